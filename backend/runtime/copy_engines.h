@@ -1,0 +1,110 @@
+// The two copy engines of cpu_runtime: one thread each, started at the first
+// submission, running copies and waits in the order of submission. Which of
+// them runs when is the CopyTiming's business.
+//
+// Thread safety: every method may be called from any thread; passed() is
+// lock-free. One lock guards both queues; no copy runs under it. Under it only
+// the CallChecker's own lock is taken.
+// Lifetime: the destructor runs what is left and joins. An owner that leaks
+// the object may leave at any moment: idle threads touch nothing else.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <random>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "backend/runtime/cpu_adversary.h"
+#include "backend/runtime/line_position.h"
+#include "backend/runtime/result.h"
+
+namespace chameleon::runtime {
+
+class CallChecker;
+
+class CopyEngines {
+ public:
+  // `checker` is null when callers are not checked; else it outlives this.
+  CopyEngines(CopyTiming timing, std::uint64_t seed, CallChecker* checker);
+  ~CopyEngines();
+  CopyEngines(const CopyEngines&) = delete;
+  CopyEngines& operator=(const CopyEngines&) = delete;
+
+  // `line` is kCopyInLine or kCopyOutLine. kDevice: no thread can be started;
+  // nothing was submitted then.
+  Error submit(LineIndex line, std::span<const Copy> copies);
+  // Later work on `line` runs after `position`, which may be a compute line's
+  // only if there is a checker (else compute is always complete).
+  Error submitWait(LineIndex line, LinePosition position);
+  // The position of the last submission; none: everything has run.
+  LinePosition last(LineIndex line) const noexcept;
+  // REQUIRES: a copy engine's position.
+  bool passed(LinePosition position) const noexcept;
+  // Blocks the caller until it has passed.
+  void await(LinePosition position);
+
+ private:
+  // A copy batch, or a wait when `after` is a position.
+  struct Entry {
+    std::uint64_t count = 0;
+    LinePosition after;
+    std::vector<Copy> copies;
+    std::int64_t not_before_ns = 0;  // kLate
+  };
+  struct Engine {
+    LineIndex line = kNoLine;
+    std::atomic<std::uint64_t> submitted{0};
+    std::atomic<std::uint64_t> completed{0};
+    // Guarded by mutex_.
+    std::deque<Entry> queue;
+    std::uint64_t demanded = 0;  // may run up to here (held-back timings)
+    std::condition_variable wake;
+    std::thread thread;
+  };
+
+  Engine& engine(LineIndex line) noexcept {
+    return engines_[line == kCopyInLine ? 0 : 1];
+  }
+  const Engine& engine(LineIndex line) const noexcept {
+    return engines_[line == kCopyInLine ? 0 : 1];
+  }
+  Engine& otherOf(const Engine& e) noexcept {
+    return &e == &engines_[0] ? engines_[1] : engines_[0];
+  }
+  bool heldBack() const noexcept {
+    return timing_ == CopyTiming::kReordered ||
+           timing_ == CopyTiming::kOnAwait;
+  }
+
+  void run(Engine& e);
+  void execute(const Entry& entry);
+  // All REQUIRE mutex_.
+  Error start(Engine& e);
+  void push(Engine& e, Entry entry);
+  bool ready(const Engine& e) const;
+  bool mayRun(const Engine& e);
+  void demand(LinePosition position);
+  void demandBacklog(Engine& e);
+  void wakeBoth();
+
+  const CopyTiming timing_;
+  CallChecker* const checker_;
+  std::mutex mutex_;
+  std::condition_variable finished_;  // an entry is done
+  std::array<Engine, 2> engines_;
+  std::mt19937_64 random_;    // guarded by mutex_
+  bool stopping_ = false;     // guarded by mutex_
+  // kReordered, guarded by mutex_: one engine runs at a time, and where both
+  // could, this one is next.
+  bool running_ = false;
+  std::size_t turn_ = 0;
+  std::size_t backlog_limit_ = 0;
+};
+
+}  // namespace chameleon::runtime

@@ -1,0 +1,271 @@
+#include "backend/runtime/cpu_runtime.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/runtime/call_checker.h"
+#include "backend/runtime/check.h"
+#include "backend/runtime/copy_engines.h"
+#include "backend/runtime/fault_injection.h"
+#include "backend/runtime/fork_generation.h"
+#include "backend/runtime/line_position.h"
+#include "backend/runtime/machine_memory.h"
+#include "backend/runtime/options.h"
+
+namespace chameleon::runtime {
+
+namespace {
+
+// Compute streams have the framework's ids, which are small or pointers.
+constexpr Stream kCopyIn{~std::uint64_t{0}};
+constexpr Stream kCopyOut{~std::uint64_t{1}};
+
+LineIndex copy_line(Stream stream) {
+  if (stream == kCopyIn) return kCopyInLine;
+  if (stream == kCopyOut) return kCopyOutLine;
+  return kNoLine;
+}
+
+Error system_error(ErrorCode code, const char* what, std::size_t bytes) {
+  const int number = errno;
+  return {code, std::string("cannot ") + what + " " + format_bytes(bytes) +
+                    ": " + std::strerror(number)};
+}
+
+Result<std::byte*> map_memory(std::size_t bytes, int protection, int flags) {
+  void* const address =
+      mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags,
+           /*fd=*/-1, /*offset=*/0);
+  if (address == MAP_FAILED) {
+    return system_error(ErrorCode::kOutOfHostMemory, "map", bytes);
+  }
+  return static_cast<std::byte*>(address);
+}
+
+void unmap(std::byte* address, std::size_t bytes) {
+  CHAMELEON_CHECK(munmap(address, bytes) == 0, "munmap of a bad range");
+}
+
+bool is_commit_range(const std::byte* address, std::size_t bytes) {
+  return (reinterpret_cast<std::uintptr_t>(address) | bytes) %
+             kCpuCommitBytes ==
+         0;
+}
+
+class CpuRuntime final : public DeviceRuntime {
+ public:
+  explicit CpuRuntime(const CpuRuntimeOptions& options)
+      : checker_(options.adversary.active()
+                     ? std::make_unique<CallChecker>(options.adversary,
+                                                     options.on_misuse)
+                     : nullptr),
+        engines_(options.adversary.copies, options.adversary.seed,
+                 checker_.get()) {}
+
+  std::string_view name() const noexcept override { return "cpu"; }
+
+  // ---- device memory -----------------------------------------------------
+  MemoryInfo deviceMemory() const noexcept override {
+    return machine_memory();
+  }
+  std::size_t commitGranularity() const noexcept override {
+    return kCpuCommitBytes;
+  }
+
+  Result<std::byte*> reserve(std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kReserve)) return error;
+    // mmap aligns to pages only: map more, give the ends back.
+    Result<std::byte*> mapped =
+        map_memory(bytes + kCpuCommitBytes, PROT_NONE, MAP_NORESERVE);
+    if (!mapped.ok()) return mapped;
+    const auto start = reinterpret_cast<std::uintptr_t>(*mapped);
+    const std::size_t before = (kCpuCommitBytes - start % kCpuCommitBytes);
+    std::byte* const aligned = *mapped + before;
+    unmap(*mapped, before);
+    const std::size_t after = kCpuCommitBytes - before;
+    const std::size_t page = static_cast<std::size_t>(getpagesize());
+    const std::size_t end = (bytes + page - 1) / page * page;
+    if (after != 0) unmap(aligned + end, after);
+    return aligned;
+  }
+
+  Error commit(std::byte* address, std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kCommit)) return error;
+    CHAMELEON_CHECK(is_commit_range(address, bytes), "a commit is unaligned");
+    if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) {
+      return system_error(ErrorCode::kOutOfDeviceMemory, "commit", bytes);
+    }
+    if (checker_) checker_->committed({address, bytes});
+    return {};
+  }
+
+  Error decommit(std::byte* address, std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kCommit)) return error;
+    CHAMELEON_CHECK(is_commit_range(address, bytes),
+                    "a decommit is unaligned");
+    if (checker_) checker_->released({address, bytes}, "decommit");
+    // Dropped while accessible still: of no access there is nothing to drop.
+    if (madvise(address, bytes, MADV_DONTNEED) != 0 ||
+        mprotect(address, bytes, PROT_NONE) != 0) {
+      return system_error(ErrorCode::kDevice, "decommit", bytes);
+    }
+    return {};
+  }
+
+  void unreserve(std::byte* address, std::size_t bytes) noexcept override {
+    if (checker_ && !forked()) {
+      checker_->released({address, bytes}, "unreserve");
+    }
+    unmap(address, bytes);
+  }
+
+  // ---- host memory -------------------------------------------------------
+  MemoryInfo hostMemory() const noexcept override { return machine_memory(); }
+
+  Result<std::byte*> allocateHost(std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kAllocateHost)) return error;
+    CHAMELEON_CHECK(bytes != 0, "a host slab has bytes");
+    return map_memory(bytes, PROT_READ | PROT_WRITE, /*flags=*/0);
+  }
+
+  void freeHost(std::byte* address, std::size_t bytes) noexcept override {
+    if (checker_ && !forked()) checker_->released({address, bytes}, "freeHost");
+    unmap(address, bytes);
+  }
+
+  // ---- streams and events ------------------------------------------------
+  Stream copyInStream() const noexcept override { return kCopyIn; }
+  Stream copyOutStream() const noexcept override { return kCopyOut; }
+
+  Error copy(Stream stream, std::span<const Copy> copies) override {
+    if (Error error = usable(FaultPoint::kCopy)) return error;
+    const LineIndex line = copy_line(stream);
+    if (line != kNoLine) return engines_.submit(line, copies);
+    if (checker_) checker_->aboutToCopy(copies);
+    for (const Copy& c : copies) {
+      std::memmove(c.destination, c.source, c.bytes);
+    }
+    if (checker_) inlineCopiesDone(stream, copies);
+    return {};
+  }
+
+  Result<Event> record(Stream stream) override {
+    if (Error error = usable(FaultPoint::kEvent)) return error;
+    const LineIndex line = copy_line(stream);
+    if (line == kNoLine && !checker_) return Event{};
+    const Event event =
+        (line != kNoLine ? engines_.last(line) : checker_->last(stream))
+            .event();
+    if (checker_) checker_->eventCreated(event);
+    return event;
+  }
+
+  Error wait(Stream stream, Event event) override {
+    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (checker_) checker_->eventUsed(event, "wait");
+    const LinePosition position = LinePosition::of(event);
+    if (passed(position)) return {};
+    const LineIndex line = copy_line(stream);
+    if (line == position.line) return {};
+    if (line != kNoLine) return engines_.submitWait(line, position);
+    await(position);  // compute runs on this thread
+    return {};
+  }
+
+  bool query(Event event) noexcept override {
+    if (event.complete()) return true;
+    if (forked()) return false;
+    if (checker_) checker_->eventUsed(event, "query");
+    return passed(LinePosition::of(event));
+  }
+
+  Error synchronize(Event event) override {
+    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (checker_) checker_->eventUsed(event, "synchronize");
+    await(LinePosition::of(event));
+    return {};
+  }
+
+  void destroy(Event event) noexcept override {
+    if (checker_ && !forked()) checker_->eventDestroyed(event);
+  }
+
+  // ---- checks ------------------------------------------------------------
+  bool checksCallers() const noexcept override { return checker_ != nullptr; }
+  void submitted(Stream stream, std::span<const ByteRange> reads,
+                 std::span<const ByteRange> writes) noexcept override {
+    if (checker_ && !forked()) checker_->submitted(stream, reads, writes);
+  }
+  void discarded(ByteRange range) noexcept override {
+    if (checker_ && !forked()) checker_->discarded(range);
+  }
+  void revived(ByteRange range) noexcept override {
+    if (checker_ && !forked()) checker_->revived(range);
+  }
+
+  // ---- clock -------------------------------------------------------------
+  std::int64_t now_ns() const noexcept override {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+ private:
+  bool forked() const noexcept { return generation_ != fork_generation(); }
+
+  // Passed by every method that can fail, before it does anything.
+  Error usable(FaultPoint point) const {
+    if (forked()) [[unlikely]] {
+      return {ErrorCode::kUnavailable,
+              "the chameleon device was used before fork() and cannot be used "
+              "in the forked child; start processes with the \"spawn\" "
+              "method, or use the device in the child only"};
+    }
+    return FaultInjection::instance().pass(point);
+  }
+
+  bool passed(LinePosition position) {
+    if (position.none()) return true;
+    return position.onCopyEngine() ? engines_.passed(position)
+                                   : checker_->computePassed(position);
+  }
+
+  void await(LinePosition position) {
+    if (position.none()) return;
+    if (position.onCopyEngine()) {
+      engines_.await(position);
+    } else {
+      checker_->awaitCompute(position);
+    }
+  }
+
+  void inlineCopiesDone(Stream stream, std::span<const Copy> copies) {
+    std::vector<ByteRange> reads;
+    std::vector<ByteRange> writes;
+    for (const Copy& c : copies) {
+      reads.push_back({c.source, c.bytes});
+      writes.push_back({c.destination, c.bytes});
+    }
+    checker_->submitted(stream, reads, writes);
+  }
+
+  const std::uint32_t generation_ = fork_generation();
+  const std::unique_ptr<CallChecker> checker_;
+  CopyEngines engines_;  // destroyed first: it drains into the checker
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceRuntime> make_cpu_runtime(
+    const CpuRuntimeOptions& options) {
+  return std::make_unique<CpuRuntime>(options);
+}
+
+}  // namespace chameleon::runtime

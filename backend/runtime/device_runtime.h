@@ -1,0 +1,119 @@
+// The seam between everything above and a physical device: address space,
+// memory, host memory, streams, events, a clock. CUDA's model fits it as it
+// is (VMM for the range, cudaStream_t, cudaEvent_t); cpu_runtime implements
+// it on host memory, simulated_runtime without data.
+//
+// It is asynchronous everywhere: copy() only submits, wait() makes a *stream*
+// wait. The host waits in synchronize() alone, and in wait() on a runtime
+// whose compute streams run on the calling thread (cpu). No caller may hold a
+// lock that a copy engine needs: engines take none but their own.
+//
+// Thread safety: every method may be called from any thread, with or without
+// the GIL. Errors are values; nothing throws.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "backend/runtime/result.h"
+
+namespace chameleon::runtime {
+
+// A queue of work that runs in order. Compute streams come from the user's
+// framework (id = its portable stream id, 0 is the default stream); the two
+// copy streams belong to the runtime.
+struct Stream {
+  std::uint64_t id = 0;
+  bool operator==(const Stream&) const = default;
+};
+inline constexpr Stream kDefaultComputeStream{0};
+
+// A point on a stream. 0 is "already complete" and is never destroyed.
+struct Event {
+  std::uint64_t id = 0;
+  bool complete() const noexcept { return id == 0; }
+};
+
+struct Copy {
+  std::byte* destination;
+  const std::byte* source;
+  std::size_t bytes;
+};
+
+struct ByteRange {
+  const std::byte* begin;
+  std::size_t bytes;
+};
+
+struct MemoryInfo {
+  std::size_t free_bytes;
+  std::size_t total_bytes;
+};
+
+class DeviceRuntime {
+ public:
+  DeviceRuntime() = default;
+  DeviceRuntime(const DeviceRuntime&) = delete;
+  DeviceRuntime& operator=(const DeviceRuntime&) = delete;
+  virtual ~DeviceRuntime() = default;
+
+  virtual std::string_view name() const noexcept = 0; // "cpu", "cuda", ...
+
+  // ---- device memory -------------------------------------------------
+  // What a default budget may be derived from.
+  virtual MemoryInfo deviceMemory() const noexcept = 0;
+  // Unit in which commit and decommit take place, bytes, a power of two.
+  virtual std::size_t commitGranularity() const noexcept = 0;
+  // Reserves address space of `bytes`; no byte of it is accessible.
+  virtual Result<std::byte*> reserve(std::size_t bytes) = 0;
+  // Makes [address, address + bytes) usable / gives its memory back.
+  // REQUIRES: multiples of commitGranularity() inside one reservation.
+  // decommit REQUIRES that no submitted work still uses the range.
+  virtual Error commit(std::byte* address, std::size_t bytes) = 0;
+  virtual Error decommit(std::byte* address, std::size_t bytes) = 0;
+  virtual void unreserve(std::byte* address, std::size_t bytes) noexcept = 0;
+
+  // ---- host memory ---------------------------------------------------
+  // What the machine (or its cgroup) can give, bytes.
+  virtual MemoryInfo hostMemory() const noexcept = 0;
+  // A slab that copies can read and write asynchronously, page aligned.
+  virtual Result<std::byte*> allocateHost(std::size_t bytes) = 0;
+  virtual void freeHost(std::byte* address, std::size_t bytes) noexcept = 0;
+
+  // ---- streams and events --------------------------------------------
+  virtual Stream copyInStream() const noexcept = 0;
+  virtual Stream copyOutStream() const noexcept = 0;
+  // Submits copies to `stream`, in order. Ranges of one Copy may overlap only
+  // on a compute stream (a move inside the device, memmove semantics).
+  virtual Error copy(Stream stream, std::span<const Copy> copies) = 0;
+  // Marks everything submitted to `stream` so far. May return the complete
+  // event when all of it has run. The caller destroys it.
+  virtual Result<Event> record(Stream stream) = 0;
+  // Later work on `stream` starts after `event`.
+  virtual Error wait(Stream stream, Event event) = 0;
+  virtual bool query(Event event) noexcept = 0; // true: complete
+  virtual Error synchronize(Event event) = 0;   // host wait
+  virtual void destroy(Event event) noexcept = 0;
+
+  // ---- for runtimes that check their callers ---------------------------
+  // True: the three calls below want to be made. Constant.
+  virtual bool checksCallers() const noexcept { return false; }
+  // A kernel was submitted to compute stream `stream` (on cpu: has run) and
+  // uses these ranges until the stream has passed it.
+  virtual void submitted(Stream /*stream*/,
+                         std::span<const ByteRange> /*reads*/,
+                         std::span<const ByteRange> /*writes*/) noexcept {}
+  // The bytes in the range hold no value any more: freed, or evicted. Work
+  // submitted before may still use them.
+  virtual void discarded(ByteRange /*range*/) noexcept {}
+  // The bytes are about to be written: memory that was just allocated, and
+  // the operands that a kernel writes, before it runs.
+  virtual void revived(ByteRange /*range*/) noexcept {}
+
+  // ---- clock -----------------------------------------------------------
+  virtual std::int64_t now_ns() const noexcept = 0;
+};
+
+} // namespace chameleon::runtime

@@ -1,0 +1,364 @@
+#include "backend/runtime/options.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "backend/runtime/check.h"
+
+namespace chameleon::runtime {
+
+namespace {
+
+// One row an option; everything else follows from it.
+constexpr std::array kSpecs = {
+    OptionSpec{"hbm_budget", OptionKind::kBytes, "", "CHAMELEON_HBM_BUDGET",
+               "", false,
+               "Device memory that tensors may occupy at a time; none: 90 % of "
+               "free HBM (cuda), 1 GiB (cpu)."},
+    OptionSpec{"oversubscription", OptionKind::kNumber, "4.0",
+               "CHAMELEON_OVERSUBSCRIPTION", "", false,
+               "Tensor memory that may be live at a time, as a multiple of "
+               "hbm_budget.",
+               1.0, 1e6},
+    OptionSpec{"host_budget", OptionKind::kBytes, "", "CHAMELEON_HOST_BUDGET",
+               "", false,
+               "Hard cap on host memory for evicted tensors; none: 80 % of "
+               "what is available."},
+    OptionSpec{"physical_device", OptionKind::kChoice, "auto",
+               "CHAMELEON_PHYSICAL_DEVICE", "auto|cuda|cpu|simulated", true,
+               "What carries the device."},
+    OptionSpec{"policy", OptionKind::kChoice, "lru", "CHAMELEON_POLICY", "lru",
+               false, "What chooses which tensors leave device memory."},
+};
+
+struct Value {
+  std::optional<std::string> text; // nullopt: the default
+  std::size_t bytes = 0;           // kBytes
+  double number = 0;               // kNumber
+};
+
+struct Table {
+  std::mutex mutex;
+  std::array<Value, kSpecs.size()> values; // guarded by mutex
+  std::optional<std::string> first_use;    // guarded by mutex
+};
+
+// Leaked: threads may read options while the process exits.
+Table& table() {
+  static Table* const instance = new Table;
+  return *instance;
+}
+
+constexpr bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+constexpr char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return lower(x) == lower(y); });
+}
+
+std::string quoted(std::string_view text) {
+  return "\"" + std::string(text) + "\"";
+}
+
+std::size_t row_of(std::string_view key) {
+  for (std::size_t row = 0; row < kSpecs.size(); ++row) {
+    if (kSpecs[row].key == key) return row;
+  }
+  return kSpecs.size();
+}
+
+std::size_t known_row(std::string_view key) {
+  const std::size_t row = row_of(key);
+  CHAMELEON_CHECK(row < kSpecs.size(), "no option has this key");
+  return row;
+}
+
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 62;
+
+// nullopt: not a unit.
+std::optional<double> unit_bytes(std::string_view unit) {
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  static constexpr Unit kUnits[] = {
+      {"", 1},
+      {"b", 1},
+      {"kb", 1e3},
+      {"mb", 1e6},
+      {"gb", 1e9},
+      {"tb", 1e12},
+      {"kib", 1024.0},
+      {"mib", 1024.0 * 1024},
+      {"gib", 1024.0 * 1024 * 1024},
+      {"tib", 1024.0 * 1024 * 1024 * 1024},
+  };
+  for (const Unit& row : kUnits) {
+    if (equal_ignoring_case(row.name, unit)) return row.bytes;
+  }
+  return std::nullopt;
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// A non-negative decimal at the start of `text`; what follows is left in it.
+std::optional<double> take_decimal(std::string_view& text) {
+  // from_chars would also take "inf", "nan" and a sign.
+  if (text.empty() || !(is_digit(text.front()) || text.front() == '.')) {
+    return std::nullopt;
+  }
+  double number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number)) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+// As parse_bytes(), the message without its subject.
+Result<std::size_t> bytes_of(std::string_view text) {
+  constexpr const char* kForm =
+      "must be a number of bytes, or text such as \"512MiB\" or \"8GiB\" "
+      "(units: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB)";
+  constexpr const char* kTooMuch = "is more bytes than any machine has";
+  const auto refused = [](const char* why) {
+    return Error(ErrorCode::kInvalidArgument, why);
+  };
+  std::string_view rest = trimmed(text);
+  if (!rest.empty() && std::all_of(rest.begin(), rest.end(), is_digit)) {
+    // Exact, where a double would round.
+    std::uint64_t count = 0;
+    const auto [end, error] =
+        std::from_chars(rest.data(), rest.data() + rest.size(), count);
+    if (error != std::errc() || count > kMaxBytes) {
+      return refused(kTooMuch);
+    }
+    return static_cast<std::size_t>(count);
+  }
+  const std::optional<double> number = take_decimal(rest);
+  if (!number) return refused(kForm);
+  const std::optional<double> unit = unit_bytes(trimmed(rest));
+  if (!unit) return refused(kForm);
+  const double bytes = *number * *unit;
+  if (bytes > static_cast<double>(kMaxBytes)) return refused(kTooMuch);
+  return static_cast<std::size_t>(bytes);
+}
+
+Error invalid(std::string_view key, std::string_view text,
+              const std::string& allowed) {
+  return {ErrorCode::kInvalidArgument,
+          std::string(key) + " = " + quoted(text) + ": " + allowed};
+}
+
+std::string alternatives(std::string_view choices) {
+  std::string list;
+  while (!choices.empty()) {
+    const std::size_t bar = std::min(choices.find('|'), choices.size());
+    if (!list.empty()) list += ", ";
+    list += choices.substr(0, bar);
+    choices.remove_prefix(std::min(bar + 1, choices.size()));
+  }
+  return list;
+}
+
+bool has_choice(std::string_view choices, std::string_view text) {
+  while (!choices.empty()) {
+    const std::size_t bar = std::min(choices.find('|'), choices.size());
+    if (choices.substr(0, bar) == text) return true;
+    choices.remove_prefix(std::min(bar + 1, choices.size()));
+  }
+  return false;
+}
+
+Result<Value> parse(const OptionSpec& spec, std::string_view text) {
+  Value value{std::string(text)};
+  switch (spec.kind) {
+    case OptionKind::kBytes: {
+      const Result<std::size_t> bytes = bytes_of(text);
+      if (!bytes.ok()) {
+        return invalid(spec.key, text, bytes.error().message());
+      }
+      if (bytes.value() == 0) {
+        return invalid(spec.key, text, "must be more than 0 bytes");
+      }
+      value.bytes = bytes.value();
+      break;
+    }
+    case OptionKind::kNumber: {
+      std::string_view rest = text;
+      const std::optional<double> number = take_decimal(rest);
+      if (!number || !rest.empty() || *number < spec.minimum ||
+          *number > spec.maximum) {
+        char allowed[96];
+        std::snprintf(allowed, sizeof allowed,
+                      "must be a number from %g to %g", spec.minimum,
+                      spec.maximum);
+        return invalid(spec.key, text, allowed);
+      }
+      value.number = *number;
+      break;
+    }
+    case OptionKind::kChoice:
+      if (!has_choice(spec.choices, text)) {
+        return invalid(spec.key, text,
+                       "must be one of " + alternatives(spec.choices));
+      }
+      break;
+    case OptionKind::kText:
+      break;
+  }
+  return value;
+}
+
+// The value in force, defaults included. REQUIRES table().mutex.
+Value in_force(std::size_t row) {
+  const Value& set = table().values[row];
+  const std::string_view fallback = kSpecs[row].default_text;
+  if (set.text || fallback.empty()) return set;
+  Result<Value> value = parse(kSpecs[row], fallback);
+  CHAMELEON_CHECK(value.ok(), "the default of an option is not allowed");
+  return std::move(value).value();
+}
+
+} // namespace
+
+std::span<const OptionSpec> option_specs() { return kSpecs; }
+
+const OptionSpec* find_option(std::string_view key) {
+  const std::size_t row = row_of(key);
+  return row < kSpecs.size() ? &kSpecs[row] : nullptr;
+}
+
+std::optional<std::string> option_text(std::string_view key) {
+  const std::size_t row = known_row(key);
+  const std::lock_guard lock(table().mutex);
+  return in_force(row).text;
+}
+
+std::optional<std::size_t> option_bytes(std::string_view key) {
+  const std::size_t row = known_row(key);
+  CHAMELEON_CHECK(kSpecs[row].kind == OptionKind::kBytes, "not a size");
+  const std::lock_guard lock(table().mutex);
+  const Value value = in_force(row);
+  if (!value.text) return std::nullopt;
+  return value.bytes;
+}
+
+std::optional<double> option_number(std::string_view key) {
+  const std::size_t row = known_row(key);
+  CHAMELEON_CHECK(kSpecs[row].kind == OptionKind::kNumber, "not a number");
+  const std::lock_guard lock(table().mutex);
+  const Value value = in_force(row);
+  if (!value.text) return std::nullopt;
+  return value.number;
+}
+
+Error set_option(std::string_view key, std::optional<std::string_view> text) {
+  const std::size_t row = row_of(key);
+  if (row == kSpecs.size()) {
+    std::string known;
+    for (const OptionSpec& spec : kSpecs) {
+      known += (known.empty() ? "" : ", ") + std::string(spec.key);
+    }
+    return {ErrorCode::kInvalidArgument,
+            "there is no option " + quoted(key) + "; there are " + known};
+  }
+  const OptionSpec& spec = kSpecs[row];
+  Value value;
+  const std::string_view given = text ? trimmed(*text) : std::string_view();
+  const bool none = !text || (spec.kind != OptionKind::kText &&
+                              equal_ignoring_case(given, "none"));
+  if (!none) {
+    Result<Value> parsed = parse(spec, given);
+    if (!parsed.ok()) return parsed.takeError();
+    value = std::move(parsed).value();
+  }
+
+  Table& options = table();
+  const std::lock_guard lock(options.mutex);
+  const Value before = options.values[row];
+  if (!spec.before_first_use || !options.first_use) {
+    options.values[row] = std::move(value);
+    return {};
+  }
+  const std::optional<std::string> old_text = in_force(row).text;
+  options.values[row] = std::move(value);
+  const std::optional<std::string> new_text = in_force(row).text;
+  if (old_text == new_text) return {};
+  options.values[row] = before;
+  return {ErrorCode::kInvalidArgument,
+          std::string(key) + " = " + quoted(new_text.value_or("none")) +
+              ": it was fixed as " + quoted(old_text.value_or("none")) +
+              " when the device was first used (" + *options.first_use +
+              "); set it before that"};
+}
+
+Error load_options_from_environment() {
+  Error first;
+  for (const OptionSpec& spec : kSpecs) {
+    const char* text = std::getenv(spec.environment.data());
+    if (text == nullptr || trimmed(text).empty()) continue;
+    Error error = set_option(spec.key, text);
+    if (error && !first) {
+      first = Error(error.code(), "environment variable " +
+                                      std::string(spec.environment) + ": " +
+                                      error.message());
+    }
+  }
+  return first;
+}
+
+void freeze_options(std::string_view what) {
+  const std::lock_guard lock(table().mutex);
+  if (!table().first_use) table().first_use = std::string(what);
+}
+
+bool options_frozen() {
+  const std::lock_guard lock(table().mutex);
+  return table().first_use.has_value();
+}
+
+void reset_options_for_testing() {
+  const std::lock_guard lock(table().mutex);
+  table().values = {};
+  table().first_use.reset();
+}
+
+Result<std::size_t> parse_bytes(std::string_view text) {
+  Result<std::size_t> bytes = bytes_of(text);
+  if (bytes.ok()) return bytes;
+  return Error(bytes.error().code(),
+               quoted(text) + " " + bytes.error().message());
+}
+
+std::string format_bytes(std::size_t bytes) {
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  double scaled = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  while (scaled >= 1024 && unit + 1 < std::size(kUnits)) {
+    scaled /= 1024;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %s", scaled, kUnits[unit]);
+  return text;
+}
+
+} // namespace chameleon::runtime

@@ -1,0 +1,72 @@
+// The option table: every knob of torch_chameleon.config with its default,
+// unit, environment variable and effect. This table is the truth; Python, the
+// README's table and error messages are made from it.
+//
+// Thread safety: all functions may be called from any thread. Values are read
+// when they are used, so a change takes effect at the next use; keys marked
+// `before_first_use` are fixed by freeze().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "backend/runtime/result.h"
+
+namespace chameleon::runtime {
+
+enum class OptionKind : std::uint8_t {
+  kBytes,   // int, or text such as "512MiB", "8GiB", "1e9", or none
+  kNumber,  // positive real number, or none
+  kChoice,  // one of `choices`
+  kText,
+};
+
+struct OptionSpec {
+  std::string_view key;          // "hbm_budget"
+  OptionKind kind;
+  std::string_view default_text; // "" = none
+  std::string_view environment;  // "CHAMELEON_HBM_BUDGET"
+  std::string_view choices;      // "auto|cuda|cpu|simulated", or ""
+  bool before_first_use;         // fixed once the device was used
+  std::string_view help;         // one sentence for tables
+  double minimum = 0;            // kNumber: what is allowed
+  double maximum = 0;
+};
+
+std::span<const OptionSpec> option_specs();
+const OptionSpec* find_option(std::string_view key);
+
+// Text form of the value in force; nullopt: none. REQUIRES: a known key.
+std::optional<std::string> option_text(std::string_view key);
+// Value of a kBytes option. nullopt: none ("derive it").
+std::optional<std::size_t> option_bytes(std::string_view key);
+std::optional<double> option_number(std::string_view key);
+
+// Checks and stores. nullopt (and the text "none") sets "none" where the
+// default is none, else the default. kInvalidArgument names key, value and
+// what is allowed; for a frozen key, unless the value stays the same, it names
+// the first use. On failure nothing has changed.
+Error set_option(std::string_view key, std::optional<std::string_view> text);
+
+// Reads CHAMELEON_<KEY> from the environment; call it once, at load. An empty
+// variable counts as unset. A bad value is an Error naming the variable; the
+// good ones are in force all the same.
+Error load_options_from_environment();
+
+// The device was used: `what` ("the first allocation") goes into messages.
+void freeze_options(std::string_view what);
+bool options_frozen();
+// Everything back to its default and not frozen; for tests.
+void reset_options_for_testing();
+
+// "512MiB" -> bytes. Accepts a plain count, decimals ("1.5GiB"), KB/MB/GB/TB
+// (powers of 1000) and KiB/MiB/GiB/TiB (powers of 1024), any case, spaces.
+// Fractions of a byte are cut off. Refused: negative, not finite, above 2^62.
+Result<std::size_t> parse_bytes(std::string_view text);
+std::string format_bytes(std::size_t bytes); // "1.50 GiB", for messages
+
+} // namespace chameleon::runtime

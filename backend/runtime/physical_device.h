@@ -1,0 +1,36 @@
+// Chooses what carries the device, by the option `physical_device`, and the
+// budgets that hold where the user gave none.
+//
+// Thread safety: all functions may be called from any thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "backend/runtime/cpu_runtime.h"
+#include "backend/runtime/device_runtime.h"
+#include "backend/runtime/result.h"
+
+namespace chameleon::runtime {
+
+// Devices of the chosen kind. Uses none of them.
+int physical_device_count() noexcept;
+
+// kUnavailable: this machine or build has no such device. kInvalidArgument:
+// REQUIRES 0 <= device_index < physical_device_count().
+Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index);
+
+// What make_runtime() gives to the cpu runtimes it makes from now on; tests
+// set an adversary here before the first use.
+void set_cpu_runtime_options(CpuRuntimeOptions options);
+
+// hbm_budget where none is given: 1 GiB on cpu, else 90 % of what is free.
+std::size_t default_hbm_budget_bytes(const DeviceRuntime& runtime);
+
+// host_budget where none is given: 80 % of the host memory that is available.
+// On cpu the device takes its share from the same memory, so that is left
+// out, down to 10 %.
+std::size_t default_host_budget_bytes(const DeviceRuntime& runtime,
+                                      std::size_t hbm_budget_bytes);
+
+}  // namespace chameleon::runtime

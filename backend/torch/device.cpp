@@ -1,0 +1,142 @@
+#include "backend/torch/device.h"
+
+#include <array>
+#include <mutex>
+
+#include <pthread.h>
+
+#include <c10/util/Exception.h>
+
+#include "backend/runtime/options.h"
+#include "backend/runtime/physical_device.h"
+#include "backend/torch/error.h"
+#include "backend/torch/in_kernel_allocator.h"
+
+namespace chameleon::backend {
+
+namespace detail {
+std::atomic<DeviceContext*> first_context{nullptr};
+Target target{c10::DeviceType::CPU,
+              c10::DispatchKeySet(c10::DispatchKey::CPU)};
+} // namespace detail
+
+namespace {
+
+constexpr c10::DeviceIndex kMaxDevices = 1; // cpu poses as one device
+constexpr double kDefaultOversubscription = 4.0;
+
+std::mutex first_use_mutex; // guards everything below
+std::array<DeviceContext*, kMaxDevices> contexts{};
+std::string first_use_text;
+
+std::atomic<bool> forked{false};
+thread_local c10::DeviceIndex current_index = 0;
+
+memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
+  memory::Limits limits;
+  limits.hbm_budget_bytes =
+      runtime::option_bytes("hbm_budget")
+          .value_or(runtime::default_hbm_budget_bytes(device));
+  limits.host_budget_bytes =
+      runtime::option_bytes("host_budget")
+          .value_or(runtime::default_host_budget_bytes(
+              device, limits.hbm_budget_bytes));
+  limits.oversubscription = runtime::option_number("oversubscription")
+                                .value_or(kDefaultOversubscription);
+  return limits;
+}
+
+} // namespace
+
+c10::DeviceIndex device_count() noexcept { return kMaxDevices; }
+c10::DeviceIndex current_device() noexcept { return current_index; }
+
+void set_current_device(c10::DeviceIndex index) {
+  TORCH_CHECK(index >= 0 && index < device_count(), "chameleon: device index ",
+              static_cast<int>(index), " does not exist; there are ",
+              static_cast<int>(device_count()), " devices");
+  current_index = index;
+}
+
+c10::DeviceIndex resolve_index(c10::DeviceIndex index) {
+  if (index == -1) return current_index;
+  TORCH_CHECK(index >= 0 && index < device_count(), "chameleon: device index ",
+              static_cast<int>(index), " does not exist; there are ",
+              static_cast<int>(device_count()), " devices");
+  return index;
+}
+
+DeviceContext& detail::context_slow(c10::DeviceIndex index,
+                                    std::string_view what) {
+  TORCH_CHECK(!forked.load(),
+              "chameleon: this process was forked after the device was used, "
+              "and copy engines do not survive a fork; use the 'spawn' start "
+              "method or touch the device in the child only");
+  index = resolve_index(index);
+  const std::lock_guard lock(first_use_mutex);
+  DeviceContext*& slot = contexts[static_cast<std::size_t>(index)];
+  if (slot != nullptr) return *slot;
+
+  auto device = value_or_throw(runtime::make_runtime(index));
+  const std::string policy = runtime::option_text("policy").value_or("lru");
+  auto pager = value_or_throw(memory::Pager::create(
+      *device, limits_from_options(*device), policy, index));
+  runtime::freeze_options(what);
+  if (first_use_text.empty()) first_use_text = what;
+  install_in_kernel_allocator();
+  pthread_atfork(nullptr, nullptr, [] {
+    forked.store(true);
+    first_context.store(nullptr);
+  });
+  // Leaked: storages may outlive every static destructor.
+  slot = new DeviceContext{index, device.release(), pager.release(),
+                           new profiler::MemoryHistory};
+  if (index == 0) first_context.store(slot, std::memory_order_release);
+  return *slot;
+}
+
+DeviceContext* context_if_used(c10::DeviceIndex index) noexcept {
+  if (forked.load() || index < 0 || index >= kMaxDevices) return nullptr;
+  const std::lock_guard lock(first_use_mutex);
+  return contexts[static_cast<std::size_t>(index)];
+}
+
+bool is_used() noexcept {
+  return detail::first_context.load(std::memory_order_acquire) != nullptr;
+}
+bool is_in_bad_fork() noexcept { return forked.load(); }
+
+void set_option(std::string_view key, std::optional<std::string_view> text) {
+  const std::optional<std::string> before = runtime::option_text(key);
+  throw_if(runtime::set_option(key, text));
+  runtime::Error applied;
+  for (c10::DeviceIndex i = 0; i < device_count() && applied.ok(); ++i) {
+    DeviceContext* used = context_if_used(i);
+    if (used == nullptr) continue;
+    const memory::Limits limits = limits_from_options(*used->runtime);
+    if (key == "hbm_budget") {
+      applied = used->pager->setHbmBudget(limits.hbm_budget_bytes);
+    } else if (key == "host_budget") {
+      applied = used->pager->setHostBudget(limits.host_budget_bytes);
+    } else if (key == "oversubscription") {
+      applied = used->pager->setOversubscription(limits.oversubscription);
+    } else if (key == "policy") {
+      applied = used->pager->setPolicy(
+          runtime::option_text("policy").value_or("lru"));
+    }
+  }
+  if (!applied.ok()) {
+    throw_if(runtime::set_option(
+        key, before ? std::optional<std::string_view>(*before)
+                    : std::nullopt));
+    throw_error(applied);
+  }
+}
+
+std::optional<std::string> first_use() {
+  const std::lock_guard lock(first_use_mutex);
+  if (first_use_text.empty()) return std::nullopt;
+  return first_use_text;
+}
+
+} // namespace chameleon::backend

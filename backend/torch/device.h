@@ -1,0 +1,82 @@
+// The devices of this process: how many there are, which one is current, and
+// the pager behind each. Everything that needs a pager asks here; the first
+// to ask fixes the physical device ("first use").
+//
+// Thread safety: all functions may be called from any thread. Singletons are
+// leaked on purpose: storages may die after interpreter finalisation.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <c10/core/Device.h>
+#include <c10/core/DispatchKeySet.h>
+
+#include "backend/runtime/device_runtime.h"
+#include "memory/pager.h"
+#include "profiler/memory_history.h"
+
+namespace chameleon::backend {
+
+inline constexpr c10::DeviceType kChameleon = c10::DeviceType::PrivateUse1;
+
+// What the device is made of, fixed at first use.
+struct Target {
+  c10::DeviceType type;             // where native kernels run: CPU, CUDA
+  c10::DispatchKeySet dispatch_key; // the slot they are registered in
+};
+
+// One device index. Never destroyed.
+struct DeviceContext {
+  c10::DeviceIndex index;
+  runtime::DeviceRuntime* runtime;
+  memory::Pager* pager;
+  profiler::MemoryHistory* history;
+};
+
+namespace detail {
+extern std::atomic<DeviceContext*> first_context; // device 0 once in use
+extern Target target;                             // valid once in use
+DeviceContext& context_slow(c10::DeviceIndex index, std::string_view what);
+} // namespace detail
+
+// Number of devices. Not a use.
+c10::DeviceIndex device_count() noexcept;
+c10::DeviceIndex current_device() noexcept;
+// Throws when there is no such device.
+void set_current_device(c10::DeviceIndex index);
+// An index of -1 means the current device.
+c10::DeviceIndex resolve_index(c10::DeviceIndex index);
+
+// The context of a device; `what` names this use if it is the first one.
+inline DeviceContext& context(c10::DeviceIndex index, std::string_view what) {
+  DeviceContext* first =
+      detail::first_context.load(std::memory_order_acquire);
+  if (first != nullptr && index == 0) [[likely]] return *first;
+  return detail::context_slow(index, what);
+}
+// Null: the device was not used yet.
+DeviceContext* context_if_used(c10::DeviceIndex index) noexcept;
+
+// REQUIRES: the device was used.
+inline const Target& target() noexcept { return detail::target; }
+
+// The native device under chameleon:`index`.
+inline c10::Device target_device(c10::DeviceIndex index) noexcept {
+  const c10::DeviceType type = target().type;
+  return {type, type == c10::DeviceType::CPU ? c10::DeviceIndex{-1} : index};
+}
+
+bool is_used() noexcept;
+bool is_in_bad_fork() noexcept;
+
+// Checks and stores an option, and applies it to pagers that are running.
+// Throws ValueError; nothing changed then.
+void set_option(std::string_view key, std::optional<std::string_view> text);
+
+// What used the device first; nullopt: nothing did yet.
+std::optional<std::string> first_use();
+
+} // namespace chameleon::backend

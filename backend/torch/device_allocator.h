@@ -1,0 +1,12 @@
+// c10::DeviceAllocator of the chameleon device: gives out blocks, answers
+// torch.accelerator's memory questions in logical bytes.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+namespace chameleon::backend {
+
+// Never null, never destroyed.
+c10::DeviceAllocator* device_allocator() noexcept;
+
+} // namespace chameleon::backend

@@ -1,0 +1,17 @@
+// Random numbers: a generator tagged "chameleon:i" over one of the target, so
+// that a seeded run consumes one stream exactly as the native device does.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+namespace chameleon::backend {
+
+// Device i's default generator; wraps the target's default generator.
+const at::Generator& default_generator(c10::DeviceIndex index);
+at::Generator new_generator(c10::DeviceIndex index);
+
+// The target's generator inside `outer`. Throws what CUDA throws when `outer`
+// belongs to another device.
+at::Generator inner_generator(const at::Generator& outer);
+
+} // namespace chameleon::backend

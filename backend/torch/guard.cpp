@@ -1,0 +1,147 @@
+// The device guard: devices, streams and events as c10 asks for them.
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "backend/torch/device.h"
+#include "backend/torch/device_allocator.h"
+#include "backend/torch/error.h"
+#include "backend/torch/stream.h"
+
+namespace chameleon::backend {
+namespace {
+
+// What a c10::Event of ours points at.
+struct EventState {
+  runtime::Event event;
+  std::int64_t time_ns;
+};
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return kChameleon; }
+
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device previous = getDevice();
+    set_current_device(resolve_index(device.index()));
+    return previous;
+  }
+  c10::Device getDevice() const override {
+    return {kChameleon, current_device()};
+  }
+  void setDevice(c10::Device device) const override {
+    set_current_device(resolve_index(device.index()));
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.index() >= 0 && device.index() < device_count()) {
+      set_current_device(device.index());
+    }
+  }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return device_count();
+  }
+
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(
+        c10::Stream::UNSAFE, indexed(device),
+        static_cast<c10::StreamId>(current_stream(device.index()).id));
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, indexed(device));
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device,
+                                      bool) const override {
+    return new_stream(indexed(device).index());
+  }
+  c10::Stream getNewStream(c10::Device device, int) const override {
+    return new_stream(indexed(device).index());
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return exchange_stream(stream);
+  }
+  bool queryStream(const c10::Stream& stream) const override {
+    runtime::DeviceRuntime& device = runtime_of(stream.device_index());
+    const runtime::Event event =
+        value_or_throw(device.record(to_runtime(stream)));
+    const bool complete = event.complete() || device.query(event);
+    device.destroy(event);
+    return complete;
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    runtime::DeviceRuntime& device = runtime_of(stream.device_index());
+    const runtime::Event event =
+        value_or_throw(device.record(to_runtime(stream)));
+    const runtime::Error error = device.synchronize(event);
+    device.destroy(event);
+    throw_if(error);
+  }
+  void synchronizeDevice(c10::DeviceIndex index) const override {
+    if (DeviceContext* used = context_if_used(resolve_index(index))) {
+      throw_if(used->pager->synchronize());
+    }
+  }
+
+  void record(void** event, const c10::Stream& stream,
+              const c10::DeviceIndex /*index*/,
+              const c10::EventFlag /*flag*/) const override {
+    runtime::DeviceRuntime& device = runtime_of(stream.device_index());
+    auto* state = static_cast<EventState*>(*event);
+    if (state == nullptr) {
+      state = new EventState{};
+      *event = state;
+    }
+    device.destroy(state->event);
+    state->event = value_or_throw(device.record(to_runtime(stream)));
+    state->time_ns = device.now_ns();
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event == nullptr) return;
+    throw_if(runtime_of(stream.device_index())
+                 .wait(to_runtime(stream),
+                       static_cast<EventState*>(event)->event));
+  }
+  bool queryEvent(void* event) const override {
+    if (event == nullptr) return true;
+    const runtime::Event recorded = static_cast<EventState*>(event)->event;
+    return recorded.complete() || runtime_of(0).query(recorded);
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event == nullptr) return;
+    throw_if(runtime_of(0).synchronize(
+        static_cast<EventState*>(event)->event));
+  }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+    auto* state = static_cast<EventState*>(event);
+    if (state == nullptr) return;
+    if (DeviceContext* used = context_if_used(0)) {
+      used->runtime->destroy(state->event);
+    }
+    delete state;
+  }
+  double elapsedTime(void* start, void* end,
+                     c10::DeviceIndex) const override {
+    TORCH_CHECK(start != nullptr && end != nullptr,
+                "Both events must be recorded before calculating elapsed "
+                "time.");
+    constexpr double kNsPerMs = 1e6;
+    return static_cast<double>(static_cast<EventState*>(end)->time_ns -
+                               static_cast<EventState*>(start)->time_ns) /
+        kNsPerMs;
+  }
+
+  void recordDataPtrOnStream(const c10::DataPtr& data,
+                             const c10::Stream& stream) const override {
+    device_allocator()->recordStream(data, stream);
+  }
+
+ private:
+  static c10::Device indexed(c10::Device device) {
+    return {kChameleon, resolve_index(device.index())};
+  }
+  static runtime::DeviceRuntime& runtime_of(c10::DeviceIndex index) {
+    return *context(resolve_index(index), "a stream or an event").runtime;
+  }
+};
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
+
+} // namespace
+} // namespace chameleon::backend

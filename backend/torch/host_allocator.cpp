@@ -1,0 +1,79 @@
+#include "backend/torch/host_allocator.h"
+
+#include <map>
+#include <mutex>
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+
+#include "backend/torch/device.h"
+
+namespace chameleon::backend {
+namespace {
+
+class HostAllocator final : public at::HostAllocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* data = bytes == 0 ? nullptr : c10::alloc_cpu(bytes);
+    if (data != nullptr) {
+      const std::lock_guard lock(mutex_);
+      ranges_.emplace(static_cast<std::byte*>(data), bytes);
+    }
+    return {data, data, &release, c10::DeviceType::CPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t n) const override {
+    default_copy_data(to, from, n);
+  }
+  // Copies to the device are complete when they return, so nothing is pending.
+  bool record_event(void* /*ptr*/, void* /*ctx*/, c10::Stream) override {
+    return true;
+  }
+  void empty_cache() override {}
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
+
+  bool owns(const void* address) noexcept {
+    const auto* byte = static_cast<const std::byte*>(address);
+    const std::lock_guard lock(mutex_);
+    auto after = ranges_.upper_bound(byte);
+    if (after == ranges_.begin()) return false;
+    const auto& [begin, bytes] = *--after;
+    return byte < begin + bytes;
+  }
+
+ private:
+  static void release(void* data);
+
+  std::mutex mutex_;
+  std::map<const std::byte*, std::size_t> ranges_; // guarded by mutex_
+};
+
+HostAllocator& instance() {
+  static auto* allocator = new HostAllocator; // leaked: outlives its tensors
+  return *allocator;
+}
+
+void HostAllocator::release(void* data) {
+  if (data == nullptr) return;
+  {
+    const std::lock_guard lock(instance().mutex_);
+    instance().ranges_.erase(static_cast<std::byte*>(data));
+  }
+  c10::free_cpu(data);
+}
+
+const bool registered = [] {
+  at::setHostAllocator(kChameleon, &instance());
+  return true;
+}();
+
+} // namespace
+
+at::HostAllocator* host_allocator() noexcept { return &instance(); }
+bool host_allocator_owns(const void* address) noexcept {
+  return instance().owns(address);
+}
+
+} // namespace chameleon::backend

@@ -1,0 +1,66 @@
+#include "backend/torch/in_kernel_allocator.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "backend/torch/device.h"
+#include "backend/torch/error.h"
+
+namespace chameleon::backend {
+namespace {
+
+thread_local memory::Pager* current_pager = nullptr;
+thread_local memory::Call* current_call = nullptr;
+
+c10::Allocator* native_allocator = nullptr; // set once by install
+
+void release(void* data) {
+  if (data == nullptr) return;
+  // One device only allocates on cpu: its pager owns every arena address.
+  DeviceContext* first =
+      detail::first_context.load(std::memory_order_acquire);
+  if (first != nullptr && first->pager->contains(data)) {
+    first->pager->free(current_pager == first->pager ? current_call : nullptr,
+                       static_cast<std::byte*>(data));
+    return;
+  }
+  native_allocator->raw_deleter()(data);
+}
+
+class InKernelAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (current_call == nullptr || bytes == 0) {
+      return native_allocator->allocate(bytes);
+    }
+    std::byte* data =
+        value_or_throw(current_pager->allocate(*current_call, bytes));
+    return {data, data, &release, c10::DeviceType::CPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t n) const override {
+    default_copy_data(to, from, n);
+  }
+};
+
+} // namespace
+
+void install_in_kernel_allocator() {
+  if (native_allocator != nullptr) return;
+  native_allocator = c10::GetCPUAllocator();
+  // Highest priority: whatever was set before is what we delegate to.
+  c10::SetCPUAllocator(new InKernelAllocator, /*priority=*/255);
+}
+
+InKernelScope::InKernelScope(memory::Pager* pager, memory::Call* call) noexcept
+    : previous_pager_(current_pager), previous_call_(current_call) {
+  current_pager = pager;
+  current_call = call;
+}
+
+InKernelScope::~InKernelScope() {
+  current_pager = previous_pager_;
+  current_call = previous_call_;
+}
+
+} // namespace chameleon::backend

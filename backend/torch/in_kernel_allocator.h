@@ -1,0 +1,31 @@
+// Memory that native kernels allocate while an op call runs (outputs,
+// workspaces, temporaries) comes from the arena, so that the budget is a truth
+// and not an estimate. Installed over the target's allocator at first use;
+// outside of an op call it only delegates.
+//
+// A DataPtr it gives out has context == data and one stateless deleter that
+// finds the extent by its address, on any thread.
+#pragma once
+
+#include "memory/pager.h"
+
+namespace chameleon::backend {
+
+// Idempotent.
+void install_in_kernel_allocator();
+
+// While one lives, the calling thread's allocations on the target belong to
+// `call`. Nests (a kernel may run other ops); `nullptr` suspends.
+class InKernelScope {
+ public:
+  InKernelScope(memory::Pager* pager, memory::Call* call) noexcept;
+  ~InKernelScope();
+  InKernelScope(const InKernelScope&) = delete;
+  InKernelScope& operator=(const InKernelScope&) = delete;
+
+ private:
+  memory::Pager* previous_pager_;
+  memory::Call* previous_call_;
+};
+
+} // namespace chameleon::backend

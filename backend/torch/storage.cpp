@@ -1,0 +1,53 @@
+#include "backend/torch/storage.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "backend/torch/device_allocator.h"
+#include "backend/torch/error.h"
+#include "backend/torch/stream.h"
+
+namespace chameleon::backend {
+
+void release_block(void* context) noexcept {
+  auto* block = static_cast<memory::Block*>(context);
+  block->pager->release(block);
+}
+
+c10::DataPtr own_block(memory::Block* block, c10::DeviceIndex index) {
+  return {block->logical_address, block, &release_block,
+          c10::Device(kChameleon, index)};
+}
+
+c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
+  index = resolve_index(index);
+  if (bytes == 0) return {nullptr, c10::Device(kChameleon, index)};
+  memory::Pager& pager = *context(index, "the first allocation").pager;
+  return own_block(value_or_throw(pager.create(bytes)), index);
+}
+
+void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
+  const c10::DeviceIndex index = storage.device().index();
+  const std::size_t kept = std::min(bytes, storage.nbytes());
+  c10::DataPtr fresh = allocate_block(bytes, index);
+  if (kept > 0) {
+    // Rare (resize_ that grows a tensor with values), so the plain way through
+    // the host is good enough and works in every state of both blocks.
+    memory::Pager& pager = *context(index, "a resize").pager;
+    const runtime::Stream stream = current_stream(index);
+    std::vector<std::byte> bytes_kept(kept);
+    throw_if(pager.read(*block_of(storage), 0, bytes_kept.data(), kept, stream));
+    throw_if(pager.write(*static_cast<memory::Block*>(fresh.get_context()), 0,
+                         bytes_kept.data(), kept, stream));
+  }
+  storage.set_data_ptr_noswap(std::move(fresh));
+  storage.set_nbytes(bytes);
+}
+
+c10::Storage make_storage(std::size_t bytes, c10::DeviceIndex index) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, allocate_block(bytes, index),
+      device_allocator(), /*resizable=*/true));
+}
+
+} // namespace chameleon::backend

@@ -1,0 +1,46 @@
+// Outer storages: the c10::StorageImpl that users' tensors hold, whose DataPtr
+// carries a logical address as its data and a memory::Block as its context.
+// A storage is ours if its deleter is; there is no subclass to look for.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+
+#include "backend/torch/device.h"
+#include "memory/block.h"
+
+namespace chameleon::backend {
+
+// DataPtr deleter of every non-empty outer storage. Takes neither the GIL nor
+// a lock; may run on any thread and after interpreter finalisation.
+void release_block(void* context) noexcept;
+
+inline bool is_chameleon(const c10::TensorImpl& tensor) noexcept {
+  return tensor.key_set().has_backend(c10::BackendComponent::PrivateUse1Bit);
+}
+
+// Null for an empty storage (zero bytes have no block).
+inline memory::Block* block_of(const c10::StorageImpl& storage) noexcept {
+  const c10::DataPtr& data = storage.data_ptr();
+  return data.get_deleter() == &release_block
+      ? static_cast<memory::Block*>(data.get_context())
+      : nullptr;
+}
+
+// A DataPtr that owns `block`.
+c10::DataPtr own_block(memory::Block* block, c10::DeviceIndex index);
+
+// A new block of `bytes`, Unbacked; zero bytes: null data on the device.
+// Throws OutOfMemoryError past the logical limit.
+c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index);
+
+// untyped_storage().resize_(): keeps the StorageImpl and the common prefix of
+// the bytes; 0 gives the memory back at once.
+void resize_storage(c10::StorageImpl& storage, std::size_t bytes);
+
+// A storage of `bytes` on our device, as empty() makes it.
+c10::Storage make_storage(std::size_t bytes, c10::DeviceIndex index);
+
+} // namespace chameleon::backend

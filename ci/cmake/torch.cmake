@@ -1,0 +1,34 @@
+# chameleon_libtorch: the headers and libraries of the torch that the given
+# Python imports. find_package(Torch) is not used: for a CUDA wheel it insists
+# on a CUDA toolkit of the same version, which host code does not need.
+find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+
+execute_process(
+  COMMAND "${CMAKE_COMMAND}" -E env TORCH_DEVICE_BACKEND_AUTOLOAD=0
+          "${Python_EXECUTABLE}" -c [[
+import os, torch
+print(torch.__version__.split("+")[0])
+print(int(torch.compiled_with_cxx11_abi()))
+print(os.path.dirname(torch.__file__), end="")
+]]
+  OUTPUT_VARIABLE answer ERROR_VARIABLE error RESULT_VARIABLE status)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR
+    "${Python_EXECUTABLE} cannot import torch; install it with "
+    "'${Python_EXECUTABLE} -m pip install torch==2.11.0', or build only the "
+    "torch-free core with -DCHAMELEON_BUILD_TORCH=OFF.\n${error}")
+endif()
+string(REPLACE "\n" ";" answer "${answer}")
+list(GET answer 0 CHAMELEON_BUILT_FOR_TORCH)
+list(GET answer 1 CHAMELEON_BUILT_WITH_CXX11_ABI)
+list(GET answer 2 torch_dir)
+message(STATUS "torch ${CHAMELEON_BUILT_FOR_TORCH}: ${torch_dir}")
+
+add_library(chameleon_libtorch INTERFACE)
+target_include_directories(chameleon_libtorch SYSTEM INTERFACE
+  "${torch_dir}/include" "${torch_dir}/include/torch/csrc/api/include")
+target_compile_definitions(chameleon_libtorch INTERFACE
+  _GLIBCXX_USE_CXX11_ABI=${CHAMELEON_BUILT_WITH_CXX11_ABI})
+target_link_libraries(chameleon_libtorch INTERFACE Python::Module
+  "${torch_dir}/lib/libtorch_python.so" "${torch_dir}/lib/libtorch_cpu.so"
+  "${torch_dir}/lib/libc10.so")

@@ -1,0 +1,93 @@
+// Scaled dot product attention. The composite asks which backend to take; the
+// answer is the target's own, asked on tensors that look like the operands
+// (requires_grad, mask and gqa included: a mask that requires grad takes the
+// math path). A fused choice runs through the overrideable op, never through
+// the composite's flash branch, which would call a kernel of another device.
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/native/transformers/attention.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <torch/library.h>
+
+#include "backend/torch/device.h"
+#include "kernels/twins.h"
+
+namespace chameleon::kernels {
+namespace {
+
+// Same metadata on the target, no bytes: backend choices look at shapes only.
+at::Tensor without_bytes(const at::Tensor& outer) {
+  const c10::Device device = backend::target_device(outer.device().index());
+  at::Tensor shadow(make_outer(
+      *outer.unsafeGetTensorImpl(),
+      c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(), 0,
+          c10::DataPtr(nullptr, device), nullptr, false)),
+      device));
+  shadow.set_requires_grad(outer.requires_grad());
+  return shadow;
+}
+
+int64_t choose(const at::Tensor& query, const at::Tensor& key,
+               const at::Tensor& value, const std::optional<at::Tensor>& mask,
+               double dropout_p, bool is_causal, std::optional<double> scale,
+               bool enable_gqa) {
+  std::optional<at::Tensor> mask_shadow;
+  if (mask && mask->defined()) {
+    mask_shadow = mask->device().is_cpu() ? *mask : without_bytes(*mask);
+  }
+  const int64_t choice = at::_fused_sdp_choice(
+      without_bytes(query), without_bytes(key), without_bytes(value),
+      mask_shadow, dropout_p, is_causal, scale, enable_gqa);
+  const bool fused = choice != static_cast<int64_t>(at::SDPBackend::math) &&
+      choice != static_cast<int64_t>(at::SDPBackend::error);
+  return fused ? static_cast<int64_t>(at::SDPBackend::overrideable) : choice;
+}
+
+using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor,
+                           c10::SymInt, c10::SymInt, at::Tensor, at::Tensor,
+                           at::Tensor>;
+
+// On cpu the only fused kernel is flash attention for CPU, itself redirected.
+Forward fused(const at::Tensor& query, const at::Tensor& key,
+              const at::Tensor& value, const std::optional<at::Tensor>& mask,
+              double dropout_p, bool is_causal, bool /*return_debug_mask*/,
+              std::optional<double> scale) {
+  auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+      query, key, value, dropout_p, is_causal, mask, scale);
+  const at::Tensor none;
+  return {output, logsumexp, none, none, query.sym_size(2), key.sym_size(2),
+          none,   none,      none};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& mask,
+    std::array<bool, 4> /*grad_input_mask*/, const at::Tensor& output,
+    const at::Tensor& logsumexp, const at::Tensor&, const at::Tensor&,
+    c10::SymInt, c10::SymInt, double dropout_p, bool is_causal,
+    const at::Tensor&, const at::Tensor&, std::optional<double> scale) {
+  auto [grad_query, grad_key, grad_value] =
+      at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          grad, query, key, value, output, logsumexp, dropout_p, is_causal,
+          mask.defined() ? std::optional<at::Tensor>(mask) : std::nullopt,
+          scale);
+  // A mask that wants a gradient is never sent here (see choose()).
+  return {grad_query, grad_key, grad_value, at::Tensor()};
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fused_sdp_choice", TORCH_FN(choose));
+  m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(fused));
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward",
+         TORCH_FN(fused_backward));
+}
+
+} // namespace
+} // namespace chameleon::kernels
+
+namespace at::native {
+// The composite asks this stub, not the op.
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub,
+                              &chameleon::kernels::choose)
+} // namespace at::native

@@ -1,0 +1,165 @@
+// Copies between the device and the CPU, and inside the device. Where both
+// sides have the same dense layout the bytes go straight between the CPU and
+// whatever place the block has, without a fault; everything else goes through
+// a dense tensor on one side.
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
+#include <torch/library.h>
+
+#include "backend/torch/device.h"
+#include "backend/torch/error.h"
+#include "backend/torch/storage.h"
+#include "backend/torch/stream.h"
+#include "kernels/native_view.h"
+
+namespace chameleon::kernels {
+namespace {
+
+bool is_ours(const at::Tensor& tensor) {
+  return backend::is_chameleon(*tensor.unsafeGetTensorImpl());
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
+}
+
+// The bytes of `from` may be copied as one piece into `to`.
+bool one_piece(const at::Tensor& from, const at::Tensor& to) {
+  return from.scalar_type() == to.scalar_type() && same_bits(from, to) &&
+      from.sizes() == to.sizes() && from.strides() == to.strides() &&
+      from.is_non_overlapping_and_dense();
+}
+
+struct Place {
+  memory::Block* block;
+  std::size_t offset;
+  std::size_t bytes;
+  runtime::Stream stream;
+};
+Place place_of(const at::Tensor& tensor) {
+  return {backend::block_of(*tensor.storage().unsafeGetStorageImpl()),
+          static_cast<std::size_t>(tensor.storage_offset()) *
+              tensor.element_size(),
+          tensor.nbytes(), backend::current_stream(tensor.device().index())};
+}
+
+void write_piece(const at::Tensor& from_cpu, const at::Tensor& to) {
+  const Place place = place_of(to);
+  backend::throw_if(place.block->pager->write(
+      *place.block, place.offset,
+      static_cast<const std::byte*>(from_cpu.const_data_ptr()), place.bytes,
+      place.stream));
+}
+
+void read_piece(const at::Tensor& from, const at::Tensor& to_cpu) {
+  const Place place = place_of(from);
+  backend::throw_if(place.block->pager->read(
+      *place.block, place.offset,
+      static_cast<std::byte*>(to_cpu.mutable_data_ptr()), place.bytes,
+      place.stream));
+}
+
+at::Tensor cpu_like(const at::Tensor& tensor, at::ScalarType dtype) {
+  at::Tensor result =
+      at::empty_strided(tensor.sizes(), tensor.strides(),
+                        at::TensorOptions().dtype(dtype).device(at::kCPU));
+  result._set_conj(tensor.is_conj());
+  result._set_neg(tensor.is_neg());
+  return result;
+}
+
+void copy_from_cpu(const at::Tensor& from, const at::Tensor& to) {
+  if (one_piece(from, to)) return write_piece(from, to);
+  if (to.is_non_overlapping_and_dense()) {
+    at::Tensor staged = cpu_like(to, to.scalar_type());
+    staged.copy_(from);
+    return write_piece(staged, to);
+  }
+  // A strided part of a storage: only its own elements may change.
+  NativeView view({to}, memory::Access::kWrite, "aten::copy_");
+  at::Tensor native = view.natives().front();
+  native.copy_(from);
+}
+
+void copy_to_cpu(const at::Tensor& from, const at::Tensor& to) {
+  if (one_piece(from, to)) return read_piece(from, to);
+  if (from.is_non_overlapping_and_dense()) {
+    at::Tensor staged = cpu_like(from, from.scalar_type());
+    read_piece(from, staged);
+    to.copy_(staged);
+    return;
+  }
+  NativeView view({from}, memory::Access::kRead, "aten::copy_");
+  to.copy_(view.natives().front());
+}
+
+// Inside the device a copy is an op like any other.
+void copy_within(const at::Tensor& from, const at::Tensor& to) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("chameleon::copy_within_", "")
+          .typed<at::Tensor&(at::Tensor&, const at::Tensor&)>();
+  at::Tensor destination = to;
+  op.call(destination, from);
+}
+
+// The target's own copy_; runs on twins, redirected like every other op.
+at::Tensor& native_copy(at::Tensor& to, const at::Tensor& from) {
+  return to.copy_(from);
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to,
+                     bool /*non_blocking: copies are complete on return*/) {
+  if (to.numel() == 0) return to;
+  at::Tensor source = from;
+  if (from.sizes() != to.sizes()) source = from.expand(to.sizes());
+  if (is_ours(source) && is_ours(to)) {
+    copy_within(source, to);
+  } else if (is_ours(to)) {
+    TORCH_CHECK(source.device().is_cpu(), "chameleon: cannot copy from ",
+                source.device(), " to ", to.device());
+    copy_from_cpu(source, to);
+  } else {
+    TORCH_CHECK(to.device().is_cpu(), "chameleon: cannot copy from ",
+                source.device(), " to ", to.device());
+    copy_to_cpu(source, to);
+  }
+  return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  at::native::resize_output(to, from.sizes());
+  return copy_from(from, to, false);
+}
+
+// Reads one element without a fault where a host copy is valid. The host
+// waits, as it does natively.
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  const Place place = place_of(self);
+  at::Tensor value = at::empty(
+      {}, at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
+  backend::throw_if(place.block->pager->read(
+      *place.block, place.offset,
+      static_cast<std::byte*>(value.mutable_data_ptr()), self.element_size(),
+      place.stream));
+  value._set_conj(self.is_conj());
+  value._set_neg(self.is_neg());
+  return value.item();
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+}
+
+TORCH_LIBRARY(chameleon, m) {
+  m.def("copy_within_(Tensor(a!) to, Tensor from) -> Tensor(a!)");
+}
+TORCH_LIBRARY_IMPL(chameleon, CPU, m) {
+  m.impl("copy_within_", TORCH_FN(native_copy));
+}
+
+} // namespace
+} // namespace chameleon::kernels

@@ -1,0 +1,178 @@
+#include "kernels/list_ops.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+
+#include "backend/torch/device.h"
+#include "backend/torch/storage.h"
+#include "kernels/op_call.h"
+
+namespace chameleon::kernels {
+namespace {
+
+using torch::jit::Stack;
+
+constexpr std::size_t kChunksPerBudget = 8;
+
+bool is_list(const ArgumentPlan& argument) {
+  return argument.kind == ArgumentKind::kTensorList ||
+      argument.kind == ArgumentKind::kOtherList;
+}
+
+std::size_t bytes_of(const c10::IValue& value) {
+  const at::Tensor& tensor = value.toTensor();
+  return tensor.defined() && backend::is_chameleon(*tensor.unsafeGetTensorImpl())
+      ? tensor.nbytes()
+      : 0;
+}
+
+// One call's lists, all of the same length (empty ones aside).
+class Lists {
+ public:
+  Lists(const OpPlan& plan, const Stack& stack)
+      : plan_(plan), base_(stack.size() - plan.argument_count) {
+    arguments_.assign(stack.begin() + static_cast<std::ptrdiff_t>(base_),
+                      stack.end());
+  }
+
+  // False: lengths differ, or an in-place element would have to change shape;
+  // then nothing may have run before native raises.
+  bool consistent() {
+    for (const ArgumentPlan& argument : plan_.arguments) {
+      if (!is_list(argument) || !arguments_[argument.index].isList()) continue;
+      const std::size_t count = elements(argument).size();
+      if (count == 0) continue;
+      if (length_ == 0) length_ = count;
+      if (count != length_) return false;
+    }
+    return length_ > 1 && shapesMatch();
+  }
+
+  // First element after the chunk that begins at `first`.
+  std::size_t chunkEnd(std::size_t first, std::size_t chunk_bytes) const {
+    std::size_t bytes = 0;
+    std::size_t end = first;
+    for (; end < length_; ++end) {
+      for (const ArgumentPlan& argument : plan_.arguments) {
+        if (argument.kind != ArgumentKind::kTensorList) continue;
+        if (elements(argument).empty()) continue;
+        bytes += bytes_of(elements(argument)[end]);
+      }
+      if (bytes > chunk_bytes && end > first) break;
+    }
+    return end;
+  }
+
+  void pushChunk(Stack& stack, std::size_t first, std::size_t end) const {
+    const std::size_t base = stack.size();
+    stack.insert(stack.end(), arguments_.begin(), arguments_.end());
+    for (const ArgumentPlan& argument : plan_.arguments) {
+      if (!is_list(argument) || !arguments_[argument.index].isList()) continue;
+      if (elements(argument).empty()) continue;
+      stack[base + argument.index] = slice(argument, first, end);
+    }
+  }
+
+  std::size_t length() const { return length_; }
+  const c10::IValue& argument(std::size_t index) const {
+    return arguments_[index];
+  }
+
+ private:
+  c10::ArrayRef<c10::IValue> elements(const ArgumentPlan& argument) const {
+    return arguments_[argument.index].toListRef();
+  }
+
+  c10::IValue slice(const ArgumentPlan& argument, std::size_t first,
+                    std::size_t end) const {
+    const c10::IValue& whole = arguments_[argument.index];
+    c10::impl::GenericList part(whole.toList().elementType());
+    for (std::size_t i = first; i < end; ++i) {
+      part.push_back(elements(argument)[i]);
+    }
+    return part;
+  }
+
+  bool shapesMatch() const {
+    const ArgumentPlan* written = nullptr;
+    for (const ArgumentPlan& argument : plan_.arguments) {
+      if (argument.kind == ArgumentKind::kTensorList && argument.writes) {
+        written = &argument;
+        break;
+      }
+    }
+    if (written == nullptr) return true; // a failure changes nothing
+    for (const ArgumentPlan& argument : plan_.arguments) {
+      if (argument.kind != ArgumentKind::kTensorList) continue;
+      if (elements(argument).empty()) continue;
+      for (std::size_t i = 0; i < length_; ++i) {
+        const at::Tensor& to = elements(*written)[i].toTensor();
+        const at::Tensor& from = elements(argument)[i].toTensor();
+        if (to.defined() && from.defined() &&
+            !at::is_expandable_to(from.sizes(), to.sizes())) {
+          return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  const OpPlan& plan_;
+  const std::size_t base_;
+  std::vector<c10::IValue> arguments_;
+  std::size_t length_ = 0;
+};
+
+bool is_long(const OpPlan& plan, const Stack& stack, std::size_t chunk_bytes) {
+  const std::size_t base = stack.size() - plan.argument_count;
+  std::size_t bytes = 0;
+  for (const ArgumentPlan& argument : plan.arguments) {
+    const c10::IValue& value = stack[base + argument.index];
+    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
+    for (const c10::IValue& element : value.toListRef()) {
+      bytes += bytes_of(element);
+    }
+    if (bytes > chunk_bytes) return true;
+  }
+  return false;
+}
+
+} // namespace
+
+bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
+                   Stack& stack) {
+  const backend::DeviceContext& device =
+      backend::context(backend::current_device(), plan.name);
+  const std::size_t chunk_bytes =
+      device.pager->limits().hbm_budget_bytes / kChunksPerBudget;
+  if (!is_long(plan, stack, chunk_bytes)) return false;
+  Lists lists(plan, stack);
+  if (!lists.consistent()) return false;
+
+  const std::size_t base = stack.size() - plan.argument_count;
+  stack.resize(base);
+  std::vector<c10::List<at::Tensor>> results(plan.results.size());
+  for (std::size_t first = 0; first < lists.length();) {
+    const std::size_t end = lists.chunkEnd(first, chunk_bytes);
+    lists.pushChunk(stack, first, end);
+    call_native(plan, op, &stack);
+    for (std::size_t r = plan.results.size(); r-- > 0;) {
+      c10::IValue part = torch::jit::pop(stack);
+      if (plan.results[r].written_argument >= 0) continue;
+      for (at::Tensor tensor : part.toTensorVector()) {
+        results[r].push_back(std::move(tensor));
+      }
+    }
+    first = end;
+  }
+  for (std::size_t r = 0; r < plan.results.size(); ++r) {
+    const int written = plan.results[r].written_argument;
+    stack.push_back(written >= 0
+                        ? lists.argument(static_cast<std::size_t>(written))
+                        : c10::IValue(results[r]));
+  }
+  return true;
+}
+
+} // namespace chameleon::kernels

@@ -1,0 +1,21 @@
+// List ops in chunks. torch.optim hands the whole optimizer state to one
+// `_foreach_*` or `_fused_*` call; element i of each list depends on elements
+// i of the others only, so the call may run as several calls over slices, and
+// the bytes that must be resident at once stay bounded.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "kernels/op_plan.h"
+
+namespace chameleon::kernels {
+
+// Runs `op` in chunks of at most budget / 8 operand bytes (at least one
+// element each) and leaves its results on the stack. False: one chunk is
+// enough, or the lists do not match (native says what is wrong with them);
+// nothing was done.
+bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
+                   torch::jit::Stack& stack);
+
+} // namespace chameleon::kernels

@@ -1,0 +1,416 @@
+#include "kernels/op_call.h"
+
+#include <cstring>
+
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "backend/torch/device.h"
+#include "backend/torch/device_allocator.h"
+#include "backend/torch/error.h"
+#include "backend/torch/generator.h"
+#include "backend/torch/in_kernel_allocator.h"
+#include "backend/torch/storage.h"
+#include "backend/torch/stream.h"
+#include "kernels/list_ops.h"
+#include "kernels/twins.h"
+
+namespace chameleon::kernels {
+namespace {
+
+using backend::kChameleon;
+using torch::jit::Stack;
+
+constexpr int kMaxAttempts = 8;
+
+// Native kernels run below autograd and below the target's autocast: both
+// took place on the outer tensors.
+const c10::DispatchKeySet kAboveKernels =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+    c10::DispatchKeySet(c10::DispatchKey::AutocastCPU);
+
+// Pins held from begin() to the end of scope.
+struct Pinned {
+  memory::Pager& pager;
+  memory::Call call;
+  bool held = false;
+
+  explicit Pinned(memory::Pager& p) : pager(p) {}
+  ~Pinned() {
+    if (held) pager.end(call);
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+};
+
+class NativeCall {
+ public:
+  NativeCall(const OpPlan& plan, const c10::OperatorHandle& op, Stack& stack)
+      : plan_(plan),
+        op_(op),
+        stack_(stack),
+        base_(stack.size() - plan.argument_count) {}
+
+  void run() {
+    collect();
+    backend::DeviceContext& device = backend::context(index_, plan_.name);
+    for (int attempt = 1;; ++attempt) {
+      try {
+        runOnce(device);
+        break;
+      } catch (const c10::OutOfMemoryError&) {
+        if (!in_kernel_ || !plan_.mayRetry() || attempt == kMaxAttempts) throw;
+        // Other calls were in the way; the next begin() reserves more room.
+        restoreArguments();
+      }
+    }
+    if (device.history->recording()) [[unlikely]] {
+      const memory::Stats stats = device.pager->stats();
+      device.history->add(
+          {device.runtime->now_ns(),
+           static_cast<std::size_t>(stats.logical_bytes),
+           static_cast<std::size_t>(stats.resident_bytes),
+           static_cast<std::size_t>(stats.host_bytes)});
+    }
+  }
+
+ private:
+  // ---- before pinning --------------------------------------------------
+  void collect() {
+    c10::DeviceIndex named = -1;
+    for (const ArgumentPlan& argument : plan_.arguments) {
+      const c10::IValue& value = stack_[base_ + argument.index];
+      switch (argument.kind) {
+        case ArgumentKind::kTensor:
+          if (value.isTensor()) collectTensor(value, argument);
+          break;
+        case ArgumentKind::kTensorList:
+        case ArgumentKind::kOptionalList:
+          if (value.isNone()) break;
+          for (const c10::IValue& element : value.toListRef()) {
+            if (element.isTensor()) collectTensor(element, argument);
+          }
+          break;
+        case ArgumentKind::kDevice:
+          if (value.isDevice()) {
+            const c10::Device device = value.toDevice();
+            if (device.type() == kChameleon) named = device.index();
+            else result_elsewhere_ = true;
+          }
+          break;
+        default:
+          break;
+      }
+    }
+    if (index_ == -1) index_ = backend::resolve_index(named);
+    for (const Stray& stray : strays_) checkStray(stray);
+  }
+
+  void collectTensor(const c10::IValue& value, const ArgumentPlan& argument) {
+    c10::TensorImpl& tensor = *value.unsafeToTensorImpl();
+    if (backend::is_chameleon(tensor)) [[likely]] {
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          tensor.has_storage(), plan_.name,
+          ": chameleon works on dense (strided) tensors; this one has layout ",
+          tensor.layout());
+      const c10::DeviceIndex index = tensor.device().index();
+      TORCH_CHECK(index_ == -1 || index_ == index,
+                  "Expected all tensors to be on the same device, but found at "
+                  "least two devices, chameleon:",
+                  static_cast<int>(index_), " and chameleon:",
+                  static_cast<int>(index), "!");
+      index_ = index;
+      slots_.push_back(
+          static_cast<std::uint32_t>(twins_.add(tensor, argument.writes)));
+    } else if (&tensor != c10::UndefinedTensorImpl::singleton()) {
+      strays_.push_back({&tensor, &argument});
+    }
+  }
+
+  // An operand on another device: legal where CUDA allows it.
+  struct Stray {
+    const c10::TensorImpl* tensor;
+    const ArgumentPlan* argument;
+  };
+  void checkStray(const Stray& stray) const {
+    const c10::TensorImpl& tensor = *stray.tensor;
+    if (tensor.device().is_cpu()) {
+      const CpuRule rule = stray.argument->cpu;
+      if (rule == CpuRule::kAny) return;
+      if (rule == CpuRule::kScalar && tensor.dim() == 0) return;
+    }
+    TORCH_CHECK(false,
+                "Expected all tensors to be on the same device, but found at "
+                "least two devices, chameleon:",
+                static_cast<int>(index_), " and ", tensor.device().str(),
+                "! (when checking argument for argument ",
+                op_.schema().arguments()[stray.argument->index].name(), " in ",
+                plan_.name, ")");
+  }
+
+  // ---- one attempt -------------------------------------------------------
+  void runOnce(backend::DeviceContext& device) {
+    in_kernel_ = false;
+    Pinned pinned(*device.pager);
+    pin(pinned);
+    // Unbinds on every way out, before the pins go.
+    struct Unbind {
+      TwinSet& twins;
+      ~Unbind() { twins.unbind(); }
+    } unbind{twins_};
+    twins_.bind();
+    replaceArguments();
+    {
+      const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+      const backend::InKernelScope scope(&pinned.pager, &pinned.call);
+      in_kernel_ = true;
+      op_.redispatchBoxed(backend::target().dispatch_key, &stack_);
+      in_kernel_ = false;
+      syncWrites(pinned);
+      adoptResults(pinned);
+    }
+  }
+
+  void pin(Pinned& pinned) {
+    c10::SmallVector<memory::Operand, 8> operands;
+    for (const TwinSet::Entry& entry : twins_.entries()) {
+      if (entry.block == nullptr) continue;
+      operands.push_back({entry.block, entry.writes ? memory::Access::kWrite
+                                                    : memory::Access::kRead});
+    }
+    backend::throw_if(pinned.pager.begin(
+        pinned.call, backend::current_stream(index_),
+        {operands.data(), operands.size()}, &plan_.memory, plan_.name,
+        plan_.mayRetry()));
+    pinned.held = true;
+  }
+
+  // ---- arguments -----------------------------------------------------------
+  // Moves the caller's arguments into saved_ and leaves twins on the stack.
+  void replaceArguments() {
+    saved_.clear();
+    for (std::size_t i = 0; i < plan_.argument_count; ++i) {
+      saved_.push_back(stack_[base_ + i]);
+    }
+    std::size_t slot = 0;
+    for (const ArgumentPlan& argument : plan_.arguments) {
+      c10::IValue& value = stack_[base_ + argument.index];
+      switch (argument.kind) {
+        case ArgumentKind::kTensor:
+          if (isOurs(value)) value = twinOf(value, argument, slot);
+          break;
+        case ArgumentKind::kTensorList:
+          if (!value.isNone()) replaceList<at::Tensor>(value, argument, slot);
+          break;
+        case ArgumentKind::kOptionalList:
+          if (!value.isNone()) {
+            replaceList<std::optional<at::Tensor>>(value, argument, slot);
+          }
+          break;
+        case ArgumentKind::kGenerator:
+          if (value.isGenerator()) {
+            value = backend::inner_generator(value.toGenerator());
+          }
+          break;
+        case ArgumentKind::kDevice:
+          if (value.isNone() ? slots_.empty()
+                             : value.toDevice().type() == kChameleon) {
+            value = c10::Device(backend::target().type);
+          }
+          break;
+        case ArgumentKind::kStream:
+        case ArgumentKind::kOtherList:
+          break;
+      }
+    }
+  }
+
+  static bool isOurs(const c10::IValue& value) {
+    return value.isTensor() &&
+        backend::is_chameleon(*value.unsafeToTensorImpl());
+  }
+
+  at::Tensor twinOf(const c10::IValue& value, const ArgumentPlan& argument,
+                    std::size_t& slot) {
+    c10::TensorImpl* outer = value.unsafeToTensorImpl();
+    const std::uint32_t entry = slots_[slot++];
+    auto twin = twins_.twin(*outer, entry);
+    if (argument.writes) written_.push_back({outer, twin.get(), entry});
+    return at::Tensor(std::move(twin));
+  }
+
+  template <typename Element>
+  void replaceList(c10::IValue& value, const ArgumentPlan& argument,
+                   std::size_t& slot) {
+    const c10::ArrayRef<c10::IValue> elements = value.toListRef();
+    c10::List<Element> twins;
+    twins.reserve(elements.size());
+    for (const c10::IValue& element : elements) {
+      if (isOurs(element)) {
+        twins.push_back(twinOf(element, argument, slot));
+      } else if (element.isTensor()) {
+        twins.push_back(element.toTensor());
+      } else {
+        twins.push_back(Element());
+      }
+    }
+    value = std::move(twins);
+  }
+
+  void restoreArguments() {
+    stack_.resize(base_);
+    for (c10::IValue& value : saved_) stack_.push_back(std::move(value));
+    saved_.clear();
+    written_.clear();
+  }
+
+  // ---- results -------------------------------------------------------------
+  // What the kernel did to the storages and shapes of written operands.
+  void syncWrites(Pinned& pinned) {
+    if (!plan_.writes) return;
+    for (TwinSet::Entry& entry : twins_.entries()) {
+      if (entry.writes) syncStorage(pinned, entry);
+    }
+    for (const Written& written : written_) {
+      c10::TensorImpl& outer = *written.outer;
+      c10::TensorImpl& twin = *written.twin;
+      if (outer.sizes() != twin.sizes() || outer.strides() != twin.strides()) {
+        outer.set_sizes_and_strides(twin.sizes(), twin.strides());
+      }
+      if (outer.storage_offset() != twin.storage_offset()) {
+        outer.set_storage_offset(twin.storage_offset());
+      }
+    }
+  }
+
+  void syncStorage(Pinned& pinned, TwinSet::Entry& entry) {
+    const std::byte* before =
+        entry.block == nullptr ? nullptr : entry.block->device_address;
+    c10::StorageImpl& alias = *entry.alias;
+    if (alias.data() != before) {
+      c10::DataPtr data = alias.set_data_ptr(
+          c10::DataPtr(nullptr, backend::target().type));
+      entry.outer->set_data_ptr_noswap(
+          adopt(pinned, std::move(data), alias.nbytes()));
+    }
+    if (alias.nbytes() != entry.outer->nbytes()) {
+      entry.outer->set_nbytes(alias.nbytes());
+    }
+  }
+
+  void adoptResults(Pinned& pinned) {
+    const std::size_t first = stack_.size() - plan_.results.size();
+    for (std::size_t i = 0; i < plan_.results.size(); ++i) {
+      const ResultPlan& result = plan_.results[i];
+      c10::IValue& value = stack_[first + i];
+      if (result.written_argument >= 0) {
+        value = saved_[static_cast<std::size_t>(result.written_argument)];
+      } else if (result.kind == ResultKind::kTensor && value.isTensor()) {
+        value = adoptTensor(pinned, std::move(value).toTensor(), result);
+      } else if (result.kind == ResultKind::kTensorList) {
+        c10::List<at::Tensor> outers;
+        for (const at::Tensor& tensor : value.toTensorVector()) {
+          outers.push_back(adoptTensor(pinned, tensor, result));
+        }
+        value = std::move(outers);
+      }
+    }
+  }
+
+  at::Tensor adoptTensor(Pinned& pinned, at::Tensor tensor,
+                         const ResultPlan& result) {
+    if (!tensor.defined() || tensor.device().type() != backend::target().type) {
+      return tensor;
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        tensor.layout() == c10::kStrided && tensor.has_storage(), plan_.name,
+        ": its result has layout ", tensor.layout(),
+        "; chameleon works on dense (strided) tensors");
+    const c10::Device device(kChameleon, index_);
+    c10::StorageImpl& storage =
+        *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    // Not fresh: the kernel returned (a view of) one of its operands.
+    if (const TwinSet::Entry* entry = twins_.find(storage)) {
+      return at::Tensor(make_outer(
+          *tensor.unsafeGetTensorImpl(),
+          c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+              entry->outer)),
+          device));
+    }
+    if (result.stays_on_cpu || result_elsewhere_) return leaveArena(pinned, tensor);
+
+    if (storage.device().type() != kChameleon) { // else: shared with a sibling
+      const std::size_t bytes = storage.nbytes();
+      c10::DataPtr data =
+          storage.set_data_ptr(c10::DataPtr(nullptr, storage.device()));
+      storage.set_data_ptr_noswap(adopt(pinned, std::move(data), bytes));
+      storage.set_allocator(backend::device_allocator());
+    }
+    if (tensor.use_count() == 1) {
+      retag(*tensor.unsafeGetTensorImpl(), device);
+      return tensor;
+    }
+    return at::Tensor(make_outer(*tensor.unsafeGetTensorImpl(),
+                                 tensor.storage(), device));
+  }
+
+  // Makes native memory the bytes of a block; takes `data` over.
+  c10::DataPtr adopt(Pinned& pinned, c10::DataPtr data, std::size_t bytes) {
+    if (bytes == 0 || data.get() == nullptr) {
+      return {nullptr, c10::Device(kChameleon, index_)};
+    }
+    auto* address = static_cast<std::byte*>(data.get());
+    if (pinned.pager.contains(address)) {
+      auto block = pinned.pager.adopt(pinned.call, address, bytes);
+      if (block.ok()) {
+        data.release_context();
+        return backend::own_block(*block, index_);
+      }
+    }
+    // Memory that the kernel got elsewhere (another thread's, a cache's).
+    std::byte* copy =
+        backend::value_or_throw(pinned.pager.allocate(pinned.call, bytes));
+    std::memcpy(copy, address, bytes);
+    return backend::own_block(
+        backend::value_or_throw(pinned.pager.adopt(pinned.call, copy, bytes)),
+        index_);
+  }
+
+  // A result that is a true CPU tensor must not keep arena memory.
+  static at::Tensor leaveArena(Pinned& pinned, const at::Tensor& tensor) {
+    if (!pinned.pager.contains(tensor.storage().data())) return tensor;
+    const backend::InKernelScope suspended(nullptr, nullptr);
+    return tensor.clone();
+  }
+
+  struct Written {
+    c10::TensorImpl* outer;
+    c10::TensorImpl* twin;
+    std::uint32_t entry;
+  };
+
+  const OpPlan& plan_;
+  const c10::OperatorHandle& op_;
+  Stack& stack_;
+  const std::size_t base_;
+  c10::DeviceIndex index_ = -1;
+  bool result_elsewhere_ = false; // a Device argument names another device
+  bool in_kernel_ = false;
+  TwinSet twins_;
+  c10::SmallVector<std::uint32_t, 8> slots_; // operand -> entry, in order
+  c10::SmallVector<Stray, 2> strays_;
+  c10::SmallVector<Written, 4> written_;
+  c10::SmallVector<c10::IValue, 8> saved_; // the caller's arguments
+};
+
+} // namespace
+
+void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
+                 Stack* stack) {
+  if (plan.is_list_op && run_in_chunks(plan, op, *stack)) return;
+  NativeCall(plan, op, *stack).run();
+}
+
+} // namespace chameleon::kernels

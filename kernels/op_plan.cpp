@@ -1,0 +1,122 @@
+#include "kernels/op_plan.h"
+
+#include <algorithm>
+
+#include <ATen/core/jit_type.h>
+
+#include "kernels/device_rules.h"
+
+namespace chameleon::kernels {
+namespace {
+
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+// Lists that torch.optim hands over whole: element i depends on elements i of
+// the other lists only.
+bool is_element_wise_list_op(std::string_view op) {
+  return starts_with(op, "aten::_foreach_") ||
+      op == "aten::_amp_foreach_non_finite_check_and_unscale_" ||
+      (starts_with(op, "aten::_fused_ada") && op.back() == '_') ||
+      op == "aten::_fused_sgd_";
+}
+
+std::optional<ArgumentKind> kind_of(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  bool optional = false;
+  if (auto wrapped = type->cast<c10::OptionalType>()) {
+    type = wrapped->getElementType();
+    optional = true;
+  }
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return ArgumentKind::kTensor;
+    case c10::TypeKind::GeneratorType:
+      return ArgumentKind::kGenerator;
+    case c10::TypeKind::DeviceObjType:
+      return ArgumentKind::kDevice;
+    case c10::TypeKind::StreamObjType:
+      return ArgumentKind::kStream;
+    case c10::TypeKind::ListType: {
+      c10::TypePtr element = type->castRaw<c10::ListType>()->getElementType();
+      if (element->kind() == c10::TypeKind::TensorType) {
+        return ArgumentKind::kTensorList;
+      }
+      if (element->kind() == c10::TypeKind::OptionalType) {
+        return ArgumentKind::kOptionalList;
+      }
+      if (element->kind() == c10::TypeKind::NumberType) {
+        return ArgumentKind::kOtherList;
+      }
+      return std::nullopt;
+    }
+    default:
+      (void)optional;
+      return std::nullopt;
+  }
+}
+
+} // namespace
+
+OpPlan::OpPlan(const c10::OperatorHandle& op)
+    : name(c10::toString(op.operator_name())),
+      argument_count(
+          static_cast<std::uint16_t>(op.schema().arguments().size())),
+      writes(false),
+      random(false),
+      is_list_op(false),
+      only_tensors(true) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string& base = schema.name();
+  const auto& schema_arguments = schema.arguments();
+
+  for (std::size_t i = 0; i < schema_arguments.size(); ++i) {
+    const c10::Argument& argument = schema_arguments[i];
+    const std::optional<ArgumentKind> kind = kind_of(argument);
+    if (!kind) continue;
+    const auto* alias = argument.alias_info();
+    const bool written = (alias != nullptr && alias->isWrite()) ||
+        writes_unannounced(base, argument.name());
+    arguments.push_back({static_cast<std::uint16_t>(i), *kind, written,
+                         cpu_rule(base, argument.name(), written)});
+    writes = writes || written;
+    random = random || *kind == ArgumentKind::kGenerator;
+    only_tensors = only_tensors && *kind == ArgumentKind::kTensor;
+  }
+  random = random || op.hasTag(at::Tag::nondeterministic_seeded);
+  is_list_op = is_element_wise_list_op(base) &&
+      std::any_of(arguments.begin(), arguments.end(), [](const auto& plan) {
+                 return plan.kind == ArgumentKind::kTensorList;
+               });
+  if (!is_list_op) {
+    std::erase_if(arguments, [](const ArgumentPlan& plan) {
+      return plan.kind == ArgumentKind::kOtherList;
+    });
+  }
+
+  const auto& returns = schema.returns();
+  for (std::size_t i = 0; i < returns.size(); ++i) {
+    ResultPlan result{ResultKind::kOther, -1, result_stays_on_cpu(base, i)};
+    const c10::TypePtr& type = returns[i].type();
+    if (type->kind() == c10::TypeKind::TensorType) {
+      result.kind = ResultKind::kTensor;
+    } else if (type->kind() == c10::TypeKind::ListType &&
+               type->castRaw<c10::ListType>()->getElementType()->kind() ==
+                   c10::TypeKind::TensorType) {
+      result.kind = ResultKind::kTensorList;
+    }
+    if (const auto* alias = returns[i].alias_info();
+        alias != nullptr && alias->isWrite()) {
+      for (std::size_t a = 0; a < schema_arguments.size(); ++a) {
+        const auto* other = schema_arguments[a].alias_info();
+        if (other != nullptr && *other == *alias) {
+          result.written_argument = static_cast<std::int16_t>(a);
+        }
+      }
+    }
+    results.push_back(result);
+  }
+}
+
+} // namespace chameleon::kernels

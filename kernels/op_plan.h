@@ -1,0 +1,67 @@
+// What is known about an op before it is called: where its tensors are, which
+// it writes, what its results alias. Made once, when the op is registered, so
+// that a call walks no schema.
+//
+// Immutable after construction except `memory`, which learns.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "memory/pager.h"
+
+namespace chameleon::kernels {
+
+enum class ArgumentKind : std::uint8_t {
+  kTensor,       // Tensor or Tensor?
+  kTensorList,   // Tensor[]
+  kOptionalList, // Tensor?[]
+  kOtherList,    // Scalar[], float[] ...: sliced along with tensor lists
+  kGenerator,
+  kDevice,
+  kStream,
+};
+
+// Which CPU tensors an argument accepts beside chameleon ones (device_rules).
+enum class CpuRule : std::uint8_t {
+  kScalar, // 0-dim only, as CUDA's element-wise kernels do
+  kAny,    // indices, lengths: any shape
+  kNever,  // not even 0-dim: what the op writes
+};
+
+struct ArgumentPlan {
+  std::uint16_t index; // position among the op's arguments
+  ArgumentKind kind;
+  bool writes;
+  CpuRule cpu;
+};
+
+enum class ResultKind : std::uint8_t { kTensor, kTensorList, kOther };
+
+struct ResultPlan {
+  ResultKind kind;
+  std::int16_t written_argument; // index of the argument it is, or -1
+  bool stays_on_cpu;             // CUDA returns it on the CPU as well
+};
+
+struct OpPlan {
+  explicit OpPlan(const c10::OperatorHandle& op);
+
+  std::string name;      // "aten::add.Tensor", for messages
+  std::uint16_t argument_count;
+  std::vector<ArgumentPlan> arguments; // only those of interest, in order
+  std::vector<ResultPlan> results;
+  bool writes;      // any argument
+  bool random;      // consumes random numbers
+  bool is_list_op;  // element-wise over lists: may run in chunks
+  bool only_tensors; // no list, generator, device or stream among arguments
+  mutable memory::OpMemory memory;
+
+  // A failed call may be run again from the start.
+  bool mayRetry() const { return !writes && !random; }
+};
+
+} // namespace chameleon::kernels

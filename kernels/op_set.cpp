@@ -1,0 +1,108 @@
+#include "kernels/op_set.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <unordered_set>
+
+#include <ATen/core/function_schema.h>
+#include <c10/util/Exception.h>
+
+namespace chameleon::kernels {
+namespace {
+
+// Ops that have a CUDA kernel and no CPU kernel, for torch builds without
+// CUDA, whose dispatcher does not list them. Made by ci/list_cuda_ops.
+constexpr std::string_view kCudaOnly[] = {
+#include "kernels/cuda_only_ops.inc"
+};
+
+// Composites that choose by device inside: run whole on the target, so that
+// the choice is the target's.
+constexpr std::string_view kDeviceBranching[] = {
+    "aten::_convolution",
+    "aten::_convolution.deprecated",
+    "aten::convolution",
+    "aten::convolution_backward",
+    "aten::convolution_backward_overrideable",
+    "aten::convolution_overrideable",
+    "aten::linalg_lstsq",
+};
+
+// Namespaces whose kernels look at the device type of what they get
+// themselves (c10d), or take packed weights of one backend.
+constexpr std::string_view kOtherNamespaces[] = {"c10d::", "symm_mem::"};
+
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+bool returns_view(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(),
+                     [](const c10::Argument& result) {
+                       const auto* alias = result.alias_info();
+                       return alias != nullptr && !alias->isWrite();
+                     });
+}
+
+// A backend kernel switches a CompositeImplicit kernel off for autograd too.
+// That is harmless only where native has both: a kernel on the target, and a
+// derivative formula.
+bool is_safe(const c10::OperatorHandle& op) {
+  if (!op.hasKernelForDispatchKey(
+          c10::DispatchKey::CompositeImplicitAutograd)) {
+    return true;
+  }
+  return op.hasKernelForDispatchKey(c10::DispatchKey::Autograd) &&
+      op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+}
+
+bool takes_storage(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(),
+                     [](const c10::Argument& argument) {
+                       return argument.real_type()->kind() ==
+                           c10::TypeKind::StorageType;
+                     });
+}
+
+} // namespace
+
+std::vector<c10::OperatorHandle> collect_op_set() {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  std::set<std::string> names;
+  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+    for (const c10::OperatorName& name :
+         dispatcher.getRegistrationsForDispatchKey(key)) {
+      names.insert(c10::toString(name));
+    }
+  }
+  names.insert(std::begin(kCudaOnly), std::end(kCudaOnly));
+  names.insert(std::begin(kDeviceBranching), std::end(kDeviceBranching));
+
+  std::vector<c10::OperatorHandle> ops;
+  for (const std::string& text : names) {
+    if (std::any_of(std::begin(kOtherNamespaces), std::end(kOtherNamespaces),
+                    [&](std::string_view prefix) {
+                      return starts_with(text, prefix);
+                    })) {
+      continue;
+    }
+    const std::size_t dot = text.find('.', text.find("::"));
+    const auto op = dispatcher.findSchema(
+        {text.substr(0, dot),
+         dot == std::string::npos ? std::string() : text.substr(dot + 1)});
+    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+      continue; // unknown to this torch, or manual
+    }
+    if (!is_safe(*op)) continue;
+    if (text == "aten::_nested_view_from_buffer") continue; // nested layout
+    TORCH_INTERNAL_ASSERT(
+        !returns_view(op->schema()) && !takes_storage(op->schema()),
+        "chameleon: ", text,
+        " returns a view or takes a storage and needs a manual kernel");
+    ops.push_back(*op);
+  }
+  return ops;
+}
+
+} // namespace chameleon::kernels

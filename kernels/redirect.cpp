@@ -1,0 +1,87 @@
+#include "kernels/redirect.h"
+
+#include <map>
+#include <memory>
+
+#include <ATen/core/boxing/KernelFunction.h>
+#include <torch/library.h>
+
+#include "kernels/op_call.h"
+#include "kernels/op_plan.h"
+#include "kernels/op_set.h"
+
+namespace chameleon::kernels {
+namespace {
+
+// The kernel of one op: its plan and nothing else.
+class Redirect final : public c10::OperatorKernel {
+ public:
+  explicit Redirect(const c10::OperatorHandle& op) : plan_(op) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                  torch::jit::Stack* stack) {
+    call_native(plan_, op, stack);
+  }
+
+ private:
+  const OpPlan plan_;
+};
+
+// Ops whose kernels are loaded later (torchvision, custom libraries) reach us
+// through the backend fallback: planned at their first call.
+void redirect_unplanned(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                        torch::jit::Stack* stack) {
+  static std::mutex mutex;
+  static auto* plans = new std::map<c10::OperatorName, std::unique_ptr<OpPlan>,
+                                    bool (*)(const c10::OperatorName&,
+                                             const c10::OperatorName&)>(
+      [](const c10::OperatorName& a, const c10::OperatorName& b) {
+        return std::tie(a.name, a.overload_name) <
+            std::tie(b.name, b.overload_name);
+      });
+  const OpPlan* plan = nullptr;
+  {
+    const std::lock_guard lock(mutex);
+    std::unique_ptr<OpPlan>& slot = (*plans)[op.operator_name()];
+    if (!slot) slot = std::make_unique<OpPlan>(op);
+    plan = slot.get();
+  }
+  call_native(*plan, op, stack);
+}
+
+std::vector<std::string>& names() {
+  static auto* list = new std::vector<std::string>;
+  return *list;
+}
+
+} // namespace
+
+void register_redirects() {
+  // One library a namespace; leaked, since registrations live in it.
+  static auto* libraries =
+      new std::map<std::string, std::unique_ptr<torch::Library>>;
+  for (const c10::OperatorHandle& op : collect_op_set()) {
+    const c10::OperatorName& name = op.operator_name();
+    const std::string space = name.name.substr(0, name.name.find("::"));
+    std::unique_ptr<torch::Library>& library = (*libraries)[space];
+    if (!library) {
+      library = std::make_unique<torch::Library>(
+          torch::Library::IMPL, space, c10::DispatchKey::PrivateUse1, __FILE__,
+          __LINE__);
+    }
+    const std::string text = c10::toString(name);
+    library->impl(text.c_str(),
+                  torch::CppFunction::makeFromBoxedKernel(
+                      c10::BoxedKernel::makeFromFunctor(
+                          std::make_unique<Redirect>(op))));
+    names().push_back(text);
+  }
+  static auto* fallback = new torch::Library(torch::Library::IMPL, "_",
+                                             c10::DispatchKey::PrivateUse1,
+                                             __FILE__, __LINE__);
+  fallback->fallback(torch::CppFunction::makeFromBoxedFunction<
+                     &redirect_unplanned>());
+}
+
+const std::vector<std::string>& redirected_ops() { return names(); }
+
+} // namespace chameleon::kernels

@@ -1,0 +1,68 @@
+// Twins: short-lived native tensors that show a native kernel where an
+// operand's bytes are right now. All twins of one storage inside one call
+// share one alias StorageImpl, so that aliasing and overlap checks inside the
+// kernel see what is true.
+//
+// No twin stays bound to a storage after its call. Their empty shells are
+// recycled per thread, but only if nobody else holds them.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
+
+#include "backend/torch/storage.h"
+#include "memory/block.h"
+
+namespace chameleon::kernels {
+
+// The storages of one call. Lives on the stack between pin and unpin.
+class TwinSet {
+ public:
+  TwinSet() = default;
+  TwinSet(const TwinSet&) = delete;
+  TwinSet& operator=(const TwinSet&) = delete;
+
+  // One distinct outer storage and its alias on the target.
+  struct Entry {
+    c10::StorageImpl* outer;
+    memory::Block* block; // null: zero bytes
+    bool writes;
+    c10::intrusive_ptr<c10::StorageImpl> alias;
+  };
+
+  // Collects the storage of an operand before pinning. Returns its entry.
+  std::size_t add(const c10::TensorImpl& outer, bool writes);
+  // After pinning: makes the alias storages / before unpinning: lets go of
+  // them and of all twins.
+  void bind();
+  void unbind() noexcept;
+  // A twin of `outer`, whose storage is entry `index`.
+  c10::intrusive_ptr<c10::TensorImpl> twin(const c10::TensorImpl& outer,
+                                           std::size_t index);
+  // The entry whose alias storage this is; null: none.
+  const Entry* find(const c10::StorageImpl& alias) const noexcept;
+
+  c10::SmallVectorImpl<Entry>& entries() noexcept { return entries_; }
+
+ private:
+  c10::SmallVector<Entry, 6> entries_;
+  c10::SmallVector<c10::intrusive_ptr<c10::TensorImpl>, 8> twins_;
+  std::vector<std::size_t> hashed_; // open addressing, for long lists
+  void rehash();
+  std::size_t lookup(const c10::StorageImpl* outer) const noexcept;
+};
+
+// Turns a fresh native tensor into a chameleon tensor in place: same impl,
+// same sizes and strides, other device and keys.
+void retag(c10::TensorImpl& tensor, c10::Device device);
+
+// A new chameleon tensor over `storage` with the metadata of `like`.
+c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
+                                               c10::Storage storage,
+                                               c10::Device device);
+
+} // namespace chameleon::kernels

@@ -1,0 +1,98 @@
+// Views and metadata: they run on the outer tensor and never make anything
+// resident. native:: functions look at sizes, strides and the storage object
+// only, so they fit our tensors as they are.
+#include <ATen/NativeFunctions.h>
+#include <ATen/native/Resize.h>
+#include <torch/library.h>
+
+#include "backend/torch/device.h"
+#include "backend/torch/storage.h"
+#include "backend/torch/stream.h"
+
+namespace chameleon::kernels {
+namespace {
+
+at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size,
+                      at::IntArrayRef stride,
+                      std::optional<int64_t> storage_offset) {
+  return at::native::as_strided_tensorimpl(self, size, stride, storage_offset);
+}
+
+// Grows the storage (never shrinks it) to hold what the tensor shows.
+void ensure_storage(const at::Tensor& self) {
+  c10::TensorImpl& tensor = *self.unsafeGetTensorImpl();
+  if (tensor.numel() == 0) return;
+  const std::size_t needed = at::detail::computeStorageNbytes(
+      tensor.sizes(), tensor.strides(), tensor.dtype().itemsize(),
+      static_cast<std::size_t>(tensor.storage_offset()));
+  c10::StorageImpl& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (needed <= storage.nbytes()) return;
+  TORCH_CHECK(storage.resizable(),
+              "Trying to resize storage that is not resizable");
+  backend::resize_storage(storage, needed);
+}
+
+const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
+                          std::optional<at::MemoryFormat> memory_format) {
+  c10::TensorImpl& tensor = *self.unsafeGetTensorImpl();
+  if (tensor.sizes() != size) tensor.set_sizes_contiguous(size);
+  if (memory_format.has_value()) {
+    TORCH_CHECK(*memory_format != at::MemoryFormat::Preserve,
+                "Unsupported memory format", *memory_format);
+    tensor.empty_tensor_restride(*memory_format);
+  }
+  ensure_storage(self);
+  return self;
+}
+
+at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source,
+                               int64_t offset, at::IntArrayRef size,
+                               at::IntArrayRef stride) {
+  at::native::checkSetStorage(self, std::move(source), offset, size, stride);
+  c10::TensorImpl& tensor = *self.unsafeGetTensorImpl();
+  tensor.set_storage_offset(offset);
+  if (stride.data() != nullptr) {
+    tensor.set_sizes_and_strides(size, stride);
+  } else {
+    tensor.set_sizes_contiguous(size);
+  }
+  ensure_storage(self);
+  return self;
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage source) {
+  const auto elements = static_cast<int64_t>(source.nbytes() /
+                                             self.dtype().itemsize());
+  return set_storage_offset(self, std::move(source), 0, elements, {});
+}
+
+at::Tensor& set_empty(at::Tensor& self) {
+  return set_storage_offset(
+      self, backend::make_storage(0, self.device().index()), 0, {0}, {});
+}
+
+void record_stream(at::Tensor& self, at::Stream stream) {
+  if (memory::Block* block =
+          backend::block_of(*self.storage().unsafeGetStorageImpl())) {
+    block->pager->recordUse(*block, backend::to_runtime(stream));
+  }
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("as_strided", TORCH_FN(as_strided));
+  m.impl("view", TORCH_FN(at::native::view));
+  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("unfold", TORCH_FN(at::native::unfold));
+  m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
+  m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+  m.impl("is_set_to", TORCH_FN(at::native::is_set_to));
+  m.impl("resize_", TORCH_FN(resize_));
+  m.impl("set_", TORCH_FN(set_empty));
+  m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
+  m.impl("set_.source_Storage", TORCH_FN(set_storage));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage_offset));
+  m.impl("record_stream", TORCH_FN(record_stream));
+}
+
+} // namespace
+} // namespace chameleon::kernels

@@ -1,0 +1,121 @@
+#include "memory/admission.h"
+
+#include <algorithm>
+
+#include "backend/runtime/check.h"
+
+namespace chameleon::memory {
+
+Admission::Admission(std::mutex& mutex, std::size_t budget_bytes)
+    : mutex_(mutex), budget_(budget_bytes) {}
+
+Admission::Entry Admission::enter(std::size_t bytes,
+                                  std::size_t wish) noexcept {
+  std::uint64_t word = word_.load(std::memory_order_relaxed);
+  for (;;) {
+    const Load now = unpack(word);
+    const std::size_t budget = budgetBytes();
+    const bool alone = now.calls == 0;
+    std::size_t room = wish;
+    if (now.bytes + bytes + wish > budget) {
+      if (!alone || now.bytes + bytes > budget) return {false, alone, 0, 0};
+      room = (budget - now.bytes - bytes) >> kUnitShift << kUnitShift;
+    }
+    if (word_.compare_exchange_weak(word, word + pack(1, bytes + room),
+                                    std::memory_order_seq_cst,
+                                    std::memory_order_relaxed)) {
+      return {true, alone, room, now.bytes + bytes + room};
+    }
+  }
+}
+
+void Admission::add(std::uint32_t calls, std::size_t bytes) noexcept {
+  word_.fetch_add(pack(calls, bytes), std::memory_order_seq_cst);
+}
+
+bool Admission::addRoom(std::size_t wish, bool partly,
+                        std::size_t& room) noexcept {
+  std::uint64_t word = word_.load(std::memory_order_relaxed);
+  for (;;) {
+    const Load now = unpack(word);
+    const std::size_t budget = budgetBytes();
+    if (now.bytes > budget) return false;
+    room = wish;
+    if (now.bytes + wish > budget) {
+      if (!partly && now.calls > 1) return false;
+      room = (budget - now.bytes) >> kUnitShift << kUnitShift;
+    }
+    if (word_.compare_exchange_weak(word, word + pack(0, room),
+                                    std::memory_order_seq_cst,
+                                    std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+}
+
+void Admission::subtract(std::uint32_t calls, std::size_t bytes) noexcept {
+  const std::uint64_t old =
+      word_.fetch_sub(pack(calls, bytes), std::memory_order_seq_cst);
+  CHAMELEON_CHECK(unpack(old).bytes >= bytes && unpack(old).calls >= calls,
+                  "more given back than was committed");
+}
+
+void Admission::wake() noexcept {
+  // A waiter draws its ticket before it looks at the load, and we lower the
+  // load before we look for tickets: one of the two sees the other.
+  if ((gate_.load(std::memory_order_seq_cst) & kTicketMask) == 0) return;
+  const std::lock_guard lock(mutex_);
+  wakeLocked();
+}
+
+void Admission::wakeLocked() noexcept {
+  ++changes_;
+  changed_.notify_all();
+}
+
+Admission::Ticket Admission::draw() {
+  tickets_.push_back(++last_ticket_);
+  gate_.fetch_add(1, std::memory_order_seq_cst);
+  return last_ticket_;
+}
+
+void Admission::handBack(Ticket ticket) {
+  const auto found = std::find(tickets_.begin(), tickets_.end(), ticket);
+  CHAMELEON_CHECK(found != tickets_.end(), "a ticket that nobody drew");
+  tickets_.erase(found);
+  gate_.fetch_sub(1, std::memory_order_seq_cst);
+  wakeLocked(); // the next in line
+}
+
+void Admission::wait(std::unique_lock<std::mutex>& lock,
+                     const WaitHooks& hooks) {
+  const std::uint64_t seen = changes_;
+  waits_.fetch_add(1, std::memory_order_relaxed);
+  void* token = nullptr;
+  if (hooks.before != nullptr) {
+    lock.unlock();
+    token = hooks.before();
+    lock.lock();
+  }
+  changed_.wait(lock, [&] { return changes_ != seen; });
+  if (hooks.after != nullptr) {
+    lock.unlock();
+    hooks.after(token);
+    lock.lock();
+  }
+}
+
+void Admission::beginExclusive() noexcept {
+  CHAMELEON_CHECK(!exclusive_, "two exclusive calls");
+  exclusive_ = true;
+  close();
+}
+
+void Admission::endExclusive() noexcept {
+  CHAMELEON_CHECK(exclusive_, "no exclusive call runs");
+  exclusive_ = false;
+  open();
+  wakeLocked();
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,128 @@
+// Which calls may run beside each other. A call commits the bytes it pins and
+// the room it expects to need inside its kernel before it pins anything; the
+// sum over the calls in flight stays within the budget, so what one call was
+// promised another cannot pin.
+//
+// Calls that fit enter without a lock. A call that does not fit beside the
+// others draws a ticket and waits for them; while tickets are out the gate is
+// closed: nobody enters without the pager's lock, and behind it the tickets
+// are served in order, so nobody starves. A call may also run exclusively.
+//
+// Committed are: every pinned block once (whoever unpins it last gives its
+// bytes back), each call's room, and what outlived a call (foreign extents).
+// The bytes of a block are committed before it is pinned and given back after
+// it is unpinned, so the pins are never more than what is committed.
+//
+// Thread safety: as marked. `mutex` is the pager's.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+
+namespace chameleon::memory {
+
+// Called around every wait of a thread for another call.
+struct WaitHooks {
+  void* (*before)() = nullptr;
+  void (*after)(void*) = nullptr;
+};
+
+class Admission {
+ public:
+  Admission(std::mutex& mutex, std::size_t budget_bytes);
+
+  struct Load {
+    std::size_t bytes;   // committed
+    std::uint32_t calls; // in flight
+  };
+
+  // ---- any thread, no lock; bytes are multiples of 512 -------------------
+  Load load() const noexcept {
+    return unpack(word_.load(std::memory_order_seq_cst));
+  }
+  // One call more with `bytes`, and `wish` bytes of room, if the budget holds
+  // them. A call that is alone gets as much of its wish as there is.
+  struct Entry {
+    bool admitted;
+    bool alone;
+    std::size_t room_bytes;
+    std::size_t committed_bytes; // afterwards
+  };
+  Entry enter(std::size_t bytes, std::size_t wish) noexcept;
+  // Without a check.
+  void add(std::uint32_t calls, std::size_t bytes) noexcept;
+  // Room for a call that was counted by add(1, its bytes). False: does not
+  // fit. `partly`: less than the wish is fine.
+  bool addRoom(std::size_t wish, bool partly, std::size_t& room) noexcept;
+  // The caller must call wake() (or wakeLocked()) afterwards.
+  void subtract(std::uint32_t calls, std::size_t bytes) noexcept;
+  void wake() noexcept; // takes the mutex, if anybody waits
+  // True: nobody may enter without the pager's lock. To be asked after
+  // enter(), since who closes the gate looks at load() after that.
+  bool closed() const noexcept {
+    return gate_.load(std::memory_order_seq_cst) != 0;
+  }
+  std::size_t budgetBytes() const noexcept {
+    return budget_.load(std::memory_order_relaxed);
+  }
+  std::size_t waits() const noexcept {
+    return waits_.load(std::memory_order_relaxed);
+  }
+
+  // ---- under the pager's mutex --------------------------------------------
+  using Ticket = std::uint64_t; // 0: none
+  Ticket draw();                // closes the gate until it is handed back
+  void handBack(Ticket ticket);
+  // May the holder of `ticket` (0: a newcomer) try now?
+  bool turnOf(Ticket ticket) const noexcept {
+    return !exclusive_ && (tickets_.empty() || tickets_.front() == ticket);
+  }
+  // Until something changed since the mutex was taken; releases it meanwhile,
+  // and around the hooks.
+  void wait(std::unique_lock<std::mutex>& lock, const WaitHooks& hooks);
+  void wakeLocked() noexcept;
+  void close() noexcept { gate_.fetch_add(kClosed); } // nests
+  void open() noexcept { gate_.fetch_sub(kClosed); }
+  void beginExclusive() noexcept;
+  void endExclusive() noexcept;
+  void setBudget(std::size_t bytes) noexcept {
+    budget_.store(bytes, std::memory_order_seq_cst);
+  }
+
+ private:
+  // word: [63..48 calls | 47..0 committed units of 512 bytes]
+  static constexpr unsigned kUnitShift = 9;
+  static constexpr unsigned kCallShift = 48;
+  static constexpr std::uint64_t kUnitMask =
+      (std::uint64_t{1} << kCallShift) - 1;
+  // gate: [63..32 closed by close() | 31..0 tickets out]
+  static constexpr std::uint64_t kClosed = std::uint64_t{1} << 32;
+  static constexpr std::uint64_t kTicketMask = kClosed - 1;
+
+  static Load unpack(std::uint64_t word) noexcept {
+    return {static_cast<std::size_t>(word & kUnitMask) << kUnitShift,
+            static_cast<std::uint32_t>(word >> kCallShift)};
+  }
+  static std::uint64_t pack(std::uint32_t calls, std::size_t bytes) noexcept {
+    return (std::uint64_t{calls} << kCallShift) | (bytes >> kUnitShift);
+  }
+
+  std::mutex& mutex_;
+  std::atomic<std::uint64_t> word_{0};
+  std::atomic<std::uint64_t> gate_{0};
+  std::atomic<std::size_t> budget_;
+  std::atomic<std::size_t> waits_{0};
+
+  // Guarded by the mutex.
+  std::condition_variable changed_;
+  std::uint64_t changes_ = 0;
+  std::deque<Ticket> tickets_;
+  Ticket last_ticket_ = 0;
+  bool exclusive_ = false;
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,351 @@
+#include "memory/arena.h"
+
+#include <algorithm>
+#include <bit>
+#include <string>
+#include <utility>
+
+#include "backend/runtime/check.h"
+#include "memory/fence_joiner.h"
+
+namespace chameleon::memory {
+namespace {
+
+using runtime::Error;
+using runtime::ErrorCode;
+using runtime::Result;
+
+constexpr std::size_t kUnitBytes = std::size_t{32} << 20;
+constexpr std::size_t kFirstIndexSlots = 64;
+
+std::size_t round_up(std::size_t bytes, std::size_t power_of_two) {
+  return (bytes + power_of_two - 1) & ~(power_of_two - 1);
+}
+
+std::size_t round_down(std::size_t bytes, std::size_t power_of_two) {
+  return bytes & ~(power_of_two - 1);
+}
+
+}  // namespace
+
+// ---- ExtentIndex -----------------------------------------------------------
+
+ExtentIndex::ExtentIndex()
+    : slots_(kFirstIndexSlots),
+      shift_(64 - static_cast<unsigned>(std::countr_zero(kFirstIndexSlots))) {}
+
+std::size_t ExtentIndex::slotOf(std::size_t offset) const noexcept {
+  // Fibonacci hashing: the product's top bits are the best mixed ones.
+  return (offset / ExtentMap::kAlignment * 0x9e3779b97f4a7c15ULL) >> shift_;
+}
+
+void ExtentIndex::insert(Extent* extent) {
+  if ((size_ + 1) * 2 > slots_.size()) {
+    const std::vector<Extent*> old =
+        std::exchange(slots_, std::vector<Extent*>(slots_.size() * 2));
+    --shift_;
+    size_ = 0;
+    for (Extent* other : old) {
+      if (other != nullptr) insert(other);
+    }
+  }
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = slotOf(extent->offset);
+  while (slots_[slot] != nullptr) slot = (slot + 1) & mask;
+  slots_[slot] = extent;
+  ++size_;
+}
+
+void ExtentIndex::erase(const Extent* extent) noexcept {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t hole = slotOf(extent->offset);
+  while (slots_[hole] != extent) {
+    CHAMELEON_CHECK(slots_[hole] != nullptr, "erased extent is not indexed");
+    hole = (hole + 1) & mask;
+  }
+  // Moves later members of the run back, so that no probe ends too early.
+  for (std::size_t slot = (hole + 1) & mask; slots_[slot] != nullptr;
+       slot = (slot + 1) & mask) {
+    const std::size_t home = slotOf(slots_[slot]->offset);
+    if (((slot - home) & mask) < ((slot - hole) & mask)) continue;
+    slots_[hole] = slots_[slot];
+    hole = slot;
+  }
+  slots_[hole] = nullptr;
+  --size_;
+}
+
+Extent* ExtentIndex::find(std::size_t offset) const noexcept {
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t slot = slotOf(offset); slots_[slot] != nullptr;
+       slot = (slot + 1) & mask) {
+    if (slots_[slot]->offset == offset) return slots_[slot];
+  }
+  return nullptr;
+}
+
+// ---- Arena -----------------------------------------------------------------
+
+Result<std::unique_ptr<Arena>> Arena::create(runtime::DeviceRuntime& runtime,
+                                             Timelines& timelines,
+                                             std::size_t range_bytes,
+                                             std::size_t budget_bytes) {
+  const std::size_t granularity = runtime.commitGranularity();
+  CHAMELEON_CHECK(std::has_single_bit(granularity) &&
+                      granularity >= ExtentMap::kAlignment,
+                  "the commit granularity is no power of two >= 512");
+  if (range_bytes > round_down(SIZE_MAX, granularity) ||
+      budget_bytes > range_bytes) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "a device memory budget of " + std::to_string(budget_bytes) +
+                     " bytes does not fit an address range of " +
+                     std::to_string(range_bytes) +
+                     " bytes; lower hbm_budget");
+  }
+  range_bytes = round_up(range_bytes, granularity);
+  Result<std::byte*> base = runtime.reserve(range_bytes);
+  if (!base.ok()) return base.takeError();
+  std::unique_ptr<Arena> arena(
+      new Arena(runtime, timelines, *base, range_bytes));
+  CHAMELEON_CHECK(arena->setBudget(budget_bytes), "an empty arena is full");
+  return arena;
+}
+
+Arena::Arena(runtime::DeviceRuntime& runtime, Timelines& timelines,
+             std::byte* base, std::size_t range_bytes)
+    : runtime_(runtime),
+      timelines_(timelines),
+      checks_callers_(runtime.checksCallers()),
+      base_(base),
+      range_bytes_(range_bytes),
+      granularity_(runtime.commitGranularity()),
+      unit_bytes_(std::max(granularity_, kUnitBytes)),
+      unit_shift_(static_cast<unsigned>(std::countr_zero(unit_bytes_))),
+      extents_(range_bytes, fence_joiner(timelines)) {
+  CHAMELEON_CHECK(extents_.setLimit(0), "an empty arena is full");
+}
+
+Arena::~Arena() {
+  // A failure means that the device is lost: nothing uses the range then.
+  (void)timelines_.synchronizeAll().ok();
+  (void)decommitAbove(0).ok();
+  runtime_.unreserve(base_, range_bytes_);
+}
+
+Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use) {
+  Extent* extent = extents_.allocate(bytes, end, use);
+  if (extent == nullptr) {
+    last_error_ = {};
+    return nullptr;
+  }
+  if (Error error = commit(*extent)) {
+    last_error_ = std::move(error);
+    extents_.free(extent);
+    return nullptr;
+  }
+  peak_used_bytes_ = std::max(peak_used_bytes_, usedBytes());
+  if (use != ExtentUse::kBlock) {
+    index_.insert(extent);
+    (use == ExtentUse::kInCall ? in_call_bytes_ : foreign_bytes_) +=
+        extent->bytes;
+  }
+  revived(extent->offset, extent->bytes);
+  return extent;
+}
+
+void Arena::free(Extent* extent, const Fence& fence) {
+  if (extent->use == ExtentUse::kInCall ||
+      extent->use == ExtentUse::kForeign) {
+    adopt(extent, nullptr);
+  }
+  if (!fence.empty()) {
+    if (extent->fence.empty()) {
+      extent->fence = fence;
+    } else {
+      const FenceJoiner joiner = fence_joiner(timelines_);
+      joiner.join(joiner.context, extent->fence, fence);
+    }
+  }
+  discarded(extent->offset, extent->bytes);
+  extents_.free(extent);
+}
+
+void Arena::adopt(Extent* extent, Block* block) {
+  CHAMELEON_CHECK(extent->use == ExtentUse::kInCall ||
+                      extent->use == ExtentUse::kForeign,
+                  "an adopted extent is neither in-call nor foreign");
+  (extent->use == ExtentUse::kInCall ? in_call_bytes_ : foreign_bytes_) -=
+      extent->bytes;
+  index_.erase(extent);
+  extent->use = ExtentUse::kBlock;
+  extent->block = block;
+}
+
+void Arena::makeForeign(Extent* extent) {
+  CHAMELEON_CHECK(extent->use == ExtentUse::kInCall,
+                  "an extent that is not in-call becomes foreign");
+  in_call_bytes_ -= extent->bytes;
+  foreign_bytes_ += extent->bytes;
+  extent->use = ExtentUse::kForeign;
+}
+
+Extent* Arena::find(const void* address) const noexcept {
+  if (!contains(address)) return nullptr;
+  return index_.find(static_cast<std::size_t>(
+      static_cast<const std::byte*>(address) - base_));
+}
+
+bool Arena::setBudget(std::size_t budget_bytes) {
+  last_error_ = {};
+  if (budget_bytes > range_bytes_) return false;
+  const std::size_t old_limit = extents_.limit();
+  const std::size_t limit = round_down(budget_bytes, ExtentMap::kAlignment);
+  if (!extents_.setLimit(limit)) return false;
+  const std::size_t commit_limit = round_up(budget_bytes, granularity_);
+  const std::size_t units = (commit_limit + unit_bytes_ - 1) >> unit_shift_;
+  if (Error error = decommitAbove(commit_limit)) {
+    CHAMELEON_CHECK(extents_.setLimit(old_limit), "closed space is in use");
+    last_error_ = std::move(error);
+    return false;
+  }
+  committed_.resize(units);
+  budget_bytes_ = budget_bytes;
+  return true;
+}
+
+std::size_t Arena::commitLimit() const noexcept {
+  return round_up(budget_bytes_, granularity_);
+}
+
+// Makes the extent's bytes usable. What is committed so far stays when a later
+// unit fails.
+Error Arena::commit(const Extent& extent) {
+  const std::size_t end = extent.offset + extent.bytes;
+  const std::size_t last = (end - 1) >> unit_shift_;
+  for (std::size_t unit = extent.offset >> unit_shift_; unit <= last; ++unit) {
+    const std::size_t begin = unit << unit_shift_;
+    std::size_t& committed = committed_[unit];
+    if (committed >= std::min(end - begin, unit_bytes_)) [[likely]] continue;
+    const std::size_t target = std::min(commitLimit() - begin, unit_bytes_);
+    if (Error error = runtime_.commit(base_ + begin + committed,
+                                      target - committed)) {
+      return error;
+    }
+    committed_bytes_ += target - committed;
+    committed = target;
+  }
+  return {};
+}
+
+// REQUIRES: nothing above `limit_bytes` is in use.
+Error Arena::decommitAbove(std::size_t limit_bytes) {
+  bool waited = false;
+  for (std::size_t unit = limit_bytes >> unit_shift_; unit < committed_.size();
+       ++unit) {
+    const std::size_t begin = unit << unit_shift_;
+    const std::size_t kept = limit_bytes > begin ? limit_bytes - begin : 0;
+    std::size_t& committed = committed_[unit];
+    if (committed <= kept) continue;
+    if (!waited && extents_.closed() != nullptr) {
+      Fence& fence = extents_.closed()->fence;
+      if (Error error = synchronize(timelines_, fence)) return error;
+      fence.clear();
+      waited = true;
+    }
+    if (Error error = runtime_.decommit(base_ + begin + kept,
+                                        committed - kept)) {
+      return error;
+    }
+    committed_bytes_ -= committed - kept;
+    committed = kept;
+  }
+  return {};
+}
+
+Result<Position> Arena::slideDown(Extent* extent, StreamIndex stream,
+                                  const Fence& uses) {
+  Extent* hole = extent->previous;
+  CHAMELEON_CHECK(extent->use == ExtentUse::kBlock && hole != nullptr &&
+                      hole->use == ExtentUse::kFree,
+                  "slideDown needs a block's extent above a free one");
+  const std::size_t from = extent->offset;
+  const std::size_t to = hole->offset;
+  const std::size_t bytes = extent->bytes;
+  const std::size_t distance = from - to;
+  // The way down may lead over space that was never used.
+  Extent target;
+  target.offset = to;
+  target.bytes = bytes;
+  if (Error error = commit(target)) return error;
+  for (const Fence* fence : {&uses, &std::as_const(hole->fence),
+                             &std::as_const(extent->fence)}) {
+    if (Error error = timelines_.wait(stream, *fence)) return error;
+  }
+  const std::size_t gained = std::min(distance, bytes);
+  revived(to, gained);
+  const runtime::Copy copy{base_ + to, base_ + from, bytes};
+  if (Error error = runtime_.copy(timelines_.stream(stream), {&copy, 1})) {
+    discarded(to, gained);
+    return error;
+  }
+  const Position moved = timelines_.advance(stream);
+  extent->fence.clear();
+  extent->fence.add(moved);
+  hole->fence = extent->fence;
+  extents_.slideDown(extent);
+  discarded(from + bytes - gained, gained);
+  return moved;
+}
+
+void Arena::discarded(std::size_t offset, std::size_t bytes) noexcept {
+  if (checks_callers_) [[unlikely]] {
+    runtime_.discarded({base_ + offset, bytes});
+  }
+}
+
+void Arena::revived(std::size_t offset, std::size_t bytes) noexcept {
+  if (checks_callers_) [[unlikely]] runtime_.revived({base_ + offset, bytes});
+}
+
+void Arena::check() const {
+  extents_.check();
+  std::size_t in_call_bytes = 0;
+  std::size_t foreign_bytes = 0;
+  std::size_t indexed = 0;
+  for (const Extent* extent = extents_.first(); extent != nullptr;
+       extent = extent->next) {
+    const bool in_call = extent->use == ExtentUse::kInCall;
+    const bool foreign = extent->use == ExtentUse::kForeign;
+    if (in_call) in_call_bytes += extent->bytes;
+    if (foreign) foreign_bytes += extent->bytes;
+    CHAMELEON_CHECK(
+        (index_.find(extent->offset) == extent) == (in_call || foreign),
+        "A4: find() misses an extent or knows one too many");
+    indexed += in_call || foreign ? 1 : 0;
+    if (extent->use == ExtentUse::kFree || extent->use == ExtentUse::kClosed) {
+      continue;
+    }
+    const std::size_t end = extent->offset + extent->bytes;
+    for (std::size_t unit = extent->offset >> unit_shift_;
+         unit <= (end - 1) >> unit_shift_; ++unit) {
+      CHAMELEON_CHECK(
+          committed_[unit] >= std::min(end - (unit << unit_shift_),
+                                       unit_bytes_),
+          "A1: an extent in use is not committed");
+    }
+  }
+  CHAMELEON_CHECK(indexed == index_.size(), "A4: a stale entry in the index");
+  CHAMELEON_CHECK(in_call_bytes == in_call_bytes_ &&
+                      foreign_bytes == foreign_bytes_,
+                  "A3: bytes by use do not add up");
+  std::size_t committed_bytes = 0;
+  for (const std::size_t bytes : committed_) committed_bytes += bytes;
+  CHAMELEON_CHECK(committed_bytes == committed_bytes_ &&
+                      committed_bytes_ <= commitLimit(),
+                  "A1: more is committed than the budget allows");
+  CHAMELEON_CHECK(usedBytes() <= budget_bytes_ &&
+                      usedBytes() <= peak_used_bytes_,
+                  "A2: more is used than the budget allows");
+}
+
+}  // namespace chameleon::memory

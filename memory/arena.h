@@ -1,0 +1,147 @@
+// The device memory that blocks and in-call allocations live in: one reserved
+// address range, committed in large units up to the budget. One
+// implementation for every runtime.
+//
+// Not thread safe: the pager's lock guards it, except for contains(). Freed
+// extents carry the fence after which they may be reused; the caller makes its
+// *stream* wait for the fence of what it gets (extent->fence), never the host.
+//
+// All bytes are counted as rounded (ExtentMap::round). Invariants: E1..E6 of
+// extent_map.h;
+//   A1 committed bytes >= every extent in use, and <= budget rounded up to the
+//      runtime's commit granularity;
+//   A2 usedBytes() <= budgetBytes() at all times;
+//   A3 blockBytes() + inCallBytes() + foreignBytes() == usedBytes();
+//   A4 find() knows exactly the kInCall and kForeign extents.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/runtime/device_runtime.h"
+#include "memory/extent_map.h"
+#include "memory/timeline.h"
+
+namespace chameleon::memory {
+
+// Extents by the offset at which they start: open addressing, linear probing.
+// Extents in it must not move. Not thread safe.
+class ExtentIndex {
+ public:
+  ExtentIndex();
+  void insert(Extent* extent);
+  void erase(const Extent* extent) noexcept; // REQUIRES: it is in
+  Extent* find(std::size_t offset) const noexcept; // null: not in
+  std::size_t size() const noexcept { return size_; }
+
+ private:
+  std::size_t slotOf(std::size_t offset) const noexcept;
+
+  std::vector<Extent*> slots_; // a power of two, at most half full
+  unsigned shift_;
+  std::size_t size_ = 0;
+};
+
+class Arena {
+ public:
+  // Reserves `range_bytes` of address space (at least the largest budget that
+  // will ever be asked for). Commits nothing yet.
+  static runtime::Result<std::unique_ptr<Arena>> create(
+      runtime::DeviceRuntime& runtime, Timelines& timelines,
+      std::size_t range_bytes, std::size_t budget_bytes);
+  // Host-waits for everything submitted, then gives the range back.
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Null: no hole of that size within the budget (lastError().ok()), or the
+  // runtime could not commit (lastError() says why). An extent for a block
+  // gets its `block` from the caller.
+  Extent* allocate(std::size_t bytes, End end, ExtentUse use);
+  // `fence`: work that still uses the bytes (what is left in extent->fence is
+  // kept too). Callers with no such work pass an empty fence.
+  void free(Extent* extent, const Fence& fence);
+
+  // A kInCall or kForeign extent becomes `block`'s / a kInCall one outlives
+  // its call.
+  void adopt(Extent* extent, Block* block);
+  void makeForeign(Extent* extent);
+  // The kInCall or kForeign extent that starts at `address`, else null.
+  Extent* find(const void* address) const noexcept;
+
+  std::byte* address(const Extent& extent) const noexcept {
+    return base_ + extent.offset;
+  }
+  // True for every address of the reserved range, committed or not. Lock-free.
+  bool contains(const void* address) const noexcept {
+    const auto* byte = static_cast<const std::byte*>(address);
+    return byte >= base_ && byte < base_ + range_bytes_;
+  }
+
+  // Grows or shrinks what may be used. False, and nothing changed: extents in
+  // use lie above the new border (evict or slide them first), the range is
+  // smaller than that, or the runtime failed (then lastError() says so).
+  // Decommits what is no longer needed after host-waiting for its fences
+  // (rare, user-driven).
+  bool setBudget(std::size_t budget_bytes);
+
+  std::size_t rangeBytes() const noexcept { return range_bytes_; }
+  std::size_t budgetBytes() const noexcept { return budget_bytes_; }
+  std::size_t usedBytes() const noexcept { return extents_.usedBytes(); }
+  std::size_t freeBytes() const noexcept { return extents_.freeBytes(); }
+  std::size_t peakUsedBytes() const noexcept { return peak_used_bytes_; }
+  void resetPeak() noexcept { peak_used_bytes_ = usedBytes(); }
+  std::size_t blockBytes() const noexcept {
+    return usedBytes() - in_call_bytes_ - foreign_bytes_;
+  }
+  std::size_t inCallBytes() const noexcept { return in_call_bytes_; }
+  std::size_t foreignBytes() const noexcept { return foreign_bytes_; }
+  std::size_t committedBytes() const noexcept { return committed_bytes_; }
+  std::size_t largestFree() const noexcept { return extents_.largestFree(); }
+  ExtentMap& extents() noexcept { return extents_; } // to walk, not to change
+  const runtime::Error& lastError() const noexcept { return last_error_; }
+  void check() const;
+
+  // Moves a kBlock extent down into the hole before it, by a copy on compute
+  // stream `stream`, which first waits for `uses` and for the fences of both.
+  // Returns the copy's position: the block's last write, and the fence of the
+  // extent and of the hole that follows it. The block's device_address is the
+  // caller's to update. On an Error nothing has moved.
+  // May block the host on a runtime whose compute streams run inline.
+  // REQUIRES: extent->previous is free.
+  runtime::Result<Position> slideDown(Extent* extent, StreamIndex stream,
+                                      const Fence& uses);
+
+ private:
+  Arena(runtime::DeviceRuntime& runtime, Timelines& timelines, std::byte* base,
+        std::size_t range_bytes);
+  std::size_t commitLimit() const noexcept;
+  runtime::Error commit(const Extent& extent);
+  runtime::Error decommitAbove(std::size_t limit_bytes);
+  void discarded(std::size_t offset, std::size_t bytes) noexcept;
+  void revived(std::size_t offset, std::size_t bytes) noexcept;
+
+  runtime::DeviceRuntime& runtime_;
+  Timelines& timelines_;
+  const bool checks_callers_;
+  std::byte* const base_;
+  const std::size_t range_bytes_;
+  const std::size_t granularity_;
+  const std::size_t unit_bytes_; // a power of two, >= the granularity
+  const unsigned unit_shift_;
+  ExtentMap extents_;
+  ExtentIndex index_; // kInCall and kForeign
+
+  std::size_t budget_bytes_ = 0;
+  // Committed bytes of each unit up to the budget, always a prefix of it.
+  std::vector<std::size_t> committed_;
+  std::size_t committed_bytes_ = 0;
+  std::size_t peak_used_bytes_ = 0;
+  std::size_t in_call_bytes_ = 0;
+  std::size_t foreign_bytes_ = 0;
+  runtime::Error last_error_;
+};
+
+} // namespace chameleon::memory

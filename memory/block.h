@@ -1,0 +1,117 @@
+// A block: the unit of residency, one per live, non-empty storage. It has no
+// fixed place; this struct says where its bytes are and what must be waited
+// for before they are touched.
+//
+// States and who may change them (only the pager, under its lock, except the
+// pin count):
+//
+//   Unbacked --pin--> Resident --evict--> Evicting --> Host
+//                        ^                    |          |
+//                        +---- Fetching <-----+----------+
+//
+//   Unbacked  no bytes anywhere: nothing was written yet
+//   Resident  bytes in `device` (once last_write has passed); with the
+//             host-copy bit an equal copy is in `host` too
+//   Evicting  bytes are being written to `host`; `device` is given back
+//   Host      bytes in `host` only
+//   Fetching  `device` is being given its bytes, from `host` or by compaction:
+//             seen only by threads without the lock, which then come for it
+//   Dropped   bytes nowhere, re-creatable (reserved for the planner)
+//
+// Invariants (memory/invariants.h walks them):
+//   B1 device != null exactly in Resident and Fetching
+//   B2 host != null exactly in Host and Evicting, and in Resident when the
+//      host-copy bit is set
+//   B3 pins > 0 only in Resident (Fetching: pins of the call that begins)
+//   B4 both extents have rounded_bytes, so the alignment class never changes
+//      over a move
+//
+// Hot path: `word` packs state, the host-copy bit and the pin count, so an op
+// whose operands are Resident pins with one compare-and-swap and no lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "memory/extent_map.h"
+#include "memory/fence.h"
+
+namespace chameleon::memory {
+
+class Pager;
+
+enum class Residency : std::uint8_t {
+  kUnbacked,
+  kResident,
+  kHost,
+  kFetching,
+  kEvicting,
+  kDropped,
+};
+
+struct Block {
+  // ---- word: [63..40 unused | 39..32 state | 31 host copy | 30..0 pins]
+  static constexpr std::uint64_t kPinMask = 0x7fffffff;
+  static constexpr std::uint64_t kHostCopyBit = std::uint64_t{1} << 31;
+  static constexpr unsigned kStateShift = 32;
+  static constexpr std::size_t kUseSlots = 3;
+
+  static constexpr std::uint64_t stateBits(Residency state) {
+    return static_cast<std::uint64_t>(state) << kStateShift;
+  }
+  static constexpr Residency stateOf(std::uint64_t word) {
+    return static_cast<Residency>((word >> kStateShift) & 0xff);
+  }
+  static constexpr std::uint32_t pinsOf(std::uint64_t word) {
+    return static_cast<std::uint32_t>(word & kPinMask);
+  }
+  Residency state() const noexcept {
+    return stateOf(word.load(std::memory_order_acquire));
+  }
+  std::uint32_t pins() const noexcept {
+    return pinsOf(word.load(std::memory_order_acquire));
+  }
+  bool hasHostCopy() const noexcept {
+    return (word.load(std::memory_order_acquire) & kHostCopyBit) != 0;
+  }
+
+  std::atomic<std::uint64_t> word{0};
+
+  // ---- fixed at creation
+  Pager* pager = nullptr;
+  std::byte* logical_address = nullptr; // what tensors show; inaccessible
+  std::size_t bytes = 0;                // as asked, unrounded
+  std::size_t rounded_bytes = 0;        // what an extent for it takes
+
+  // ---- place: guarded by the pager's lock; `device_address` may also be read
+  // by whoever holds a pin.
+  std::byte* device_address = nullptr;
+  std::byte* host_address = nullptr;
+  Extent* device = nullptr;
+  Extent* host = nullptr;      // in the host pool
+  Position host_ready;         // copy-out that fills `host`
+  std::uint32_t host_pins = 0; // host threads that use the host copy
+  std::uint32_t claims = 0;    // pins held by the call that begins just now
+  bool host_writing = false;   // a host thread writes the host copy
+
+  // ---- use: written at unpin without the lock. last_write also covers what
+  // the pager wrote (fetch, move) or left to be waited for in a new extent: a
+  // call on any stream waits for it, and then for nothing else.
+  std::atomic<std::uint64_t> last_write{0}; // Position::word
+  std::array<std::atomic<std::uint64_t>, kUseSlots> last_use{}; // per stream
+  std::atomic<std::uint64_t> last_use_tick{0}; // pager's count of calls
+  std::atomic<std::uint64_t> version{0}; // bumped by each op that writes
+  std::uint64_t identity = 0; // order of creation, never reused
+
+  // ---- links, guarded by the pager's lock (next_released: see release())
+  Block* next_released = nullptr;
+  Block* previous_live = nullptr;
+  Block* next_live = nullptr;
+  Block* older_copy = nullptr; // list of resident blocks with a host copy
+  Block* newer_copy = nullptr;
+  std::uint32_t policy_slot = ~std::uint32_t{0}; // the policy's own index
+};
+
+} // namespace chameleon::memory

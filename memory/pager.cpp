@@ -1,0 +1,112 @@
+#include "memory/pager.h"
+
+#include <utility>
+
+#include "memory/pager_impl.h"
+
+namespace chameleon::memory {
+
+using runtime::Error;
+using runtime::Result;
+using runtime::Stream;
+
+Result<std::unique_ptr<Pager>> Pager::create(runtime::DeviceRuntime& runtime,
+                                             const Limits& limits,
+                                             std::string_view policy,
+                                             int device_index) {
+  std::unique_ptr<Pager> pager(new Pager);
+  pager->impl_ =
+      std::make_unique<PagerImpl>(*pager, runtime, limits, device_index);
+  if (Error error = pager->impl_->open(policy)) return error;
+  return pager;
+}
+
+Pager::~Pager() = default;
+
+Result<Block*> Pager::create(std::size_t bytes) { return impl_->create(bytes); }
+
+void Pager::release(Block* block) noexcept { impl_->release(block); }
+
+Error Pager::begin(Call& call, Stream stream, std::span<const Operand> operands,
+                   OpMemory* memory, std::string_view op, bool may_retry) {
+  return impl_->begin(call, stream, operands, memory, op, may_retry);
+}
+
+void Pager::end(Call& call) noexcept { impl_->end(call); }
+
+void Pager::hold(Call& call) noexcept { impl_->hold(call); }
+
+Result<std::byte*> Pager::allocate(Call& call, std::size_t bytes) {
+  return impl_->allocate(call, bytes);
+}
+
+void Pager::free(Call* call, std::byte* address) noexcept {
+  impl_->free(call, address);
+}
+
+Result<Block*> Pager::adopt(Call& call, std::byte* address,
+                            std::size_t bytes) {
+  return impl_->adopt(call, address, bytes);
+}
+
+bool Pager::contains(const void* address) const noexcept {
+  return impl_->contains(address);
+}
+
+Error Pager::read(Block& block, std::size_t offset, std::byte* destination,
+                  std::size_t bytes, Stream stream) {
+  return impl_->read(block, offset, destination, bytes, stream);
+}
+
+Error Pager::write(Block& block, std::size_t offset, const std::byte* source,
+                   std::size_t bytes, Stream stream) {
+  return impl_->write(block, offset, source, bytes, stream);
+}
+
+Error Pager::setHbmBudget(std::size_t bytes) {
+  return impl_->setHbmBudget(bytes);
+}
+
+Error Pager::setHostBudget(std::size_t bytes) {
+  return impl_->setHostBudget(bytes);
+}
+
+Error Pager::setOversubscription(double factor) {
+  return impl_->setOversubscription(factor);
+}
+
+Error Pager::setPolicy(std::string_view name) {
+  return impl_->setPolicy(name);
+}
+
+Limits Pager::limits() const { return impl_->limits(); }
+
+std::size_t Pager::hbmBudget() const noexcept { return impl_->hbmBudget(); }
+
+Pager::Levels Pager::levels() const noexcept { return impl_->levels(); }
+
+Error Pager::evict(Block& block) { return impl_->evictBlock(block); }
+
+Error Pager::evictAll() { return impl_->evictAll(); }
+
+void Pager::recordUse(Block& block, Stream stream) {
+  impl_->recordUse(block, stream);
+}
+
+Error Pager::synchronize() { return impl_->synchronize(); }
+
+void Pager::trim() { impl_->trim(); }
+
+void Pager::setWaitHooks(WaitHooks hooks) { PagerImpl::wait_hooks = hooks; }
+
+void Pager::setStress(Stress stress, std::uint64_t seed) {
+  impl_->setStress(stress, seed);
+}
+
+Stats Pager::stats() const { return impl_->stats(); }
+
+void Pager::resetStats() { impl_->resetStats(); }
+
+void Pager::checkInvariants(int level) { impl_->check(level); }
+
+} // namespace chameleon::memory

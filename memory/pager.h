@@ -1,0 +1,153 @@
+// The pager: makes the operands of an op call resident, keeps them so while it
+// runs, and gives memory away again. One per device index.
+//
+// What it promises:
+//   P1 resident bytes (blocks and in-call allocations) never exceed the
+//      budget, host bytes never exceed the host budget;
+//   P2 any eviction at any moment leaves every block's bits intact;
+//   P3 begin() is all-or-nothing: on failure no pin is held and no block has
+//      lost anything;
+//   P4 no host wait on the common path: waits are between streams.
+//
+// Thread safety: every method may be called from any thread. Lock order is in
+// memory/README.md: the pager's mutex is taken without any other lock of ours
+// held, engines never need it, and it is never held while a thread waits for
+// another call, for the GIL, or on a compute stream. release() takes no lock
+// at all and may run with the GIL held or from a garbage collector.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "backend/runtime/device_runtime.h"
+#include "memory/admission.h"
+#include "memory/block.h"
+#include "memory/pager_call.h"
+#include "memory/stats.h"
+
+namespace chameleon::memory {
+
+struct Limits {
+  std::size_t hbm_budget_bytes;
+  std::size_t host_budget_bytes;
+  double oversubscription; // logical limit = this x hbm budget
+};
+
+class PagerImpl;
+
+class Pager {
+ public:
+  static runtime::Result<std::unique_ptr<Pager>> create(
+      runtime::DeviceRuntime& runtime, const Limits& limits,
+      std::string_view policy, int device_index = 0);
+  // REQUIRES: no call is in flight. Frees every block that is left.
+  ~Pager();
+  Pager(const Pager&) = delete;
+  Pager& operator=(const Pager&) = delete;
+
+  // ---- blocks ----------------------------------------------------------
+  // A new Unbacked block. kOutOfLogicalMemory past the logical limit.
+  // REQUIRES: bytes > 0.
+  runtime::Result<Block*> create(std::size_t bytes);
+  // The storage died. Lock-free, noexcept, any thread; queued and drained by
+  // later calls. Logical bytes fall at once.
+  void release(Block* block) noexcept;
+
+  // ---- op calls ----------------------------------------------------------
+  // Pins all operands (a block may occur more than once), resident and ordered
+  // before later work on `stream`. Waits for other calls to end where that is
+  // needed and helps (a thread that is inside a call already fails instead, so
+  // waits cannot form a circle); fails with kOutOfDeviceMemory /
+  // kOutOfHostMemory / kDevice. `op` is for messages and must live until
+  // end(). After success device_address of each operand is valid until end().
+  // `may_retry`: the op writes nothing, so that a failed in-call allocation
+  // may be answered by end() and another begin() (Call::worthRetrying()).
+  runtime::Error begin(Call& call, runtime::Stream stream,
+                       std::span<const Operand> operands, OpMemory* memory,
+                       std::string_view op, bool may_retry);
+  // Stamps and unpins. Extents allocated in the call and neither adopted nor
+  // freed become foreign.
+  void end(Call& call) noexcept;
+  // The call keeps its pins until end(), but no op runs in it: other calls do
+  // not wait for it, this thread may wait again, and nothing may be allocated
+  // in it. For pins of a user's making, of any length.
+  void hold(Call& call) noexcept;
+
+  // Room inside a running call. Never waits for other calls' pins; evicts
+  // unpinned blocks. `stream` order: the bytes may be used by later work on
+  // the call's stream.
+  runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes);
+  // Frees an in-call or foreign extent by its address, from any thread.
+  // `call`: the calling thread's current call, or null.
+  void free(Call* call, std::byte* address) noexcept;
+  // Makes an in-call extent the bytes of a new Resident block (counted
+  // logically; may exceed the logical limit by this one op: it is checked
+  // before the next allocation). `bytes` <= the extent's bytes.
+  // kInvalidArgument when `address` is not the start of an in-call extent.
+  runtime::Result<Block*> adopt(Call& call, std::byte* address,
+                                std::size_t bytes);
+  // True: the address lies in the device range. Lock-free.
+  bool contains(const void* address) const noexcept;
+
+  // ---- host access without a fault ---------------------------------------
+  // Copies between a block and ordinary host memory. Uses the host copy where
+  // it is valid; a block without bytes takes its data on the host side when
+  // HBM is short. Both wait on the host (blocking copies do natively) for all
+  // earlier work on the block; `stream` is the one that a copy through HBM is
+  // ordered with. Bytes that were never written read as zeros.
+  // REQUIRES: offset + bytes <= block->bytes.
+  runtime::Error read(Block& block, std::size_t offset, std::byte* destination,
+                      std::size_t bytes, runtime::Stream stream);
+  runtime::Error write(Block& block, std::size_t offset,
+                       const std::byte* source, std::size_t bytes,
+                       runtime::Stream stream);
+
+  // ---- control -------------------------------------------------------------
+  // kInvalidArgument when what is pinned (or live, for the logical limit)
+  // does not fit; nothing changed then. Evicts what no longer fits.
+  runtime::Error setHbmBudget(std::size_t bytes);
+  runtime::Error setHostBudget(std::size_t bytes);
+  runtime::Error setOversubscription(double factor);
+  runtime::Error setPolicy(std::string_view name);
+  Limits limits() const;
+  // Lock-free, for every op: the budget, and what is used just now.
+  struct Levels {
+    std::size_t logical_bytes;
+    std::size_t resident_bytes;
+    std::size_t host_bytes;
+  };
+  std::size_t hbmBudget() const noexcept;
+  Levels levels() const noexcept;
+  // Evicts one block (kInvalidArgument: it is pinned) / every unpinned block
+  // (tests, and users who want HBM).
+  runtime::Error evict(Block& block);
+  runtime::Error evictAll();
+  // `stream` was used on the block outside of any call (record_stream).
+  void recordUse(Block& block, runtime::Stream stream);
+  runtime::Error synchronize(); // host waits for everything submitted
+  void trim();                  // frees released blocks, empty host slabs
+
+  // Called around every wait of a thread for another call (the Python layer
+  // gives up the GIL there). Process-wide; set once before first use.
+  using WaitHooks = memory::WaitHooks;
+  static void setWaitHooks(WaitHooks hooks);
+
+  // For tests: evict before every begin(), whether or not there is need.
+  enum class Stress : std::uint8_t { kNever, kAll, kRandom };
+  void setStress(Stress stress, std::uint64_t seed = 0);
+
+  Stats stats() const;
+  void resetStats();
+  // Aborts with a sentence on a broken invariant. Level 1: counters; 2: every
+  // block and extent; 3: also compares clean host copies with device bytes.
+  void checkInvariants(int level);
+
+ private:
+  Pager() = default;
+  std::unique_ptr<PagerImpl> impl_;
+};
+
+} // namespace chameleon::memory

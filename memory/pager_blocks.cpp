@@ -1,0 +1,212 @@
+// Birth and death of blocks, and the positions that say who uses them.
+#include "backend/runtime/check.h"
+#include "backend/runtime/options.h"
+#include "memory/pager_impl.h"
+
+namespace chameleon::memory {
+
+using runtime::Error;
+using runtime::ErrorCode;
+using runtime::format_bytes;
+using runtime::Result;
+
+std::size_t PagerImpl::logicalLimit() const noexcept {
+  return logical_limit_.load(std::memory_order_relaxed);
+}
+
+void PagerImpl::addLogical(std::size_t bytes) noexcept {
+  const auto now = static_cast<std::int64_t>(
+      logical_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
+  std::int64_t peak =
+      counters_.peak_logical_bytes.load(std::memory_order_relaxed);
+  while (peak < now && !counters_.peak_logical_bytes.compare_exchange_weak(
+                           peak, now, std::memory_order_relaxed)) {
+  }
+}
+
+Result<Block*> PagerImpl::create(std::size_t bytes) {
+  CHAMELEON_CHECK(bytes > 0, "a block has bytes");
+  const Lock lock(*this);
+  drainReleased();
+  const std::size_t live = logical_bytes_.load(std::memory_order_relaxed);
+  if (bytes > logicalLimit() || live > logicalLimit() - bytes) {
+    return Error(
+        ErrorCode::kOutOfLogicalMemory,
+        name() + ": out of memory: a tensor of " + format_bytes(bytes) +
+            " does not fit beside the " + format_bytes(live) +
+            " of live tensors; the limit is " + format_bytes(logicalLimit()) +
+            " (oversubscription x hbm_budget of " +
+            format_bytes(limits_.hbm_budget_bytes) +
+            "). Raise torch_chameleon.config.oversubscription or "
+            "torch_chameleon.config.hbm_budget");
+  }
+  Result<Block*> block = newBlock(bytes, ExtentMap::round(bytes));
+  if (block.ok()) addLogical(bytes);
+  return block;
+}
+
+Result<Block*> PagerImpl::newBlock(std::size_t bytes,
+                                   std::size_t rounded_bytes) {
+  std::byte* const address = logical_space_->allocate(bytes);
+  if (address == nullptr) {
+    return Error(ErrorCode::kOutOfLogicalMemory,
+                 name() + ": out of memory: no logical address is left for " +
+                     format_bytes(bytes) + " out of a range of " +
+                     format_bytes(logical_space_->rangeBytes()) +
+                     "; free tensors first");
+  }
+  Block* const block = new Block;
+  block->pager = &owner_;
+  block->logical_address = address;
+  block->bytes = bytes;
+  block->rounded_bytes = rounded_bytes;
+  block->identity = ++identities_;
+  block->next_live = live_;
+  if (live_ != nullptr) live_->previous_live = block;
+  live_ = block;
+  return block;
+}
+
+void PagerImpl::release(Block* block) noexcept {
+  logical_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+  pushReleased(block);
+}
+
+void PagerImpl::pushReleased(Block* block) noexcept {
+  Block* head = released_.load(std::memory_order_relaxed);
+  do {
+    block->next_released = head;
+  } while (!released_.compare_exchange_weak(head, block,
+                                            std::memory_order_release,
+                                            std::memory_order_relaxed));
+}
+
+void PagerImpl::drainReleased() noexcept {
+  if (released_.load(std::memory_order_relaxed) == nullptr) return;
+  Block* block = released_.exchange(nullptr, std::memory_order_acquire);
+  while (block != nullptr) {
+    Block* const next = block->next_released;
+    if (block->pins() == 0) {
+      destroy(*block);
+    } else {
+      pushReleased(block); // it dies after its last unpin
+    }
+    block = next;
+  }
+}
+
+void PagerImpl::destroy(Block& block) noexcept {
+  CHAMELEON_CHECK(block.host_pins == 0 && !block.host_writing,
+                  "a block was released while a host thread copies it");
+  if (block.host != nullptr) {
+    const Fence host_uses = hostUsesOf(block);
+    if (block.hasHostCopy()) unlinkCopy(block);
+    host_pool_->free(block.host, host_uses);
+  }
+  if (block.device != nullptr) {
+    policy_->left(block);
+    arena_->free(block.device, usesOf(block));
+  }
+  logical_space_->free(block.logical_address, block.bytes);
+  if (block.previous_live != nullptr) {
+    block.previous_live->next_live = block.next_live;
+  } else {
+    live_ = block.next_live;
+  }
+  if (block.next_live != nullptr) {
+    block.next_live->previous_live = block.previous_live;
+  }
+  delete &block;
+}
+
+// ---- positions ---------------------------------------------------------
+
+void PagerImpl::addTo(Fence& fence, Position position) noexcept {
+  if (position.none() || timelines_.passed(position)) return;
+  // Where joining fails too the device is lost, and later calls say so.
+  if (timelines_.add(fence, position)) {
+    (void)timelines_.synchronize(position).ok();
+  }
+}
+
+void PagerImpl::addTo(Fence& fence, const Fence& other) noexcept {
+  for (const Position position : other.slots()) addTo(fence, position);
+}
+
+void PagerImpl::stamp(Block& block, Position position) noexcept {
+  for (;;) {
+    for (std::atomic<std::uint64_t>& slot : block.last_use) {
+      std::uint64_t old = slot.load(std::memory_order_relaxed);
+      while (Position{old}.stream() == position.stream() ||
+             timelines_.passed(Position{old})) {
+        if (Position{old}.stream() == position.stream() &&
+            old >= position.word) {
+          return;
+        }
+        if (slot.compare_exchange_weak(old, position.word,
+                                       std::memory_order_release,
+                                       std::memory_order_relaxed)) {
+          return;
+        }
+      }
+    }
+    // A fourth stream: its use and that of another become one position of the
+    // copy-out stream, which waits for both.
+    std::atomic<std::uint64_t>& slot = block.last_use[0];
+    std::uint64_t old = slot.load(std::memory_order_relaxed);
+    if (timelines_.wait(kCopyOut, Position{old}) ||
+        timelines_.wait(kCopyOut, position)) {
+      (void)timelines_.synchronize(position).ok();
+      return;
+    }
+    const Position joined = timelines_.advance(kCopyOut);
+    if (slot.compare_exchange_strong(old, joined.word,
+                                     std::memory_order_release,
+                                     std::memory_order_relaxed)) {
+      return;
+    }
+  }
+}
+
+void PagerImpl::clearUses(Block& block) noexcept {
+  for (auto& slot : block.last_use) slot.store(0, std::memory_order_relaxed);
+}
+
+Fence PagerImpl::usesOf(const Block& block) {
+  Fence fence;
+  for (const auto& slot : block.last_use) {
+    addTo(fence, Position{slot.load(std::memory_order_acquire)});
+  }
+  addTo(fence, Position{block.last_write.load(std::memory_order_acquire)});
+  addTo(fence, block.host_ready);
+  return fence;
+}
+
+Fence PagerImpl::writesOf(const Block& block) {
+  const Position last{block.last_write.load(std::memory_order_acquire)};
+  Fence fence;
+  addTo(fence, last);
+  // Two streams may write parts of one block, and only the later write is
+  // known as such: unless one stream did it all, every use is waited for.
+  for (const auto& slot : block.last_use) {
+    const Position use{slot.load(std::memory_order_acquire)};
+    if (use.stream() != last.stream()) addTo(fence, use);
+  }
+  return fence;
+}
+
+Fence PagerImpl::hostUsesOf(const Block& block) {
+  Fence fence;
+  addTo(fence, block.host_ready);
+  // The fetch, or a later write that waited for it.
+  addTo(fence, Position{block.last_write.load(std::memory_order_acquire)});
+  return fence;
+}
+
+void PagerImpl::recordUse(Block& block, runtime::Stream stream) {
+  const StreamIndex index = timelines_.indexOf(stream);
+  const Lock lock(*this);
+  stamp(block, timelines_.advance(index));
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,488 @@
+// Op calls: the way in, with the lock and without it, and the way out.
+#include <algorithm>
+#include <limits>
+
+#include "backend/runtime/check.h"
+#include "backend/runtime/options.h"
+#include "memory/pager_impl.h"
+
+namespace chameleon::memory {
+
+using runtime::ByteRange;
+using runtime::Error;
+using runtime::ErrorCode;
+using runtime::format_bytes;
+
+namespace {
+
+// Calls that this thread is inside of, on all pagers. Such a thread holds pins
+// and therefore never waits for other calls.
+thread_local int calls_of_thread = 0;
+
+} // namespace
+
+WaitHooks PagerImpl::wait_hooks;
+
+Error PagerImpl::begin(Call& call, runtime::Stream stream,
+                       std::span<const Operand> operands, OpMemory* memory,
+                       std::string_view op, bool may_retry) {
+  CHAMELEON_CHECK(!call.active_, "begin() of a call that has not ended");
+  call.stream_ = timelines_.indexOf(stream);
+  call.exclusive_ = false;
+  call.held_ = false;
+  call.failed_ = false;
+  call.tick_ = ticks_.fetch_add(1, std::memory_order_relaxed) + 1;
+  call.op_ = op;
+  call.memory_ = memory;
+  call.room_bytes_ = 0;
+  call.in_call_bytes_ = 0;
+  call.adopted_bytes_ = 0;
+  call.peak_bytes_ = 0;
+
+  Fence waits;
+  const bool wants_exclusive = call.failures_ >= Call::kMaxRetries;
+  if (wants_exclusive || !beginFast(call, operands, may_retry, waits)) {
+    if (Error error = beginSlow(call, operands, may_retry, waits)) {
+      return error;
+    }
+  }
+  for (const Operand& operand : operands) call.pins_.push_back(operand);
+  call.active_ = true;
+  ++calls_of_thread;
+  // Outside the lock: where compute runs inline, this blocks the thread.
+  if (Error error = waitFor(call.stream_, waits)) {
+    call.failed_ = true; // nothing is to be learned from it
+    end(call);
+    return error;
+  }
+  if (checks_callers_) [[unlikely]] reviveWritten(operands);
+  return {};
+}
+
+// The room to commit for what the kernel will allocate. Of an op that was
+// never seen: as much as its operands have.
+std::size_t PagerImpl::roomWished(const OpMemory* memory,
+                                  std::size_t bytes) const {
+  if (memory == nullptr) return 0;
+  if (!memory->known.load(std::memory_order_acquire)) return bytes;
+  return ExtentMap::round(memory->peak_bytes.load(std::memory_order_relaxed));
+}
+
+// Pins without the lock: all operands are Resident, none needs its host copy
+// dropped, all fits beside the other calls, and nobody waits.
+bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
+                          bool may_retry, Fence& waits) {
+  if (admission_.closed() ||
+      released_.load(std::memory_order_relaxed) != nullptr) {
+    return false;
+  }
+  std::size_t bytes = 0;
+  for (const Operand& operand : operands) {
+    bytes += operand.block->rounded_bytes;
+  }
+  const Admission::Entry entry =
+      admission_.enter(bytes, roomWished(call.memory_, bytes));
+  if (!entry.admitted) return false;
+
+  // Of a kernel that cannot be run twice the allocations must not fail. Bytes
+  // suffice; but pins split the arena, so one hole of `room` is certain only
+  // if there is enough for every gap between them.
+  const std::size_t gaps = operands.size() + 1 +
+                           foreign_extents_.load(std::memory_order_relaxed);
+  const bool certain =
+      may_retry || entry.room_bytes == 0 ||
+      (entry.alone &&
+       entry.committed_bytes + (gaps - 1) * entry.room_bytes <=
+           admission_.budgetBytes());
+
+  std::size_t shared_bytes = 0; // committed already, by earlier pins
+  std::size_t pinned = 0;
+  bool good = certain && !admission_.closed();
+  for (; good && pinned < operands.size(); ++pinned) {
+    const Operand& operand = operands[pinned];
+    Block& block = *operand.block;
+    std::uint64_t word = block.word.load(std::memory_order_relaxed);
+    do {
+      good = Block::stateOf(word) == Residency::kResident &&
+             (operand.access == Access::kRead ||
+              (word & Block::kHostCopyBit) == 0);
+    } while (good && !block.word.compare_exchange_weak(
+                         word, word + 1, std::memory_order_acquire,
+                         std::memory_order_relaxed));
+    if (!good) break;
+    if (Block::pinsOf(word) > 0) shared_bytes += block.rounded_bytes;
+    block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
+    const Position written{block.last_write.load(std::memory_order_acquire)};
+    if (written.stream() != call.stream_) addTo(waits, written);
+  }
+  if (good) {
+    if (shared_bytes != 0) {
+      admission_.subtract(0, shared_bytes);
+      admission_.wake();
+    }
+    call.room_bytes_ = entry.room_bytes;
+    return true;
+  }
+
+  std::size_t freed = entry.room_bytes + shared_bytes;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    Block& block = *operands[i].block;
+    const std::size_t size = block.rounded_bytes; // gone after the unpin
+    if (i < pinned) {
+      const std::uint64_t old =
+          block.word.fetch_sub(1, std::memory_order_acq_rel);
+      if (Block::pinsOf(old) == 1) freed += size;
+    } else {
+      freed += size;
+    }
+  }
+  admission_.subtract(1, freed);
+  admission_.wake();
+  waits.clear();
+  return false;
+}
+
+Error PagerImpl::beginSlow(Call& call, std::span<const Operand> operands,
+                           bool may_retry, Fence& waits) {
+  Shortage shortage;
+  std::size_t needed_bytes = 0;
+  bool served = false;
+  {
+    Lock lock(*this);
+    applyStress();
+    const bool exclusive = call.failures_ >= Call::kMaxRetries;
+    served = serve(lock, exclusive, [&](bool alone) {
+      drainReleased();
+      shortage = {};
+      const Attempt attempt =
+          tryBegin(call, operands, may_retry, alone, waits, shortage);
+      if (attempt == Attempt::kDone && exclusive) {
+        call.exclusive_ = true;
+        admission_.beginExclusive();
+      }
+      return attempt;
+    });
+    for (const Wanted& wanted : wanted_) {
+      needed_bytes += wanted.block->rounded_bytes;
+    }
+  }
+  if (served) return {};
+  return outOfMemory(call, needed_bytes, 0, shortage);
+}
+
+bool PagerImpl::serve(Lock& lock, bool exclusive,
+                      const std::function<Attempt(bool alone)>& attempt) {
+  const bool may_wait = calls_of_thread == 0;
+  Admission::Ticket ticket = 0;
+  Attempt result = Attempt::kLater;
+  for (;;) {
+    // With the gate closed (a ticket drawn), nobody enters after this look.
+    const bool alone = admission_.load().calls == 0;
+    bool tried = false;
+    if (!may_wait ||
+        (admission_.turnOf(ticket) && (alone || !exclusive))) {
+      result = attempt(alone);
+      tried = true;
+    }
+    if (tried && (result != Attempt::kLater || !may_wait)) break;
+    if (ticket == 0) {
+      ticket = admission_.draw();
+    } else if (tried && alone) {
+      break;
+    } else {
+      admission_.wait(lock.base(), wait_hooks);
+    }
+  }
+  if (ticket != 0) admission_.handBack(ticket);
+  return result == Attempt::kDone;
+}
+
+// One try to pin everything, under the lock from start to end.
+PagerImpl::Attempt PagerImpl::tryBegin(Call& call,
+                                       std::span<const Operand> operands,
+                                       bool may_retry, bool alone,
+                                       Fence& waits, Shortage& shortage) {
+  std::size_t total_bytes = 0;
+  if (!gather(operands, total_bytes)) return Attempt::kLater;
+  admission_.add(1, total_bytes);
+  pinResident();
+  if (takeRoom(call, may_retry, alone, total_bytes) &&
+      placeMissing(call, shortage) &&
+      makeRoomForKernel(call, alone, shortage) && fetchMissing(shortage)) {
+    commit(call, waits);
+    return Attempt::kDone;
+  }
+  undo(call);
+  return shortage.failure ? Attempt::kFailed : Attempt::kLater;
+}
+
+// Lists the distinct operands and claims them. False: a host thread is at the
+// host copy of one that would have to go; it will not take long.
+bool PagerImpl::gather(std::span<const Operand> operands,
+                       std::size_t& total_bytes) {
+  wanted_.clear();
+  bool good = true;
+  for (const Operand& operand : operands) {
+    Block& block = *operand.block;
+    const bool write = operand.access == Access::kWrite;
+    if (block.host_writing || (write && block.host_pins > 0)) good = false;
+    if (block.claims++ == 0) {
+      wanted_.push_back({&block, write,
+                         block.state() != Residency::kResident, nullptr});
+      total_bytes += block.rounded_bytes;
+    } else if (write) {
+      std::find_if(wanted_.begin(), wanted_.end(), [&](const Wanted& wanted) {
+        return wanted.block == &block;
+      })->write = true;
+    }
+  }
+  if (good) return true;
+  for (const Wanted& wanted : wanted_) wanted.block->claims = 0;
+  return false;
+}
+
+// Pins what is Resident, so that it is no victim of what follows.
+void PagerImpl::pinResident() {
+  std::size_t shared_bytes = 0;
+  for (const Wanted& wanted : wanted_) {
+    if (wanted.missing) continue;
+    Block& block = *wanted.block;
+    const std::uint64_t old =
+        block.word.fetch_add(block.claims, std::memory_order_acq_rel);
+    if (Block::pinsOf(old) > 0) shared_bytes += block.rounded_bytes;
+  }
+  admission_.subtract(0, shared_bytes);
+}
+
+bool PagerImpl::takeRoom(Call& call, bool may_retry, bool alone,
+                         std::size_t bytes) {
+  const bool guess = call.memory_ != nullptr &&
+                     !call.memory_->known.load(std::memory_order_acquire);
+  // A guess may be cut if the kernel can be run again. And alone there is
+  // nobody to wait for: what was learned may belong to other shapes.
+  const bool partly = alone || (guess && may_retry);
+  return admission_.addRoom(roomWished(call.memory_, bytes), partly,
+                            call.room_bytes_);
+}
+
+bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
+  std::size_t missing_bytes = 0;
+  for (const Wanted& wanted : wanted_) {
+    if (wanted.missing) missing_bytes += wanted.block->rounded_bytes;
+  }
+  if (missing_bytes == 0) return true;
+  while (arena_->freeBytes() < missing_bytes) {
+    if (!evictNext(shortage)) return false;
+  }
+  // The largest first: they have the fewest holes to choose from.
+  std::stable_sort(wanted_.begin(), wanted_.end(),
+                   [](const Wanted& a, const Wanted& b) {
+                     return a.block->rounded_bytes > b.block->rounded_bytes;
+                   });
+  for (Wanted& wanted : wanted_) {
+    if (!wanted.missing) continue;
+    wanted.extent = place(wanted.block->rounded_bytes, End::kBottom,
+                          ExtentUse::kBlock, call.stream_, shortage);
+    if (wanted.extent == nullptr) return false;
+    wanted.extent->block = wanted.block;
+  }
+  return true;
+}
+
+// Before a kernel that must not fail: a hole for all that it will allocate,
+// while its operands can still be moved out of the way.
+bool PagerImpl::makeRoomForKernel(Call& call, bool alone, Shortage& shortage) {
+  if (call.room_bytes_ == 0 || !call.needs_hole_) return true;
+  if (largestRun(/*moving=*/false) >= call.room_bytes_) return true;
+  Extent* const hole = place(call.room_bytes_, End::kTop, ExtentUse::kInCall,
+                             call.stream_, shortage);
+  if (hole != nullptr) {
+    arena_->free(hole, {});
+    return true;
+  }
+  if (shortage.failure || !alone) return false;
+  shortage = {};
+  return true; // maybe it needs less this time
+}
+
+void PagerImpl::commit(Call& call, Fence& waits) {
+  for (Wanted& wanted : wanted_) {
+    Block& block = *wanted.block;
+    block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
+    if (wanted.missing) {
+      const bool fetched = block.host != nullptr;
+      block.device = wanted.extent;
+      block.device_address = arena_->address(*wanted.extent);
+      block.word.store(Block::stateBits(Residency::kResident) |
+                           (fetched ? Block::kHostCopyBit : 0) | block.claims,
+                       std::memory_order_release);
+      if (fetched) {
+        linkCopy(block);
+        counters_.faults.fetch_add(1, std::memory_order_relaxed);
+      }
+      policy_->entered(block);
+    }
+    if (wanted.write && block.host != nullptr) {
+      addTo(waits, block.host_ready); // a copy-out may still read the block
+      dropHostCopy(block);
+    }
+    const Position written{block.last_write.load(std::memory_order_acquire)};
+    if (written.stream() != call.stream_) addTo(waits, written);
+    block.claims = 0;
+  }
+}
+
+void PagerImpl::undo(Call& call) noexcept {
+  std::size_t freed = call.room_bytes_;
+  call.room_bytes_ = 0;
+  for (Wanted& wanted : wanted_) {
+    Block& block = *wanted.block;
+    if (wanted.missing) {
+      freed += block.rounded_bytes;
+      if (wanted.extent != nullptr) {
+        wanted.extent->block = nullptr;
+        arena_->free(wanted.extent, {});
+      }
+    } else {
+      const std::uint64_t old =
+          block.word.fetch_sub(block.claims, std::memory_order_acq_rel);
+      if (Block::pinsOf(old) == block.claims) freed += block.rounded_bytes;
+    }
+    block.claims = 0;
+  }
+  admission_.subtract(1, freed);
+  admission_.wakeLocked();
+}
+
+Error PagerImpl::waitFor(StreamIndex stream, const Fence& fence) {
+  if (timelines_.passed(fence)) return {};
+  const std::int64_t start_ns = runtime_.now_ns();
+  Error error = timelines_.wait(stream, fence);
+  counters_.stall_ns.fetch_add(runtime_.now_ns() - start_ns,
+                               std::memory_order_relaxed);
+  return error;
+}
+
+// ---- the way out -------------------------------------------------------
+
+void PagerImpl::end(Call& call) noexcept {
+  CHAMELEON_CHECK(call.active_, "end() of a call that did not begin");
+  if (checks_callers_) [[unlikely]] report(call);
+  const Position position = timelines_.advance(call.stream_);
+  std::size_t freed = 0;
+  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
+    const Operand& operand = call.pins_[i];
+    Block& block = *operand.block;
+    stamp(block, position);
+    if (operand.access == Access::kWrite) {
+      block.last_write.store(position.word, std::memory_order_release);
+      block.version.fetch_add(1, std::memory_order_relaxed);
+    }
+    const std::size_t size = block.rounded_bytes; // gone after the unpin
+    const std::uint64_t old =
+        block.word.fetch_sub(1, std::memory_order_acq_rel);
+    if (Block::pinsOf(old) == 1) freed += size;
+  }
+  call.pins_.clear();
+  learn(call);
+  if (call.listed_) unlist(call, position);
+  freed += call.room_bytes_;
+  if (call.exclusive_) {
+    const Lock lock(*this);
+    admission_.endExclusive();
+  }
+  admission_.subtract(call.held_ ? 0 : 1, freed);
+  admission_.wake();
+  if (!call.held_) --calls_of_thread;
+  call.active_ = false;
+}
+
+void PagerImpl::learn(Call& call) noexcept {
+  call.failures_ = call.failed_ ? call.failures_ : 0;
+  if (call.memory_ == nullptr) return;
+  std::atomic<std::size_t>& peak = call.memory_->peak_bytes;
+  std::size_t old = peak.load(std::memory_order_relaxed);
+  while (old < call.peak_bytes_ &&
+         !peak.compare_exchange_weak(old, call.peak_bytes_,
+                                     std::memory_order_relaxed)) {
+  }
+  if (!call.failed_ && !call.memory_->known.load(std::memory_order_relaxed)) {
+    call.memory_->known.store(true, std::memory_order_release);
+  }
+}
+
+void PagerImpl::hold(Call& call) noexcept {
+  CHAMELEON_CHECK(call.active_ && !call.held_ && !call.listed_,
+                  "hold() of a call that does not run or has allocated");
+  call.held_ = true;
+  --calls_of_thread;
+  if (call.exclusive_) {
+    const Lock lock(*this);
+    call.exclusive_ = false;
+    admission_.endExclusive();
+  }
+  admission_.subtract(1, call.room_bytes_);
+  call.room_bytes_ = 0;
+  admission_.wake();
+}
+
+// ---- runtimes that check their callers ---------------------------------
+
+void PagerImpl::reviveWritten(std::span<const Operand> operands) noexcept {
+  for (const Operand& operand : operands) {
+    if (operand.access != Access::kWrite) continue;
+    const Block& block = *operand.block;
+    runtime_.revived({block.device_address, block.bytes});
+  }
+}
+
+void PagerImpl::report(Call& call) noexcept {
+  std::vector<ByteRange> reads;
+  std::vector<ByteRange> writes;
+  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
+    const Operand& operand = call.pins_[i];
+    const Block& block = *operand.block;
+    (operand.access == Access::kWrite ? writes : reads)
+        .push_back({block.device_address, block.bytes});
+  }
+  if (call.listed_) {
+    const Lock lock(*this);
+    for (const Extent* extent : call.in_call_) {
+      writes.push_back({arena_->address(*extent), extent->bytes});
+    }
+  }
+  runtime_.submitted(timelines_.stream(call.stream_), reads, writes);
+}
+
+// ---- messages ------------------------------------------------------------
+
+Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
+                             std::size_t inside_bytes, Shortage& shortage) {
+  if (shortage.failure && shortage.failure.code() == ErrorCode::kDevice) {
+    return std::move(shortage.failure);
+  }
+  const Lock lock(*this);
+  std::string text = name() + ": out of memory: " + std::string(call.op_) +
+                     " needs " + format_bytes(needed_bytes + inside_bytes) +
+                     " of HBM (operands " + format_bytes(needed_bytes) +
+                     ", inside the kernel " + format_bytes(inside_bytes) +
+                     "); budget " + format_bytes(limits_.hbm_budget_bytes) +
+                     ", resident " + format_bytes(arena_->usedBytes()) +
+                     ", pinned " + format_bytes(pinnedBytes()) +
+                     ", host use " + format_bytes(host_pool_->usedBytes()) +
+                     " of " + format_bytes(host_pool_->budgetBytes()) + ". ";
+  if (shortage.failure) {
+    return {shortage.failure.code(), text + shortage.failure.message()};
+  }
+  if (shortage.host_full) {
+    return {ErrorCode::kOutOfHostMemory,
+            text + "The host memory for evicted tensors is full: raise "
+                   "torch_chameleon.config.host_budget, or use smaller "
+                   "tensors"};
+  }
+  return {ErrorCode::kOutOfDeviceMemory,
+          text + "Raise torch_chameleon.config.hbm_budget, or use smaller "
+                 "tensors (a smaller batch)"};
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,104 @@
+// One op call, as the pager sees it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "memory/block.h"
+
+namespace chameleon::memory {
+
+enum class Access : std::uint8_t {
+  kRead = 1,
+  kWrite = 2, // the op writes; the old value may be read too
+};
+
+struct Operand {
+  Block* block;
+  Access access;
+};
+
+// What is learned about one kind of op (the kernels layer owns one per op):
+// how many bytes it allocates inside its kernel, at most.
+struct OpMemory {
+  std::atomic<std::size_t> peak_bytes{0};
+  std::atomic<bool> known{false};
+};
+
+// A list whose first N items need no heap. Only grows until clear().
+template <typename T, std::size_t N>
+class InlineList {
+ public:
+  void push_back(const T& item) {
+    if (size_ < N) {
+      inline_[size_] = item;
+    } else {
+      more_.push_back(item);
+    }
+    ++size_;
+  }
+  void clear() noexcept {
+    size_ = 0;
+    more_.clear();
+  }
+  std::size_t size() const noexcept { return size_; }
+  T& operator[](std::size_t i) noexcept {
+    return i < N ? inline_[i] : more_[i - N];
+  }
+
+ private:
+  std::size_t size_ = 0;
+  std::array<T, N> inline_{};
+  std::vector<T> more_;
+};
+
+// One op call in flight. Lives on the caller's stack between begin() and
+// end(); not copyable, used by one thread (frees of its in-call allocations
+// may come from other threads). The same object serves the retry of a call
+// whose in-call allocation failed: it remembers that.
+class Call {
+ public:
+  Call() = default;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // After a failed allocate() and end(): another begin() may succeed. It gets
+  // more room, the second time without other calls beside it.
+  bool worthRetrying() const noexcept {
+    return failures_ > 0 && failures_ <= kMaxRetries;
+  }
+
+ private:
+  friend class PagerImpl;
+  static constexpr std::size_t kInline = 8;
+  static constexpr std::uint32_t kMaxRetries = 2;
+
+  // Used by the call's own thread only.
+  StreamIndex stream_ = kFirstCompute;
+  bool active_ = false;
+  bool exclusive_ = false; // no other call runs beside it
+  bool held_ = false;      // nobody waits for it (Pager::hold)
+  bool failed_ = false;    // an allocation failed in this attempt
+  std::uint32_t failures_ = 0; // attempts that failed so
+  std::uint64_t tick_ = 0;
+  std::string_view op_;
+  OpMemory* memory_ = nullptr;
+  InlineList<Operand, kInline> pins_; // one pin each, adopted blocks included
+  std::size_t operand_bytes_ = 0;     // for messages
+
+  // Guarded by the pager's lock once the call has allocated something.
+  std::size_t room_bytes_ = 0;    // committed for in-call allocations
+  std::size_t in_call_bytes_ = 0; // live now, without adopted ones
+  std::size_t adopted_bytes_ = 0;
+  std::size_t peak_bytes_ = 0; // of the sum of both
+  std::vector<Extent*> in_call_;
+  bool listed_ = false; // in the pager's list of calls with in-call extents
+  Call* previous_ = nullptr;
+  Call* next_ = nullptr;
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,262 @@
+// What is behind Pager: one shared state, and the work on it split by concept
+// over several files. Private to memory/pager*.cpp and memory/invariants.cpp.
+//
+// Two kinds of work meet here. Threads without the lock pin Resident blocks,
+// stamp and unpin them, and push released blocks. Threads with the lock move
+// blocks: they may take a block out of Resident only by a compare-and-swap
+// that finds it unpinned, and from then on it is theirs alone.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "memory/admission.h"
+#include "memory/arena.h"
+#include "memory/host_pool.h"
+#include "memory/logical_space.h"
+#include "memory/pager.h"
+#include "memory/policy/policy.h"
+#include "memory/transfers.h"
+
+namespace chameleon::memory {
+
+// Since the last reset. All relaxed: they are read for reports only.
+struct Counters {
+  std::atomic<std::int64_t> faults{0};
+  std::atomic<std::int64_t> evictions{0};
+  std::atomic<std::int64_t> clean_evictions{0};
+  std::atomic<std::int64_t> bytes_in{0};
+  std::atomic<std::int64_t> bytes_out{0};
+  std::atomic<std::int64_t> stall_ns{0};
+  std::atomic<std::int64_t> compactions{0};
+  std::atomic<std::int64_t> ops_base{0}; // ticks that are not counted as ops
+  std::atomic<std::int64_t> host_waits_base{0};
+  std::atomic<std::int64_t> peak_logical_bytes{0};
+};
+
+// Why there was no room. What is empty did not happen.
+struct Shortage {
+  bool host_full = false;    // a dirty victim had no place on the host
+  runtime::Error failure;    // the runtime reported an error
+};
+
+class PagerImpl {
+ public:
+  PagerImpl(Pager& owner, runtime::DeviceRuntime& runtime,
+            const Limits& limits, int device_index);
+  ~PagerImpl();
+  runtime::Error open(std::string_view policy);
+
+  // ---- pager_blocks.cpp: birth and death of blocks -----------------------
+  runtime::Result<Block*> create(std::size_t bytes);
+  void release(Block* block) noexcept;
+  void recordUse(Block& block, runtime::Stream stream);
+
+  // ---- pager_call.cpp ----------------------------------------------------
+  runtime::Error begin(Call& call, runtime::Stream stream,
+                       std::span<const Operand> operands, OpMemory* memory,
+                       std::string_view op, bool may_retry);
+  void end(Call& call) noexcept;
+  void hold(Call& call) noexcept;
+
+  // ---- pager_in_call.cpp: memory inside a running call -------------------
+  runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes);
+  void free(Call* call, std::byte* address) noexcept;
+  runtime::Result<Block*> adopt(Call& call, std::byte* address,
+                                std::size_t bytes);
+  bool contains(const void* address) const noexcept {
+    return arena_->contains(address);
+  }
+
+  // ---- pager_host_access.cpp ---------------------------------------------
+  runtime::Error read(Block& block, std::size_t offset, std::byte* destination,
+                      std::size_t bytes, runtime::Stream stream);
+  runtime::Error write(Block& block, std::size_t offset,
+                       const std::byte* source, std::size_t bytes,
+                       runtime::Stream stream);
+
+  // ---- pager_control.cpp -------------------------------------------------
+  runtime::Error setHbmBudget(std::size_t bytes);
+  runtime::Error setHostBudget(std::size_t bytes);
+  runtime::Error setOversubscription(double factor);
+  runtime::Error setPolicy(std::string_view name);
+  Limits limits() const;
+  runtime::Error evictBlock(Block& block);
+  runtime::Error evictAll();
+  runtime::Error synchronize() { return timelines_.synchronizeAll(); }
+  void trim();
+  void setStress(Pager::Stress stress, std::uint64_t seed);
+  Stats stats() const;
+  void resetStats();
+  std::size_t hbmBudget() const noexcept { return admission_.budgetBytes(); }
+  Pager::Levels levels() const noexcept;
+
+  void check(int level); // invariants.cpp
+
+  static WaitHooks wait_hooks;
+
+ private:
+  friend class InvariantWalker;
+
+  // The pager's lock. What levels() shows is published when it is given up.
+  class Lock {
+   public:
+    explicit Lock(const PagerImpl& pager)
+        : pager_(pager), lock_(pager.mutex_) {}
+    ~Lock() {
+      if (lock_.owns_lock()) unlock();
+    }
+    void unlock() {
+      pager_.publish();
+      lock_.unlock();
+    }
+    std::unique_lock<std::mutex>& base() noexcept { return lock_; }
+
+   private:
+    const PagerImpl& pager_;
+    std::unique_lock<std::mutex> lock_;
+  };
+  void publish() const noexcept {
+    resident_bytes_.store(arena_->usedBytes(), std::memory_order_relaxed);
+    host_bytes_.store(host_pool_->usedBytes(), std::memory_order_relaxed);
+  }
+
+  // ---- pager_blocks.cpp; all REQUIRE the lock unless they say otherwise --
+  runtime::Result<Block*> newBlock(std::size_t bytes,
+                                   std::size_t rounded_bytes);
+  void destroy(Block& block) noexcept;
+  void drainReleased() noexcept;
+  void pushReleased(Block* block) noexcept; // no lock
+  std::size_t logicalLimit() const noexcept;
+  void addLogical(std::size_t bytes) noexcept; // no lock
+  // Positions of a block. stamp() needs no lock but a pin.
+  void stamp(Block& block, Position position) noexcept;
+  void clearUses(Block& block) noexcept;
+  Fence usesOf(const Block& block); // all work on the device bytes
+  Fence writesOf(const Block& block);
+  Fence hostUsesOf(const Block& block); // copies from and to the host copy
+  // Adds to a fence what has not passed; where streams cannot be joined the
+  // host waits instead. No lock.
+  void addTo(Fence& fence, Position position) noexcept;
+  void addTo(Fence& fence, const Fence& other) noexcept;
+
+  // ---- pager_call.cpp ------------------------------------------------------
+  // One distinct operand of the call that begins.
+  struct Wanted {
+    Block* block;
+    bool write;
+    bool missing;
+    Extent* extent; // for a missing one, until it is the block's
+  };
+  enum class Attempt { kDone, kLater, kFailed };
+
+  std::size_t roomWished(const OpMemory* memory, std::size_t bytes) const;
+  bool beginFast(Call& call, std::span<const Operand> operands, bool may_retry,
+                 Fence& waits);
+  runtime::Error beginSlow(Call& call, std::span<const Operand> operands,
+                           bool may_retry, Fence& waits);
+  // Serves `attempt` in turn; `alone`: no other call was in flight when it
+  // started. Takes the lock's place as in Admission::wait. On failure for
+  // good the attempt's last result was kLater (nobody left to wait for) or
+  // kFailed.
+  bool serve(Lock& lock, bool exclusive,
+             const std::function<Attempt(bool alone)>& attempt);
+  Attempt tryBegin(Call& call, std::span<const Operand> operands,
+                   bool may_retry, bool alone, Fence& waits,
+                   Shortage& shortage);
+  bool gather(std::span<const Operand> operands, std::size_t& total_bytes);
+  void pinResident();
+  bool takeRoom(Call& call, bool may_retry, bool alone, std::size_t bytes);
+  bool placeMissing(Call& call, Shortage& shortage);
+  bool makeRoomForKernel(Call& call, bool alone, Shortage& shortage);
+  void commit(Call& call, Fence& waits);
+  void undo(Call& call) noexcept;
+  runtime::Error waitFor(StreamIndex stream, const Fence& fence);
+  void unpinAll(Call& call, std::size_t& freed_bytes) noexcept;
+  void learn(Call& call) noexcept;
+  void report(Call& call) noexcept; // to a runtime that checks its callers
+  void reviveWritten(std::span<const Operand> operands) noexcept;
+  // No lock: takes it.
+  runtime::Error outOfMemory(const Call& call, std::size_t needed_bytes,
+                             std::size_t inside_bytes, Shortage& shortage);
+
+  // ---- pager_fetch.cpp ---------------------------------------------------
+  bool fetchMissing(Shortage& shortage);
+  Position join(const Fence& fence) noexcept;
+  void settle(Block& block) noexcept;
+  void dropHostCopy(Block& block) noexcept;
+
+  // ---- pager_evict.cpp ---------------------------------------------------
+  enum class Evicted { kDone, kBusy, kHostFull, kFailed };
+  Evicted evict(Block& block, Shortage& shortage);
+  bool evictNext(Shortage& shortage);
+  HostPool::Place hostPlace(std::size_t bytes, Shortage& shortage);
+  bool dropOldestHostCopy() noexcept;
+  void linkCopy(Block& block) noexcept;
+  void unlinkCopy(Block& block) noexcept;
+  void applyStress();
+
+  // ---- pager_room.cpp ------------------------------------------------------
+  // The ladder: an extent, whatever it takes short of waiting. Null: see
+  // `shortage`. Moves are made on `stream`.
+  Extent* place(std::size_t bytes, End end, ExtentUse use, StreamIndex stream,
+                Shortage& shortage);
+  bool movable(const Extent& extent) const noexcept;
+  bool compactFor(std::size_t bytes, StreamIndex stream, Shortage& shortage);
+  bool slide(Extent& extent, StreamIndex stream, Shortage& shortage);
+  void slideAll(StreamIndex stream, Shortage& shortage);
+  // The most bytes in a row that eviction could free. With `moving`, blocks
+  // that cannot be evicted but moved do not end a row.
+  std::size_t largestRun(bool moving) const noexcept;
+
+  // ---- pager_control.cpp -------------------------------------------------
+  std::size_t pinnedBytes() const noexcept;
+  std::string name() const; // "chameleon:0"
+  void unlist(Call& call) noexcept;
+  Call* ownerOf(Call* hint, Extent* extent) noexcept;
+
+  Pager& owner_;
+  runtime::DeviceRuntime& runtime_;
+  const int device_index_;
+  const bool checks_callers_;
+  mutable std::mutex mutex_;
+  Timelines timelines_;
+  Transfers transfers_;
+  Admission admission_;
+  Counters counters_;
+
+  // Without the lock.
+  std::atomic<Block*> released_{nullptr};
+  std::atomic<std::uint64_t> ticks_{0};
+  std::atomic<std::size_t> logical_bytes_{0};
+  std::atomic<std::size_t> logical_limit_{0};
+  std::atomic<std::size_t> foreign_extents_{0};
+  mutable std::atomic<std::size_t> resident_bytes_{0};
+  mutable std::atomic<std::size_t> host_bytes_{0};
+
+  // Guarded by the lock.
+  Limits limits_;
+  std::unique_ptr<LogicalSpace> logical_space_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<HostPool> host_pool_;
+  std::unique_ptr<Policy> policy_;
+  std::uint64_t identities_ = 0;
+  Block* live_ = nullptr; // by next_live
+  Block* oldest_copy_ = nullptr;
+  Block* newest_copy_ = nullptr;
+  Call* calls_ = nullptr; // with in-call extents
+  Pager::Stress stress_ = Pager::Stress::kNever;
+  std::mt19937_64 stress_random_;
+  // Scratch of the call that begins and of evictions, to spare the heap.
+  std::vector<Wanted> wanted_;
+  std::vector<runtime::Copy> copies_;
+  std::vector<Block*> set_aside_;
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,45 @@
+// Least recently used, exact, without any work on the hot path: an op only
+// stores the tick of its call in each operand (Block::last_use_tick). Blocks
+// lie in a binary heap by the tick they had when they were put there; one that
+// was used since is put back under its new tick when it comes to the top.
+// Blocks of one tick go in order of creation, so decisions repeat from run to
+// run.
+//
+// Cost: O(log n) amortised per victim and per use that a victim search sees.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "memory/policy/policy.h"
+
+namespace chameleon::memory {
+
+class LruPolicy final : public Policy {
+ public:
+  std::string_view name() const noexcept override { return "lru"; }
+  void entered(Block& block) override;
+  void left(Block& block) noexcept override;
+  Block* victim(Usable usable) override;
+  std::size_t size() const noexcept override { return heap_.size(); }
+
+ private:
+  static constexpr std::uint32_t kNotIn = ~std::uint32_t{0};
+
+  struct Entry {
+    std::uint64_t tick; // when put here; the block may be used since
+    Block* block;
+  };
+  static bool before(const Entry& a, const Entry& b) noexcept;
+  void place(std::size_t slot, Entry entry) noexcept;
+  void siftUp(std::size_t slot, Entry entry) noexcept;
+  void siftDown(std::size_t slot, Entry entry) noexcept;
+  void remove(std::size_t slot) noexcept;
+
+  std::vector<Entry> heap_;
+  std::vector<Block*> skipped_; // scratch of victim()
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,14 @@
+#include "memory/policy/policy.h"
+
+#include "memory/policy/lru.h"
+
+namespace chameleon::memory {
+
+std::vector<std::string_view> policy_names() { return {"lru"}; }
+
+std::unique_ptr<Policy> make_policy(std::string_view name) {
+  if (name == "lru") return std::make_unique<LruPolicy>();
+  return nullptr;
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,42 @@
+// Copies between HBM and the host: one queue per direction, in the order of
+// submission. A submission is a batch: all its copies start after one fence
+// and have one position. Nothing here waits on the host.
+//
+// Thread safety: may be called from any thread. Batches that depend on each
+// other's bytes are ordered by their fences, not by the order of the calls.
+#pragma once
+
+#include <span>
+
+#include "backend/runtime/device_runtime.h"
+#include "memory/timeline.h"
+
+namespace chameleon::memory {
+
+class Transfers {
+ public:
+  Transfers(runtime::DeviceRuntime& runtime, Timelines& timelines)
+      : runtime_(runtime), timelines_(timelines) {}
+
+  // From the host into HBM / the other way, after `fence`. `done` is the
+  // position behind the copies; it is set on an Error too when some of them
+  // may be under way, and is none when nothing was submitted.
+  runtime::Error in(std::span<const runtime::Copy> copies, const Fence& fence,
+                    Position& done) {
+    return submit(kCopyIn, copies, fence, done);
+  }
+  runtime::Error out(std::span<const runtime::Copy> copies, const Fence& fence,
+                     Position& done) {
+    return submit(kCopyOut, copies, fence, done);
+  }
+
+ private:
+  runtime::Error submit(StreamIndex index,
+                        std::span<const runtime::Copy> copies,
+                        const Fence& fence, Position& done);
+
+  runtime::DeviceRuntime& runtime_;
+  Timelines& timelines_;
+};
+
+} // namespace chameleon::memory

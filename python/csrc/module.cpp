@@ -1,0 +1,246 @@
+// torch_chameleon._C: bindings without logic. python/torch_chameleon/_C.pyi is
+// the interface with its comments.
+#include <torch/csrc/utils/pybind.h>
+
+#include <ATen/core/Tensor.h>
+
+#include "backend/runtime/options.h"
+#include "backend/runtime/physical_device.h"
+#include "backend/torch/device.h"
+#include "backend/torch/error.h"
+#include "backend/torch/generator.h"
+#include "backend/torch/storage.h"
+#include "chameleon_version.h"
+#include "kernels/native_view.h"
+#include "kernels/redirect.h"
+#include "python/csrc/set_data.h"
+#include "python/csrc/wait_hooks.h"
+
+namespace py = pybind11;
+
+namespace chameleon {
+namespace {
+
+using backend::context;
+using backend::resolve_index;
+
+memory::Pager& pager(c10::DeviceIndex index, const char* what) {
+  return *context(resolve_index(index), what).pager;
+}
+
+constexpr std::string_view kKindNames[] = {"bytes", "number", "choice",
+                                           "text"};
+
+std::vector<py::dict> option_specs() {
+  std::vector<py::dict> rows;
+  for (const runtime::OptionSpec& spec : runtime::option_specs()) {
+    py::dict row;
+    row["key"] = spec.key;
+    row["kind"] = kKindNames[static_cast<std::size_t>(spec.kind)];
+    row["default"] = spec.default_text.empty()
+        ? py::object(py::none())
+        : py::object(py::str(std::string(spec.default_text)));
+    row["environment"] = spec.environment;
+    py::list choices;
+    if (!spec.choices.empty()) {
+      choices = py::str(std::string(spec.choices)).attr("split")("|");
+    }
+    row["choices"] = choices;
+    row["before_first_use"] = spec.before_first_use;
+    row["help"] = spec.help;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+std::optional<std::string> get_option(const std::string& key) {
+  TORCH_CHECK_VALUE(runtime::find_option(key) != nullptr,
+                    "torch_chameleon.config has no key '", key, "'");
+  return runtime::option_text(key);
+}
+
+void bind_options(py::module_& m) {
+  m.def("option_specs", &option_specs);
+  m.def("get_option", &get_option);
+  m.def("set_option",
+        [](const std::string& key, const std::optional<std::string>& text) {
+          const py::gil_scoped_release no_gil;
+          backend::set_option(
+              key, text ? std::optional<std::string_view>(*text)
+                        : std::nullopt);
+        });
+  m.def("parse_bytes", [](const std::string& text) {
+    return backend::value_or_throw(runtime::parse_bytes(text));
+  });
+  m.def("format_bytes", &runtime::format_bytes);
+  m.def("first_use", &backend::first_use);
+}
+
+void bind_device(py::module_& m) {
+  m.def("init", [] { context(0, "torch.chameleon.init()"); });
+  m.def("device_count", &backend::device_count);
+  m.def("current_device", &backend::current_device);
+  m.def("set_device", &backend::set_current_device);
+  m.def("exchange_device", [](c10::DeviceIndex index) {
+    const c10::DeviceIndex previous = backend::current_device();
+    if (index >= 0) backend::set_current_device(index);
+    return previous;
+  });
+  m.def("physical_device", [] {
+    return std::string(context(0, "physical_device()").runtime->name());
+  });
+  m.def("synchronize", [](c10::DeviceIndex index) {
+    const py::gil_scoped_release no_gil;
+    if (auto* used = backend::context_if_used(resolve_index(index))) {
+      backend::throw_if(used->pager->synchronize());
+    }
+  });
+  m.def("is_in_bad_fork", &backend::is_in_bad_fork);
+  m.def("mem_get_info", [](c10::DeviceIndex index) {
+    return c10::getDeviceAllocator(backend::kChameleon)->getMemoryInfo(index);
+  });
+  m.def("default_generator", [](c10::DeviceIndex index) {
+    return backend::default_generator(index);
+  });
+}
+
+void bind_memory(py::module_& m) {
+  m.def("swap_stats", [](c10::DeviceIndex index) {
+    const memory::Stats stats = pager(index, "swap_stats()").stats();
+    py::dict row;
+#define CHAMELEON_STATS_ROW(name) row[#name] = stats.name;
+    CHAMELEON_STATS(CHAMELEON_STATS_ROW)
+#undef CHAMELEON_STATS_ROW
+    return row;
+  });
+  m.def("reset_swap_stats", [](c10::DeviceIndex index) {
+    pager(index, "reset_swap_stats()").resetStats();
+  });
+  m.def("evict_all", [](c10::DeviceIndex index) {
+    const py::gil_scoped_release no_gil;
+    backend::throw_if(pager(index, "evict_all()").evictAll());
+  });
+  m.def("empty_cache", [](c10::DeviceIndex index) {
+    const py::gil_scoped_release no_gil;
+    if (auto* used = backend::context_if_used(resolve_index(index))) {
+      used->pager->trim();
+    }
+  });
+  m.def("memory_history", [](c10::DeviceIndex index) {
+    std::vector<std::tuple<std::int64_t, std::size_t, std::size_t, std::size_t>>
+        rows;
+    for (const auto& sample :
+         context(resolve_index(index), "memory_history()").history->samples()) {
+      rows.emplace_back(sample.time_ns, sample.logical_bytes,
+                        sample.resident_bytes, sample.host_bytes);
+    }
+    return rows;
+  });
+  m.def("reset_memory_history", [](c10::DeviceIndex index) {
+    context(resolve_index(index), "memory_history()").history->start();
+  });
+}
+
+// Pins tensors while it lives; see NativeView.
+class Residence {
+ public:
+  explicit Residence(const std::vector<at::Tensor>& tensors) {
+    const py::gil_scoped_release no_gil;
+    view_ = std::make_unique<kernels::NativeView>(
+        tensors, memory::Access::kWrite, "torch_chameleon.resident");
+  }
+  py::tuple natives() const {
+    TORCH_CHECK_VALUE(view_, "torch_chameleon.resident: already closed");
+    py::tuple result(view_->natives().size());
+    for (std::size_t i = 0; i < view_->natives().size(); ++i) {
+      result[i] = view_->natives()[i];
+    }
+    return result;
+  }
+  void close() { view_.reset(); }
+
+ private:
+  std::unique_ptr<kernels::NativeView> view_;
+};
+
+std::string_view residency_name(memory::Residency state) {
+  constexpr std::string_view kNames[] = {"unbacked", "resident", "host",
+                                         "fetching", "evicting", "dropped"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+void bind_tensors(py::module_& m) {
+  m.def("set_data", &python::set_data);
+  m.def("is_chameleon_storage", [](const c10::Storage& storage) {
+    return storage.device().type() == backend::kChameleon;
+  });
+  py::class_<Residence>(m, "Residence")
+      .def(py::init<const std::vector<at::Tensor>&>())
+      .def("natives", &Residence::natives)
+      .def("close", &Residence::close);
+}
+
+void bind_testing(py::module_& m) {
+  m.def("set_cpu_adversary", [](const std::string& text) {
+    TORCH_CHECK(!backend::is_used(),
+                "set_cpu_adversary: the cpu runtime was started already");
+    runtime::CpuRuntimeOptions options;
+    options.adversary =
+        backend::value_or_throw(runtime::parse_cpu_adversary(text));
+    runtime::set_cpu_runtime_options(std::move(options));
+  });
+  m.def("set_stress", [](const std::string& mode, std::uint64_t seed) {
+    using Stress = memory::Pager::Stress;
+    TORCH_CHECK_VALUE(mode == "never" || mode == "all" || mode == "random",
+                      "set_stress: mode is never, all or random, not '", mode,
+                      "'");
+    pager(0, "set_stress()")
+        .setStress(mode == "all"          ? Stress::kAll
+                       : mode == "random" ? Stress::kRandom
+                                          : Stress::kNever,
+                   seed);
+  });
+  m.def("check_invariants", [](c10::DeviceIndex index, int level) {
+    const py::gil_scoped_release no_gil;
+    pager(index, "check_invariants()").checkInvariants(level);
+  });
+  m.def("block_state", [](const at::Tensor& tensor) {
+    const memory::Block* block =
+        backend::block_of(*tensor.storage().unsafeGetStorageImpl());
+    py::dict row;
+    if (block == nullptr) return row;
+    const std::uint64_t word = block->word.load();
+    row["state"] = residency_name(memory::Block::stateOf(word));
+    row["pins"] = block->pins();
+    row["bytes"] = block->bytes;
+    row["has_host_copy"] = (word & memory::Block::kHostCopyBit) != 0;
+    return row;
+  });
+  m.def("evict", [](const at::Tensor& tensor) {
+    memory::Block* block =
+        backend::block_of(*tensor.storage().unsafeGetStorageImpl());
+    if (block != nullptr) {
+      const py::gil_scoped_release no_gil;
+      backend::throw_if(block->pager->evict(*block));
+    }
+  });
+  m.def("redirected_ops", &kernels::redirected_ops);
+  m.attr("metadata_bytes_per_block") =
+      sizeof(memory::Block) + 2 * sizeof(memory::Extent);
+}
+
+PYBIND11_MODULE(_C, m) {
+  m.attr("built_for_torch") = CHAMELEON_BUILT_FOR_TORCH;
+  m.attr("built_for_abi") = _GLIBCXX_USE_CXX11_ABI == 1;
+  backend::throw_if(runtime::load_options_from_environment());
+  python::install_wait_hooks();
+  kernels::register_redirects();
+  bind_options(m);
+  bind_device(m);
+  bind_memory(m);
+  bind_tensors(m);
+  bind_testing(m);
+}
+
+} // namespace
+} // namespace chameleon

@@ -1,0 +1,26 @@
+#include "python/csrc/set_data.h"
+
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace chameleon::python {
+
+void set_data(const at::Tensor& tensor, const at::Tensor& new_data) {
+  TORCH_CHECK_VALUE(
+      tensor.defined() && new_data.defined() && tensor.has_storage() &&
+          new_data.has_storage(),
+      "set_data: both tensors must have storage");
+  auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  if (meta != nullptr) {
+    const std::lock_guard lock(meta->mutex_);
+    const auto accumulator = meta->grad_accumulator_.lock();
+    if (accumulator &&
+        (accumulator->input_metadata(0).device() != new_data.device() ||
+         !new_data.options().type_equal(tensor.options()))) {
+      meta->grad_accumulator_.reset();
+    }
+  }
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(new_data.getIntrusivePtr());
+}
+
+} // namespace chameleon::python

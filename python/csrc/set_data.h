@@ -1,0 +1,16 @@
+// `tensor.data = new_data` across devices: the tensor object keeps its
+// identity (optimizers, ties, hooks and weak references point at it) and shows
+// other bytes on another device from now on.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace chameleon::python {
+
+// As VariableHooks::set_data, without its check that both tensors' devices
+// allow a shallow copy: for a tensor with plain storage on both sides the copy
+// is sound. A leaf's gradient accumulator is renewed where device or dtype
+// changed; a live graph keeps the old one.
+void set_data(const at::Tensor& tensor, const at::Tensor& new_data);
+
+} // namespace chameleon::python

@@ -1,0 +1,34 @@
+"""torch_chameleon: a PyTorch device whose tensors outgrow the GPU's memory.
+
+Importing registers the device "chameleon" and touches no hardware. Then
+`model.to("chameleon")` and train as usual: tensors have no fixed place, their
+bytes are in device memory, in host memory or on the way, and
+`torch_chameleon.config` says how much of each there is.
+
+Example::
+
+    >>> import torch, torch_chameleon
+    >>> torch_chameleon.config.hbm_budget = "256MiB"
+    >>> x = torch.randn(4, 4, device="chameleon")
+    >>> (x @ x).device
+    device(type='chameleon', index=0)
+"""
+
+from torch_chameleon import _compat as _compat  # imports torch: stays first
+
+# isort: split
+from torch_chameleon import _build_info
+from torch_chameleon import _register as _register
+from torch_chameleon._config import config
+from torch_chameleon._resident import resident
+from torch_chameleon._stats import reset_swap_stats, swap_stats
+
+__version__ = _build_info.VERSION
+
+__all__ = [
+    "__version__",
+    "config",
+    "reset_swap_stats",
+    "resident",
+    "swap_stats",
+]

@@ -1,0 +1,60 @@
+"""Errors for the ways around the dispatcher.
+
+A chameleon tensor's address is logical: nobody may read memory there. What
+would hand it to other libraries or processes raises one sentence instead, and
+names `torch_chameleon.resident`, which gives native tensors. `.numpy()`,
+`__array__` and `__cuda_array_interface__` already raise in torch.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.dlpack import DLDeviceType
+
+
+def _refusal(what: str) -> str:
+    return (
+        f"{what} needs an address, but a chameleon tensor has no fixed place: "
+        "use `with torch_chameleon.resident(tensor) as (native,)` and pass "
+        "the native tensor, or copy it with `.cpu()`."
+    )
+
+
+def _guard_dlpack(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def guarded(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if tensor.device.type == "chameleon":
+            # An export to the CPU is a copy, which is fine.
+            target = kwargs.get("dl_device")
+            if target is None or target[0] != DLDeviceType.kDLCPU:
+                # BufferError is how __dlpack__ says that it cannot export.
+                raise BufferError(_refusal("DLPack"))
+        return function(tensor, *args, **kwargs)
+
+    return guarded
+
+
+def _guard_sharing(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def guarded(storage: torch.UntypedStorage, *args: Any, **kw: Any) -> Any:
+        if storage.device.type == "chameleon":
+            raise RuntimeError(_refusal("Sharing memory between processes"))
+        return function(storage, *args, **kw)
+
+    return guarded
+
+
+def install() -> None:
+    """Puts the guards in place; once a process."""
+    torch.Tensor.__dlpack__ = _guard_dlpack(  # type: ignore[method-assign]
+        torch.Tensor.__dlpack__
+    )
+    for module in (torch, torch.utils.dlpack):
+        name = "to_dlpack"
+        setattr(module, name, _guard_dlpack(getattr(module, name)))
+    # Tensor.share_memory_, and pickling for another process, end in these.
+    for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
+        method = getattr(torch.UntypedStorage, name)
+        setattr(torch.UntypedStorage, name, _guard_sharing(method))

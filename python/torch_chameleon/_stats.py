@@ -1,0 +1,39 @@
+"""Counters of what swapping did."""
+
+from torch.types import Device
+
+from torch_chameleon import _C
+from torch_chameleon.chameleon._utils import _get_device_index
+
+
+def swap_stats(device: Device = None) -> dict[str, int]:
+    """Counters of memory, transfers and forecasts of one device.
+
+    Bytes end in `_bytes`, nanoseconds in `_ns`, the others count events.
+    `*_bytes` levels and `*_budget` are values of now; `peak_*` are maxima, and
+    all others sums, since the last `reset_swap_stats`. No use of the device:
+    before its first use all are 0.
+
+    Args:
+        device: The device, default the current one.
+
+    Returns:
+        The counters by name, in a fixed order.
+
+    Example::
+
+        >>> import torch, torch_chameleon
+        >>> x = torch.ones(1024, device="chameleon")
+        >>> torch_chameleon.swap_stats()["logical_bytes"] >= 4096
+        True
+    """
+    return _C.swap_stats(_get_device_index(device, optional=True))
+
+
+def reset_swap_stats(device: Device = None) -> None:
+    """Sets the sums of `swap_stats` to 0 and its peaks to the level of now.
+
+    Args:
+        device: The device, default the current one.
+    """
+    _C.reset_swap_stats(_get_device_index(device, optional=True))

@@ -1,0 +1,132 @@
+"""Memory figures under torch.cuda's names.
+
+They are about *logical* memory: what programs allocate, wherever the bytes
+are. `memory_allocated` counts live tensor bytes, `memory_reserved` the same
+after rounding, and `mem_get_info` tells (limit - live, limit), where the limit
+is `oversubscription x hbm_budget`. Physical figures are in
+`torch_chameleon.swap_stats` and under the `swap.` keys of `memory_stats`.
+
+Nothing here is a first use of the device: before it, all figures are 0.
+"""
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch.types import Device
+
+from torch_chameleon import _C
+from torch_chameleon.chameleon._utils import _get_device_index
+
+__all__ = [
+    "OutOfMemoryError",
+    "empty_cache",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_peak_memory_stats",
+]
+
+OutOfMemoryError = torch.OutOfMemoryError
+
+
+def memory_stats(device: Device = None) -> OrderedDict[str, Any]:
+    """Same keys as `torch.cuda.memory_stats`, and `swap.` with `swap_stats`.
+
+    Args:
+        device: The device, default the current one.
+
+    Returns:
+        Counters by name, sorted; empty before the device's first use.
+    """
+    if _C.first_use() is None:
+        return OrderedDict()
+    index = _get_device_index(device, optional=True)
+    stats = dict(torch.accelerator.memory.memory_stats(index))
+    for key, value in _C.swap_stats(index).items():
+        stats[f"swap.{key}"] = value
+    return OrderedDict(sorted(stats.items()))
+
+
+def _stat(key: str, device: Device) -> int:
+    return int(memory_stats(device).get(key, 0))
+
+
+def memory_allocated(device: Device = None) -> int:
+    """Returns the bytes of all live tensors."""
+    return _stat("allocated_bytes.all.current", device)
+
+
+def max_memory_allocated(device: Device = None) -> int:
+    """Returns the peak of `memory_allocated` since the last reset."""
+    return _stat("allocated_bytes.all.peak", device)
+
+
+def memory_reserved(device: Device = None) -> int:
+    """Returns the bytes of all live tensors, each one rounded up."""
+    return _stat("reserved_bytes.all.current", device)
+
+
+def max_memory_reserved(device: Device = None) -> int:
+    """Returns the peak of `memory_reserved` since the last reset."""
+    return _stat("reserved_bytes.all.peak", device)
+
+
+def reset_peak_memory_stats(device: Device = None) -> None:
+    """Sets all peaks to the level of now."""
+    index = _get_device_index(device, optional=True)
+    if _C.first_use() is not None:
+        torch.accelerator.memory.reset_peak_memory_stats(index)
+
+
+def reset_accumulated_memory_stats(device: Device = None) -> None:
+    """Sets all sums to 0."""
+    index = _get_device_index(device, optional=True)
+    if _C.first_use() is not None:
+        torch.accelerator.memory.reset_accumulated_memory_stats(index)
+
+
+def empty_cache() -> None:
+    """Gives unused committed memory back to the system."""
+    if _C.first_use() is not None:
+        for index in range(_C.device_count()):
+            _C.empty_cache(index)
+
+
+def mem_get_info(device: Device = None) -> tuple[int, int]:
+    """Returns how many bytes may still be allocated, and the limit."""
+    return _C.mem_get_info(_get_device_index(device, optional=True))
+
+
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
+    """Returns the figures of one device as a table to print.
+
+    Args:
+        device: The device, default the current one.
+        abbreviated: Leave out what is 0.
+    """
+    index = _get_device_index(device, optional=True)
+    stats = memory_stats(index)
+    rows = [
+        ("Allocated (logical)", "allocated_bytes.all"),
+        ("Reserved (rounded)", "reserved_bytes.all"),
+        ("Active", "active_bytes.all"),
+    ]
+    lines = [f"chameleon:{index} memory summary"]
+    for name, prefix in rows:
+        now, peak = (stats.get(f"{prefix}.{m}", 0) for m in ("current", "peak"))
+        lines.append(
+            f"{name:<20} {_C.format_bytes(now):>12} now "
+            f"{_C.format_bytes(peak):>12} peak"
+        )
+    for key, value in _C.swap_stats(index).items():
+        if value or not abbreviated:
+            is_size = "bytes" in key or key.endswith("_budget")
+            text = _C.format_bytes(value) if is_size else f"{value:,}"
+            lines.append(f"{key:<20} {text:>12}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,108 @@
+#include "backend/runtime/physical_device.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "backend/runtime/options.h"
+
+namespace chameleon::runtime {
+namespace {
+
+class PhysicalDevice : public testing::Test {
+ protected:
+  void SetUp() override { reset_options_for_testing(); }
+  void TearDown() override {
+    reset_options_for_testing();
+    set_cpu_runtime_options({});
+  }
+};
+
+TEST_F(PhysicalDevice, AutoAndCpu) {
+  for (const char* kind : {"auto", "cpu"}) {
+    ASSERT_TRUE(set_option("physical_device", kind).ok());
+    const auto runtime = make_runtime(0);
+    ASSERT_TRUE(runtime.ok());
+    EXPECT_EQ(runtime.value()->name(), "cpu");
+    EXPECT_FALSE(runtime.value()->checksCallers());
+  }
+}
+
+TEST_F(PhysicalDevice, WhatIsNotThereSaysSo) {
+  for (const char* kind : {"cuda", "simulated"}) {
+    ASSERT_TRUE(set_option("physical_device", kind).ok());
+    const auto runtime = make_runtime(0);
+    ASSERT_FALSE(runtime.ok());
+    EXPECT_EQ(runtime.error().code(), ErrorCode::kUnavailable);
+    EXPECT_EQ(runtime.error().message(),
+              "physical_device = \"" + std::string(kind) +
+                  "\" is not in this build; set it to \"auto\" or \"cpu\"");
+  }
+}
+
+TEST_F(PhysicalDevice, Indices) {
+  for (int index : {-1, physical_device_count()}) {
+    const auto runtime = make_runtime(index);
+    ASSERT_FALSE(runtime.ok());
+    EXPECT_EQ(runtime.error().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(runtime.error().message(), "there is no device chameleon:" +
+                                             std::to_string(index) +
+                                             "; there are 1");
+  }
+}
+
+TEST_F(PhysicalDevice, TestsSetAnAdversary) {
+  set_cpu_runtime_options({parse_cpu_adversary("poison=1").value(), {}});
+  EXPECT_TRUE(make_runtime(0).value()->checksCallers());
+}
+
+// A runtime that only says what memory there is.
+class Sizes final : public DeviceRuntime {
+ public:
+  Sizes(std::string_view name, std::size_t device, std::size_t host)
+      : name_(name), device_(device), host_(host) {}
+  std::string_view name() const noexcept override { return name_; }
+  MemoryInfo deviceMemory() const noexcept override {
+    return {device_, 2 * device_};
+  }
+  MemoryInfo hostMemory() const noexcept override { return {host_, 2 * host_}; }
+  std::size_t commitGranularity() const noexcept override { return 1; }
+  Result<std::byte*> reserve(std::size_t) override { return none(); }
+  Error commit(std::byte*, std::size_t) override { return none(); }
+  Error decommit(std::byte*, std::size_t) override { return none(); }
+  void unreserve(std::byte*, std::size_t) noexcept override {}
+  Result<std::byte*> allocateHost(std::size_t) override { return none(); }
+  void freeHost(std::byte*, std::size_t) noexcept override {}
+  Stream copyInStream() const noexcept override { return {}; }
+  Stream copyOutStream() const noexcept override { return {}; }
+  Error copy(Stream, std::span<const Copy>) override { return none(); }
+  Result<Event> record(Stream) override { return none(); }
+  Error wait(Stream, Event) override { return none(); }
+  bool query(Event) noexcept override { return true; }
+  Error synchronize(Event) override { return none(); }
+  void destroy(Event) noexcept override {}
+  std::int64_t now_ns() const noexcept override { return 0; }
+
+ private:
+  static Error none() { return {ErrorCode::kUnavailable, "sizes only"}; }
+  std::string_view name_;
+  std::size_t device_;
+  std::size_t host_;
+};
+
+TEST_F(PhysicalDevice, DefaultBudgets) {
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  const Sizes gpu("cuda", 100 * kGiB, 200 * kGiB);
+  EXPECT_EQ(default_hbm_budget_bytes(gpu), 100 * kGiB / 100 * 90);
+  EXPECT_EQ(default_host_budget_bytes(gpu, 90 * kGiB), 200 * kGiB / 100 * 80);
+
+  const Sizes cpu("cpu", 10 * kGiB, 10 * kGiB);
+  EXPECT_EQ(default_hbm_budget_bytes(cpu), kGiB);
+  EXPECT_EQ(default_host_budget_bytes(cpu, kGiB),
+            10 * kGiB / 100 * 80 - kGiB);
+  // Never nothing, even if the device budget is more than the machine has.
+  EXPECT_EQ(default_host_budget_bytes(cpu, 64 * kGiB), 10 * kGiB / 100 * 10);
+}
+
+}  // namespace
+}  // namespace chameleon::runtime

@@ -1,0 +1,77 @@
+"""Fixtures: a device with room, and a look at its invariants after each test.
+
+All tests of a process share one device. Tests that need an unused one run in a
+process of their own (`fresh`).
+"""
+
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import torch_chameleon
+from torch_chameleon import _C
+
+MIB = 1 << 20
+_AMPLE = 256 * MIB
+
+
+def pytest_configure(config):
+    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    torch_chameleon.config.hbm_budget = _AMPLE
+
+
+@pytest.fixture(autouse=True)
+def invariants():
+    """Walks the device's invariants after each test; nothing may leak."""
+    gc.collect()
+    used_before = _C.first_use() is not None
+    live_before = torch.chameleon.memory_allocated()
+    yield
+    assert torch_chameleon.config.hbm_budget == _AMPLE
+    if _C.first_use() is None:
+        return
+    gc.collect()
+    torch.chameleon.synchronize()
+    _C.check_invariants(0, 2)
+    if used_before:
+        assert torch.chameleon.memory_allocated() <= live_before
+
+
+@pytest.fixture
+def tight():
+    """A function that sets the budget, in bytes, until the test ends."""
+    with torch_chameleon.config.patch(hbm_budget=_AMPLE):
+        yield lambda size: setattr(torch_chameleon.config, "hbm_budget", size)
+
+
+@pytest.fixture
+def fresh():
+    """Runs code in a new interpreter and returns what it printed."""
+
+    def run(code, **environment):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+def same_bits(a, b):
+    """Whether two tensors, wherever they are, have the same bits."""
+    a, b = a.detach().cpu(), b.detach().cpu()
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(
+        a.contiguous().flatten().view(torch.uint8),
+        b.contiguous().flatten().view(torch.uint8),
+    )

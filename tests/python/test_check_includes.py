@@ -1,0 +1,102 @@
+"""ci/check_includes finds each kind of violation, and only those."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TREE = {
+    "backend/runtime/clock.h": "",
+    "profiler/record.h": '#include "backend/runtime/clock.h"\n',
+    "profiler/torch/hook.h": "#include <torch/library.h>\n",
+    "memory/block.h": '#include "profiler/record.h"\n#include <memory>\n',
+    "backend/torch/guard.h": "#include <c10/core/Device.h>\n",
+    "kernels/copy.h": '#include "backend/torch/guard.h"\n',
+    "python/csrc/module.cpp": (
+        '#include "chameleon_version.h"\n#include "kernels/copy.h"\n'
+    ),
+}
+
+
+def check(root, changes=None):
+    """Runs the checker on TREE plus changes; returns its exit and lines."""
+    files = TREE | (changes or {})
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, ROOT / "ci" / "check_includes", root],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_clean_tree_has_no_violation(tmp_path):
+    assert check(tmp_path) == (0, ["includes: no violation"])
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["torch/library.h", "c10/core/Device.h", "ATen/ATen.h", "Python.h"],
+)
+@pytest.mark.parametrize("layer", ["backend/runtime", "profiler", "memory"])
+def test_torch_header_in_the_core(tmp_path, layer, header):
+    text = f"// first line\n  #  include <{header}>\n"
+    code, lines = check(tmp_path, {f"{layer}/bad.cpp": text})
+    assert code == 1
+    assert lines == [
+        f"{layer}/bad.cpp:2: {layer} is free of torch, but includes <{header}>"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"),
+    [
+        ("backend/runtime", "profiler/record.h"),
+        ("profiler", "memory/block.h"),
+        ("memory", "backend/torch/guard.h"),
+        ("backend/torch", "kernels/copy.h"),
+    ],
+)
+def test_backward_include(tmp_path, lower, upper):
+    code, lines = check(tmp_path, {f"{lower}/bad.h": f'#include "{upper}"\n'})
+    assert code == 1
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{lower}/bad.h:1: {lower} is below ")
+
+
+def test_core_may_not_include_the_torch_room(tmp_path):
+    bad = {"memory/bad.h": '#include "profiler/torch/hook.h"\n'}
+    good = {"kernels/good.h": '#include "profiler/torch/hook.h"\n'}
+    code, lines = check(tmp_path, bad | good)
+    assert code == 1
+    assert lines == [
+        "memory/bad.h:1: memory is free of torch, "
+        'but includes "profiler/torch/hook.h"'
+    ]
+
+
+def test_form_of_project_includes(tmp_path):
+    text = '#include <memory/block.h>\n#include "block.h"\n'
+    code, lines = check(tmp_path, {"memory/bad.h": text})
+    assert code == 1
+    assert [line.split(":")[1] for line in lines] == ["1", "2"]
+    assert "in quotes" in lines[0]
+    assert "relative to the root" in lines[1]
+
+
+def test_this_project_has_no_violation():
+    done = subprocess.run(
+        [sys.executable, ROOT / "ci" / "check_includes"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
