@@ -101,7 +101,10 @@ void copy_within(const at::Tensor& from, const at::Tensor& to) {
           .findSchemaOrThrow("chameleon::copy_within_", "")
           .typed<at::Tensor&(at::Tensor&, const at::Tensor&)>();
   at::Tensor destination = to;
-  op.call(destination, from);
+  // Straight to the redirect: the fallbacks for lazy conjugation and negation
+  // would resolve them by a copy, and so for ever.
+  op.redispatch(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                destination, from);
 }
 
 // The target's own copy_; runs on twins, redirected like every other op.
@@ -152,6 +155,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", TORCH_FN(copy_from));
   m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+}
+
+// As copy_ itself: lazy conjugation and negation are resolved while copying.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY(chameleon, m) {

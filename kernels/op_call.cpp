@@ -310,9 +310,12 @@ class NativeCall {
       } else if (result.kind == ResultKind::kTensor && value.isTensor()) {
         value = adoptTensor(pinned, std::move(value).toTensor(), result);
       } else if (result.kind == ResultKind::kTensorList) {
+        std::vector<at::Tensor> natives = value.toTensorVector();
+        value = c10::IValue(); // so that each tensor is held once
         c10::List<at::Tensor> outers;
-        for (const at::Tensor& tensor : value.toTensorVector()) {
-          outers.push_back(adoptTensor(pinned, tensor, result));
+        outers.reserve(natives.size());
+        for (at::Tensor& tensor : natives) {
+          outers.push_back(adoptTensor(pinned, std::move(tensor), result));
         }
         value = std::move(outers);
       }

@@ -45,7 +45,8 @@ struct StackOptions {
 
 // --- states ----------------------------------------------------------------
 
-std::vector<Tensor> collect(const States& states, Tensor RecurrentState::*part) {
+std::vector<Tensor> collect(const States& states,
+                            Tensor RecurrentState::*part) {
   std::vector<Tensor> tensors;
   tensors.reserve(states.size());
   for (const RecurrentState& state : states) tensors.push_back(state.*part);
@@ -242,37 +243,34 @@ at::native::lstm_fn onednn_lstm() {
   return decltype(at::native::lstm_mkldnn_stub)::DEFAULT;
 }
 
-// The conditions under which the CPU's lstm takes oneDNN.
-bool takes_onednn(const Tensor& input, at::TensorList hx,
-                  at::TensorList params) {
-  if (backend::target().type != c10::DeviceType::CPU ||
-      onednn_lstm() == nullptr || !at::globalContext().userEnabledMkldnn()) {
-    return false;
-  }
-  const auto on_device = [&](const Tensor& tensor) {
-    return tensor.device() == input.device();
-  };
-  if (!std::all_of(hx.begin(), hx.end(), on_device) ||
-      !std::all_of(params.begin(), params.end(), on_device)) {
-    return false;
-  }
-  const bool projections = hx[0].sym_size(2) != hx[1].sym_size(2);
-  if (projections || input.sym_numel() == 0 ||
-      hx[0].unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
-    return false;
-  }
+bool onednn_takes(at::ScalarType dtype) {
   static const bool bf16 = onednn_supports("mkldnn::_is_mkldnn_bf16_supported");
   static const bool fp16 = onednn_supports("mkldnn::_is_mkldnn_fp16_supported");
-  switch (input.scalar_type()) {
+  switch (dtype) {
     case at::kFloat:
       return true;
     case at::kBFloat16:
       return bf16;
-    case at::kHalf:
+    case at::kHalf: // inference only
       return fp16 && !at::GradMode::is_enabled();
     default:
       return false;
   }
+}
+
+// Whether the CPU's lstm would take oneDNN, had it these operands.
+bool takes_onednn(const Tensor& input, at::TensorList hx, at::TensorList params,
+                  bool projections) {
+  const auto beside_input = [&](const Tensor& tensor) {
+    return tensor.device() == input.device();
+  };
+  return backend::target().type == c10::DeviceType::CPU &&
+         onednn_lstm() != nullptr && at::globalContext().userEnabledMkldnn() &&
+         !projections && onednn_takes(input.scalar_type()) &&
+         input.sym_numel() != 0 &&
+         !hx[0].unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
+         std::all_of(hx.begin(), hx.end(), beside_input) &&
+         std::all_of(params.begin(), params.end(), beside_input);
 }
 
 // --- ops -------------------------------------------------------------------
@@ -295,7 +293,7 @@ Outputs3 lstm(const Tensor& input, at::TensorList hx, at::TensorList params,
               bool biases, int64_t layers, double dropout, bool train,
               bool bidirectional, bool batch_first) {
   const bool projections = has_projections(hx);
-  if (takes_onednn(input, hx, params)) {
+  if (takes_onednn(input, hx, params, projections)) {
     Outputs3 outputs;
     auto& [output, h, c] = outputs;
     onednn_lstm()(output, h, c, input, hx, params, biases, layers, dropout,
@@ -317,10 +315,10 @@ Outputs3 lstm_packed(const Tensor& data, const Tensor& batch_sizes,
                      int64_t layers, double dropout, bool train,
                      bool bidirectional) {
   const bool projections = has_projections(hx);
-  return lstm_outputs(run_packed_stack(
-      lstm_step, data, batch_sizes, split_layers(hx[0], hx[1]),
-      group_weights(params, biases, projections),
-      {layers, dropout, train, bidirectional}));
+  return lstm_outputs(
+      run_packed_stack(lstm_step, data, batch_sizes, split_layers(hx[0], hx[1]),
+                       group_weights(params, biases, projections),
+                       {layers, dropout, train, bidirectional}));
 }
 
 template <RecurrentCell cell>
@@ -329,9 +327,8 @@ Outputs2 rnn(const Tensor& input, const Tensor& hx, at::TensorList params,
              bool bidirectional, bool batch_first) {
   at::native::check_attributes(input, params, hx);
   StackResult result = run_padded_stack(
-      cell, batch_first ? input.transpose(0, 1) : input,
-      split_layers(hx, {}), group_weights(params, biases),
-      {layers, dropout, train, bidirectional});
+      cell, batch_first ? input.transpose(0, 1) : input, split_layers(hx, {}),
+      group_weights(params, biases), {layers, dropout, train, bidirectional});
   Tensor h = at::stack(collect(result.last, &RecurrentState::h), 0);
   if (batch_first) result.output.transpose_(0, 1);
   return {std::move(result.output), std::move(h)};

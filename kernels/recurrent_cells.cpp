@@ -98,8 +98,8 @@ std::tuple<Tensor, Tensor> lstm_cell(const Tensor& input, at::TensorList hx,
                                      const OptionalTensor& b_hh) {
   TORCH_CHECK(hx.size() == 2, "lstm_cell expects two hidden states");
   const RecurrentState state{hx[0], hx[1]};
-  const RecurrentWeights weights{w_ih, w_hh, b_ih.value_or(Tensor()),
-                                 b_hh.value_or(Tensor()), {}};
+  const RecurrentWeights weights{
+      w_ih, w_hh, b_ih.value_or(Tensor()), b_hh.value_or(Tensor()), {}};
   check_cell(input, state, weights, 4);
   RecurrentState next = lstm_step({input}, state, weights);
   return {std::move(next.h), std::move(next.c)};
@@ -110,8 +110,8 @@ Tensor cell(const Tensor& input, const Tensor& hx, const Tensor& w_ih,
             const Tensor& w_hh, const OptionalTensor& b_ih,
             const OptionalTensor& b_hh) {
   const RecurrentState state{hx, {}};
-  const RecurrentWeights weights{w_ih, w_hh, b_ih.value_or(Tensor()),
-                                 b_hh.value_or(Tensor()), {}};
+  const RecurrentWeights weights{
+      w_ih, w_hh, b_ih.value_or(Tensor()), b_hh.value_or(Tensor()), {}};
   check_cell(input, state, weights, gates);
   return step({input}, state, weights).h;
 }

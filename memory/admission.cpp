@@ -33,16 +33,21 @@ void Admission::add(std::uint32_t calls, std::size_t bytes) noexcept {
   word_.fetch_add(pack(calls, bytes), std::memory_order_seq_cst);
 }
 
-bool Admission::addRoom(std::size_t wish, bool partly,
-                        std::size_t& room) noexcept {
+bool Admission::addRoom(std::size_t wish, bool partly, std::size_t& room,
+                        bool& others) noexcept {
   std::uint64_t word = word_.load(std::memory_order_relaxed);
   for (;;) {
     const Load now = unpack(word);
     const std::size_t budget = budgetBytes();
+    others = now.calls > 1;
+    room = 0;
     if (now.bytes > budget) return false;
     room = wish;
     if (now.bytes + wish > budget) {
-      if (!partly && now.calls > 1) return false;
+      if (!partly && others) {
+        room = 0;
+        return false;
+      }
       room = (budget - now.bytes) >> kUnitShift << kUnitShift;
     }
     if (word_.compare_exchange_weak(word, word + pack(0, room),

@@ -56,8 +56,10 @@ class Admission {
   // Without a check.
   void add(std::uint32_t calls, std::size_t bytes) noexcept;
   // Room for a call that was counted by add(1, its bytes). False: does not
-  // fit. `partly`: less than the wish is fine.
-  bool addRoom(std::size_t wish, bool partly, std::size_t& room) noexcept;
+  // fit, and `others` says whether other calls were counted in that. `partly`:
+  // less than the wish is fine.
+  bool addRoom(std::size_t wish, bool partly, std::size_t& room,
+               bool& others) noexcept;
   // The caller must call wake() (or wakeLocked()) afterwards.
   void subtract(std::uint32_t calls, std::size_t bytes) noexcept;
   void wake() noexcept; // takes the mutex, if anybody waits

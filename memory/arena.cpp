@@ -26,7 +26,7 @@ std::size_t round_down(std::size_t bytes, std::size_t power_of_two) {
   return bytes & ~(power_of_two - 1);
 }
 
-}  // namespace
+} // namespace
 
 // ---- ExtentIndex -----------------------------------------------------------
 
@@ -91,16 +91,15 @@ Result<std::unique_ptr<Arena>> Arena::create(runtime::DeviceRuntime& runtime,
                                              std::size_t range_bytes,
                                              std::size_t budget_bytes) {
   const std::size_t granularity = runtime.commitGranularity();
-  CHAMELEON_CHECK(std::has_single_bit(granularity) &&
-                      granularity >= ExtentMap::kAlignment,
-                  "the commit granularity is no power of two >= 512");
+  CHAMELEON_CHECK(
+      std::has_single_bit(granularity) && granularity >= ExtentMap::kAlignment,
+      "the commit granularity is no power of two >= 512");
   if (range_bytes > round_down(SIZE_MAX, granularity) ||
       budget_bytes > range_bytes) {
     return Error(ErrorCode::kInvalidArgument,
                  "a device memory budget of " + std::to_string(budget_bytes) +
                      " bytes does not fit an address range of " +
-                     std::to_string(range_bytes) +
-                     " bytes; lower hbm_budget");
+                     std::to_string(range_bytes) + " bytes; lower hbm_budget");
   }
   range_bytes = round_up(range_bytes, granularity);
   Result<std::byte*> base = runtime.reserve(range_bytes);
@@ -154,8 +153,7 @@ Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use) {
 }
 
 void Arena::free(Extent* extent, const Fence& fence) {
-  if (extent->use == ExtentUse::kInCall ||
-      extent->use == ExtentUse::kForeign) {
+  if (extent->use == ExtentUse::kInCall || extent->use == ExtentUse::kForeign) {
     adopt(extent, nullptr);
   }
   if (!fence.empty()) {
@@ -171,9 +169,9 @@ void Arena::free(Extent* extent, const Fence& fence) {
 }
 
 void Arena::adopt(Extent* extent, Block* block) {
-  CHAMELEON_CHECK(extent->use == ExtentUse::kInCall ||
-                      extent->use == ExtentUse::kForeign,
-                  "an adopted extent is neither in-call nor foreign");
+  CHAMELEON_CHECK(
+      extent->use == ExtentUse::kInCall || extent->use == ExtentUse::kForeign,
+      "an adopted extent is neither in-call nor foreign");
   (extent->use == ExtentUse::kInCall ? in_call_bytes_ : foreign_bytes_) -=
       extent->bytes;
   index_.erase(extent);
@@ -191,8 +189,8 @@ void Arena::makeForeign(Extent* extent) {
 
 Extent* Arena::find(const void* address) const noexcept {
   if (!contains(address)) return nullptr;
-  return index_.find(static_cast<std::size_t>(
-      static_cast<const std::byte*>(address) - base_));
+  return index_.find(
+      static_cast<std::size_t>(static_cast<const std::byte*>(address) - base_));
 }
 
 bool Arena::setBudget(std::size_t budget_bytes) {
@@ -225,10 +223,11 @@ Error Arena::commit(const Extent& extent) {
   for (std::size_t unit = extent.offset >> unit_shift_; unit <= last; ++unit) {
     const std::size_t begin = unit << unit_shift_;
     std::size_t& committed = committed_[unit];
-    if (committed >= std::min(end - begin, unit_bytes_)) [[likely]] continue;
+    if (committed >= std::min(end - begin, unit_bytes_)) [[likely]]
+      continue;
     const std::size_t target = std::min(commitLimit() - begin, unit_bytes_);
-    if (Error error = runtime_.commit(base_ + begin + committed,
-                                      target - committed)) {
+    if (Error error =
+            runtime_.commit(base_ + begin + committed, target - committed)) {
       return error;
     }
     committed_bytes_ += target - committed;
@@ -252,8 +251,8 @@ Error Arena::decommitAbove(std::size_t limit_bytes) {
       fence.clear();
       waited = true;
     }
-    if (Error error = runtime_.decommit(base_ + begin + kept,
-                                        committed - kept)) {
+    if (Error error =
+            runtime_.decommit(base_ + begin + kept, committed - kept)) {
       return error;
     }
     committed_bytes_ -= committed - kept;
@@ -277,8 +276,8 @@ Result<Position> Arena::slideDown(Extent* extent, StreamIndex stream,
   target.offset = to;
   target.bytes = bytes;
   if (Error error = commit(target)) return error;
-  for (const Fence* fence : {&uses, &std::as_const(hole->fence),
-                             &std::as_const(extent->fence)}) {
+  for (const Fence* fence :
+       {&uses, &std::as_const(hole->fence), &std::as_const(extent->fence)}) {
     if (Error error = timelines_.wait(stream, *fence)) return error;
   }
   const std::size_t gained = std::min(distance, bytes);
@@ -304,7 +303,8 @@ void Arena::discarded(std::size_t offset, std::size_t bytes) noexcept {
 }
 
 void Arena::revived(std::size_t offset, std::size_t bytes) noexcept {
-  if (checks_callers_) [[unlikely]] runtime_.revived({base_ + offset, bytes});
+  if (checks_callers_) [[unlikely]]
+    runtime_.revived({base_ + offset, bytes});
 }
 
 void Arena::check() const {
@@ -328,24 +328,23 @@ void Arena::check() const {
     const std::size_t end = extent->offset + extent->bytes;
     for (std::size_t unit = extent->offset >> unit_shift_;
          unit <= (end - 1) >> unit_shift_; ++unit) {
-      CHAMELEON_CHECK(
-          committed_[unit] >= std::min(end - (unit << unit_shift_),
-                                       unit_bytes_),
-          "A1: an extent in use is not committed");
+      CHAMELEON_CHECK(committed_[unit] >=
+                          std::min(end - (unit << unit_shift_), unit_bytes_),
+                      "A1: an extent in use is not committed");
     }
   }
   CHAMELEON_CHECK(indexed == index_.size(), "A4: a stale entry in the index");
-  CHAMELEON_CHECK(in_call_bytes == in_call_bytes_ &&
-                      foreign_bytes == foreign_bytes_,
-                  "A3: bytes by use do not add up");
+  CHAMELEON_CHECK(
+      in_call_bytes == in_call_bytes_ && foreign_bytes == foreign_bytes_,
+      "A3: bytes by use do not add up");
   std::size_t committed_bytes = 0;
   for (const std::size_t bytes : committed_) committed_bytes += bytes;
-  CHAMELEON_CHECK(committed_bytes == committed_bytes_ &&
-                      committed_bytes_ <= commitLimit(),
-                  "A1: more is committed than the budget allows");
-  CHAMELEON_CHECK(usedBytes() <= budget_bytes_ &&
-                      usedBytes() <= peak_used_bytes_,
-                  "A2: more is used than the budget allows");
+  CHAMELEON_CHECK(
+      committed_bytes == committed_bytes_ && committed_bytes_ <= commitLimit(),
+      "A1: more is committed than the budget allows");
+  CHAMELEON_CHECK(
+      usedBytes() <= budget_bytes_ && usedBytes() <= peak_used_bytes_,
+      "A2: more is used than the budget allows");
 }
 
-}  // namespace chameleon::memory
+} // namespace chameleon::memory

@@ -32,7 +32,7 @@ class ExtentIndex {
  public:
   ExtentIndex();
   void insert(Extent* extent);
-  void erase(const Extent* extent) noexcept; // REQUIRES: it is in
+  void erase(const Extent* extent) noexcept;       // REQUIRES: it is in
   Extent* find(std::size_t offset) const noexcept; // null: not in
   std::size_t size() const noexcept { return size_; }
 

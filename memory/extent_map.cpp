@@ -124,7 +124,8 @@ inline std::size_t ExtentMap::sizeClass(std::size_t bytes) noexcept {
   return kSmallClasses + (bits - kSmallBits) * kClassesPerDoubling + step;
 }
 
-inline std::size_t ExtentMap::firstOccupied(std::size_t size_class) const noexcept {
+inline std::size_t ExtentMap::firstOccupied(
+    std::size_t size_class) const noexcept {
   std::size_t word = size_class / 64;
   if (word >= occupied_.size()) return kClasses;
   std::uint64_t bits = occupied_[word] & (~std::uint64_t{0} << size_class % 64);
@@ -150,8 +151,7 @@ inline Extent* ExtentMap::findFit(std::size_t bytes, End end) const noexcept {
                                                End end) const noexcept {
   // The class of `bytes` itself may hold smaller extents only; any later one
   // holds larger extents only.
-  Extent* found =
-      find_in_tree(roots_[size_class - kSmallClasses], bytes, end);
+  Extent* found = find_in_tree(roots_[size_class - kSmallClasses], bytes, end);
   if (found != nullptr) return found;
   size_class = firstOccupied(size_class + 1);
   if (size_class == kClasses) return nullptr;
@@ -270,9 +270,11 @@ inline void ExtentMap::merge(Fence& into, const Fence& from) {
 
 // ---- extents ---------------------------------------------------------------
 
-// An extent that is free, without a fence, and in no list or index.
+// An extent in no list or index, without a block. The caller sets its offset,
+// bytes, fence and use.
 inline Extent* ExtentMap::take() {
-  if (recycled_ == nullptr) [[unlikely]] addChunk();
+  if (recycled_ == nullptr) [[unlikely]]
+    addChunk();
   Extent* extent = recycled_;
   recycled_ = extent->next;
   return extent;
@@ -291,10 +293,6 @@ inline Extent* ExtentMap::take() {
 }
 
 inline void ExtentMap::recycle(Extent* extent) noexcept {
-  extent->offset = 0;
-  extent->bytes = 0;
-  extent->use = ExtentUse::kFree;
-  extent->fence.clear();
   extent->next = recycled_;
   recycled_ = extent;
 }
@@ -437,6 +435,7 @@ bool ExtentMap::setLimit(std::size_t limit_bytes) {
     if (closed_ == nullptr) {
       closed_ = take();
       closed_->use = ExtentUse::kClosed;
+      closed_->fence.clear();
       linkAfter(closed_, tail);
     }
     merge(closed_->fence, tail->fence);
@@ -449,6 +448,7 @@ bool ExtentMap::setLimit(std::size_t limit_bytes) {
     }
     free_bytes_ -= limit_ - limit_bytes;
   } else {
+    CHAMELEON_CHECK(closed_ != nullptr, "nothing is closed above the limit");
     const std::size_t opened = limit_bytes - limit_;
     if (tail_free) {
       merge(tail->fence, closed_->fence);
@@ -458,6 +458,7 @@ bool ExtentMap::setLimit(std::size_t limit_bytes) {
       fresh->offset = limit_;
       fresh->bytes = opened;
       fresh->fence = closed_->fence;
+      fresh->use = ExtentUse::kFree;
       linkAfter(fresh, tail);
       insert(fresh);
     }
@@ -502,8 +503,9 @@ void ExtentMap::check() const {
     CHAMELEON_CHECK(extent->owner == owner_, "an extent of another map");
     CHAMELEON_CHECK((extent->use == ExtentUse::kClosed) == (extent == closed_),
                     "E6: more than one closed extent");
-    CHAMELEON_CHECK(extent->block == nullptr || extent->use == ExtentUse::kBlock,
-                    "an extent without use has a block");
+    CHAMELEON_CHECK(
+        extent->block == nullptr || extent->use == ExtentUse::kBlock,
+        "an extent without use has a block");
     offset += extent->bytes;
     ++count;
     if (extent->use != ExtentUse::kFree) continue;

@@ -114,7 +114,7 @@ class ExtentMap {
   std::size_t freeBytes() const noexcept { return free_bytes_; }
   std::size_t usedBytes() const noexcept { return limit_ - free_bytes_; }
   std::size_t largestFree() const noexcept;
-  Extent* first() const noexcept { return first_; } // then follow ->next
+  Extent* first() const noexcept { return first_; }   // then follow ->next
   Extent* closed() const noexcept { return closed_; } // null: nothing closed
   std::size_t extentCount() const noexcept { return extent_count_; }
 

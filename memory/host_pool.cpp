@@ -195,4 +195,4 @@ void HostPool::check() const {
                   "H2: used bytes do not add up");
 }
 
-}  // namespace chameleon::memory
+} // namespace chameleon::memory

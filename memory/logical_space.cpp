@@ -20,9 +20,8 @@ Result<std::unique_ptr<LogicalSpace>> LogicalSpace::create(
   for (std::size_t bytes = preferred_bytes;; bytes /= 2) {
     Result<std::byte*> base = runtime.reserve(bytes);
     if (base.ok()) {
-      CHAMELEON_CHECK(
-          reinterpret_cast<std::uintptr_t>(*base) % kAlignment == 0,
-          "a reserved range is unaligned");
+      CHAMELEON_CHECK(reinterpret_cast<std::uintptr_t>(*base) % kAlignment == 0,
+                      "a reserved range is unaligned");
       return std::unique_ptr<LogicalSpace>(
           new LogicalSpace(runtime, *base, bytes));
     }
@@ -70,9 +69,9 @@ std::byte* LogicalSpace::allocate(std::size_t bytes) {
 void LogicalSpace::free(std::byte* address, std::size_t bytes) {
   const std::size_t size_class = classOf(bytes);
   const std::size_t class_bytes = bytesOf(size_class);
-  CHAMELEON_CHECK(contains(address) && live_count_ > 0 &&
-                      live_bytes_ >= class_bytes,
-                  "a logical address is freed that is not live");
+  CHAMELEON_CHECK(
+      contains(address) && live_count_ > 0 && live_bytes_ >= class_bytes,
+      "a logical address is freed that is not live");
   freed_[size_class].push_back(static_cast<std::size_t>(address - base_));
   --live_count_;
   live_bytes_ -= class_bytes;
@@ -104,7 +103,7 @@ bool LogicalSpace::refill(std::size_t size_class) {
   while (untouched_begin_ < untouched_end_) {
     const std::size_t rest = untouched_end_ - untouched_begin_;
     std::size_t piece = classOf(rest);
-    if (bytesOf(piece) > rest) --piece;
+    if (piece > 0 && bytesOf(piece) > rest) --piece;
     freed_[piece].push_back(untouched_begin_);
     untouched_begin_ += bytesOf(piece);
   }
@@ -115,9 +114,9 @@ bool LogicalSpace::refill(std::size_t size_class) {
 }
 
 void LogicalSpace::check() const {
-  CHAMELEON_CHECK(untouched_begin_ <= untouched_end_ &&
-                      untouched_end_ <= range_bytes_,
-                  "the untouched part lies outside of the range");
+  CHAMELEON_CHECK(
+      untouched_begin_ <= untouched_end_ && untouched_end_ <= range_bytes_,
+      "the untouched part lies outside of the range");
   struct Piece {
     std::size_t offset;
     std::size_t bytes;
@@ -142,9 +141,9 @@ void LogicalSpace::check() const {
     end = piece.offset + piece.bytes;
     free_bytes += piece.bytes;
   }
-  CHAMELEON_CHECK(end <= range_bytes_ &&
-                      free_bytes + live_bytes_ == range_bytes_,
-                  "L2: parts of the range are lost");
+  CHAMELEON_CHECK(
+      end <= range_bytes_ && free_bytes + live_bytes_ == range_bytes_,
+      "L2: parts of the range are lost");
 }
 
-}  // namespace chameleon::memory
+} // namespace chameleon::memory

@@ -61,7 +61,7 @@ class LogicalSpace {
 
  private:
   static constexpr std::size_t kClasses = 4 * (64 - 9);
-  static std::size_t classOf(std::size_t bytes) noexcept;  // smallest >= bytes
+  static std::size_t classOf(std::size_t bytes) noexcept; // smallest >= bytes
   static std::size_t bytesOf(std::size_t size_class) noexcept;
 
   LogicalSpace(runtime::DeviceRuntime& runtime, std::byte* base,

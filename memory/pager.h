@@ -97,7 +97,7 @@ class Pager {
   // it is valid; a block without bytes takes its data on the host side when
   // HBM is short. Both wait on the host (blocking copies do natively) for all
   // earlier work on the block; `stream` is the one that a copy through HBM is
-  // ordered with. Bytes that were never written read as zeros.
+  // ordered with. A block that was never written reads as zeros.
   // REQUIRES: offset + bytes <= block->bytes.
   runtime::Error read(Block& block, std::size_t offset, std::byte* destination,
                       std::size_t bytes, runtime::Stream stream);

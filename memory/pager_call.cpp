@@ -1,6 +1,5 @@
 // Op calls: the way in, with the lock and without it, and the way out.
 #include <algorithm>
-#include <limits>
 
 #include "backend/runtime/check.h"
 #include "backend/runtime/options.h"
@@ -18,6 +17,13 @@ namespace {
 // Calls that this thread is inside of, on all pagers. Such a thread holds pins
 // and therefore never waits for other calls.
 thread_local int calls_of_thread = 0;
+
+// Later work on the stream runs after the position in any case. (The last
+// index may stand for several streams.)
+bool in_order(Position position, StreamIndex stream) {
+  return position.none() ||
+         (position.stream() == stream && stream + 1u < kMaxStreams);
+}
 
 } // namespace
 
@@ -40,9 +46,11 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
   call.peak_bytes_ = 0;
 
   Fence waits;
-  const bool wants_exclusive = call.failures_ >= Call::kMaxRetries;
-  if (wants_exclusive || !beginFast(call, operands, may_retry, waits)) {
-    if (Error error = beginSlow(call, operands, may_retry, waits)) {
+  // A second failure is one too many, and a third attempt runs exclusively.
+  const bool must_not_fail = !may_retry || call.failures_ > 0;
+  if (call.failures_ >= Call::kMaxRetries ||
+      !beginFast(call, operands, must_not_fail, waits)) {
+    if (Error error = beginSlow(call, operands, must_not_fail, waits)) {
       return error;
     }
   }
@@ -51,27 +59,28 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
   ++calls_of_thread;
   // Outside the lock: where compute runs inline, this blocks the thread.
   if (Error error = waitFor(call.stream_, waits)) {
-    call.failed_ = true; // nothing is to be learned from it
-    end(call);
+    leave(call); // no work was submitted: nothing to stamp
     return error;
   }
   if (checks_callers_) [[unlikely]] reviveWritten(operands);
   return {};
 }
 
-// The room to commit for what the kernel will allocate. Of an op that was
-// never seen: as much as its operands have.
+// The room to commit for what the kernel will allocate. Of an op that never
+// ended well: at least as much as its operands have.
 std::size_t PagerImpl::roomWished(const OpMemory* memory,
                                   std::size_t bytes) const {
   if (memory == nullptr) return 0;
-  if (!memory->known.load(std::memory_order_acquire)) return bytes;
-  return ExtentMap::round(memory->peak_bytes.load(std::memory_order_relaxed));
+  const std::size_t peak =
+      ExtentMap::round(memory->peak_bytes.load(std::memory_order_relaxed));
+  const bool known = memory->known.load(std::memory_order_acquire);
+  return known ? peak : std::max(peak, bytes);
 }
 
 // Pins without the lock: all operands are Resident, none needs its host copy
 // dropped, all fits beside the other calls, and nobody waits.
 bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
-                          bool may_retry, Fence& waits) {
+                          bool must_not_fail, Fence& waits) {
   if (admission_.closed() ||
       released_.load(std::memory_order_relaxed) != nullptr) {
     return false;
@@ -84,16 +93,15 @@ bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
       admission_.enter(bytes, roomWished(call.memory_, bytes));
   if (!entry.admitted) return false;
 
-  // Of a kernel that cannot be run twice the allocations must not fail. Bytes
-  // suffice; but pins split the arena, so one hole of `room` is certain only
-  // if there is enough for every gap between them.
-  const std::size_t gaps = operands.size() + 1 +
-                           foreign_extents_.load(std::memory_order_relaxed);
+  // In a kernel that cannot be run again allocations must not fail. Bytes
+  // suffice; but what cannot move splits the arena, so one hole of `room` is
+  // certain only if there is enough for each of the gaps.
+  const std::size_t splits =
+      operands.size() + foreign_extents_.load(std::memory_order_relaxed);
   const bool certain =
-      may_retry || entry.room_bytes == 0 ||
-      (entry.alone &&
-       entry.committed_bytes + (gaps - 1) * entry.room_bytes <=
-           admission_.budgetBytes());
+      !must_not_fail || entry.room_bytes == 0 ||
+      (entry.alone && entry.committed_bytes + splits * entry.room_bytes <=
+                          admission_.budgetBytes());
 
   std::size_t shared_bytes = 0; // committed already, by earlier pins
   std::size_t pinned = 0;
@@ -113,7 +121,7 @@ bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
     if (Block::pinsOf(word) > 0) shared_bytes += block.rounded_bytes;
     block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
     const Position written{block.last_write.load(std::memory_order_acquire)};
-    if (written.stream() != call.stream_) addTo(waits, written);
+    if (!in_order(written, call.stream_)) addTo(waits, written);
   }
   if (good) {
     if (shared_bytes != 0) {
@@ -143,30 +151,29 @@ bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
 }
 
 Error PagerImpl::beginSlow(Call& call, std::span<const Operand> operands,
-                           bool may_retry, Fence& waits) {
+                           bool must_not_fail, Fence& waits) {
   Shortage shortage;
   std::size_t needed_bytes = 0;
-  bool served = false;
   {
     Lock lock(*this);
     applyStress();
     const bool exclusive = call.failures_ >= Call::kMaxRetries;
-    served = serve(lock, exclusive, [&](bool alone) {
+    const bool served = serve(lock, exclusive, [&](bool alone) {
       drainReleased();
       shortage = {};
       const Attempt attempt =
-          tryBegin(call, operands, may_retry, alone, waits, shortage);
+          tryBegin(call, operands, must_not_fail, alone, waits, shortage);
       if (attempt == Attempt::kDone && exclusive) {
         call.exclusive_ = true;
         admission_.beginExclusive();
       }
       return attempt;
     });
+    if (served) return {};
     for (const Wanted& wanted : wanted_) {
       needed_bytes += wanted.block->rounded_bytes;
     }
   }
-  if (served) return {};
   return outOfMemory(call, needed_bytes, 0, shortage);
 }
 
@@ -184,10 +191,13 @@ bool PagerImpl::serve(Lock& lock, bool exclusive,
       result = attempt(alone);
       tried = true;
     }
-    if (tried && (result != Attempt::kLater || !may_wait)) break;
+    if (!may_wait || (tried && (result == Attempt::kDone ||
+                                result == Attempt::kFailed))) {
+      break;
+    }
     if (ticket == 0) {
       ticket = admission_.draw();
-    } else if (tried && alone) {
+    } else if (tried && alone && result == Attempt::kLater) {
       break;
     } else {
       admission_.wait(lock.base(), wait_hooks);
@@ -200,20 +210,23 @@ bool PagerImpl::serve(Lock& lock, bool exclusive,
 // One try to pin everything, under the lock from start to end.
 PagerImpl::Attempt PagerImpl::tryBegin(Call& call,
                                        std::span<const Operand> operands,
-                                       bool may_retry, bool alone,
+                                       bool must_not_fail, bool alone,
                                        Fence& waits, Shortage& shortage) {
   std::size_t total_bytes = 0;
   if (!gather(operands, total_bytes)) return Attempt::kLater;
   admission_.add(1, total_bytes);
   pinResident();
-  if (takeRoom(call, may_retry, alone, total_bytes) &&
+  bool passing = false; // a call that enters and leaves again at the gate
+  if (takeRoom(call, must_not_fail, alone, total_bytes, passing) &&
       placeMissing(call, shortage) &&
-      makeRoomForKernel(call, alone, shortage) && fetchMissing(shortage)) {
+      makeRoomForKernel(call, must_not_fail, alone, shortage) &&
+      fetchMissing(shortage)) {
     commit(call, waits);
     return Attempt::kDone;
   }
   undo(call);
-  return shortage.failure ? Attempt::kFailed : Attempt::kLater;
+  if (shortage.failure) return Attempt::kFailed;
+  return passing ? Attempt::kAgain : Attempt::kLater;
 }
 
 // Lists the distinct operands and claims them. False: a host thread is at the
@@ -254,15 +267,15 @@ void PagerImpl::pinResident() {
   admission_.subtract(0, shared_bytes);
 }
 
-bool PagerImpl::takeRoom(Call& call, bool may_retry, bool alone,
-                         std::size_t bytes) {
+bool PagerImpl::takeRoom(Call& call, bool must_not_fail, bool alone,
+                         std::size_t bytes, bool& passing) {
   const bool guess = call.memory_ != nullptr &&
                      !call.memory_->known.load(std::memory_order_acquire);
-  // A guess may be cut if the kernel can be run again. And alone there is
+  // A guess may be cut where a failure does no harm. And alone there is
   // nobody to wait for: what was learned may belong to other shapes.
-  const bool partly = alone || (guess && may_retry);
+  const bool partly = alone || (guess && !must_not_fail);
   return admission_.addRoom(roomWished(call.memory_, bytes), partly,
-                            call.room_bytes_);
+                            call.room_bytes_, passing);
 }
 
 bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
@@ -289,18 +302,25 @@ bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
   return true;
 }
 
-// Before a kernel that must not fail: a hole for all that it will allocate,
-// while its operands can still be moved out of the way.
-bool PagerImpl::makeRoomForKernel(Call& call, bool alone, Shortage& shortage) {
-  if (call.room_bytes_ == 0 || !call.needs_hole_) return true;
-  if (largestRun(/*moving=*/false) >= call.room_bytes_) return true;
-  Extent* const hole = place(call.room_bytes_, End::kTop, ExtentUse::kInCall,
-                             call.stream_, shortage);
-  if (hole != nullptr) {
-    arena_->free(hole, {});
+// One hole for all that the kernel will allocate, while its operands can still
+// be moved out of the way. Where a failure does harm and other calls run, the
+// hole is held, since their pins could come to lie in it.
+bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
+                                  Shortage& shortage) {
+  const bool must_wait = must_not_fail && !alone;
+  const bool guess = call.memory_ != nullptr &&
+                     !call.memory_->known.load(std::memory_order_acquire);
+  if (call.room_bytes_ == 0 || (guess && !must_not_fail) ||
+      (!must_wait && largestRun(/*moving=*/false) >= call.room_bytes_)) {
     return true;
   }
-  if (shortage.failure || !alone) return false;
+  holdHole(call, place(call.room_bytes_, End::kTop, ExtentUse::kInCall,
+                       call.stream_, shortage));
+  if (call.hole_ != nullptr) {
+    if (!must_wait) freeHole(call);
+    return true;
+  }
+  if (shortage.failure || must_wait) return false;
   shortage = {};
   return true; // maybe it needs less this time
 }
@@ -327,7 +347,7 @@ void PagerImpl::commit(Call& call, Fence& waits) {
       dropHostCopy(block);
     }
     const Position written{block.last_write.load(std::memory_order_acquire)};
-    if (written.stream() != call.stream_) addTo(waits, written);
+    if (!in_order(written, call.stream_)) addTo(waits, written);
     block.claims = 0;
   }
 }
@@ -335,6 +355,7 @@ void PagerImpl::commit(Call& call, Fence& waits) {
 void PagerImpl::undo(Call& call) noexcept {
   std::size_t freed = call.room_bytes_;
   call.room_bytes_ = 0;
+  freeHole(call);
   for (Wanted& wanted : wanted_) {
     Block& block = *wanted.block;
     if (wanted.missing) {
@@ -369,32 +390,50 @@ void PagerImpl::end(Call& call) noexcept {
   CHAMELEON_CHECK(call.active_, "end() of a call that did not begin");
   if (checks_callers_) [[unlikely]] report(call);
   const Position position = timelines_.advance(call.stream_);
-  std::size_t freed = 0;
   for (std::size_t i = 0; i < call.pins_.size(); ++i) {
-    const Operand& operand = call.pins_[i];
-    Block& block = *operand.block;
+    Block& block = *call.pins_[i].block;
     stamp(block, position);
-    if (operand.access == Access::kWrite) {
+    if (call.pins_[i].access == Access::kWrite) {
       block.last_write.store(position.word, std::memory_order_release);
       block.version.fetch_add(1, std::memory_order_relaxed);
     }
+  }
+  learn(call);
+  if (call.listed_) makeForeign(call, position);
+  leave(call);
+}
+
+void PagerImpl::leave(Call& call) noexcept {
+  std::size_t freed = 0;
+  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
+    Block& block = *call.pins_[i].block;
     const std::size_t size = block.rounded_bytes; // gone after the unpin
     const std::uint64_t old =
         block.word.fetch_sub(1, std::memory_order_acq_rel);
     if (Block::pinsOf(old) == 1) freed += size;
   }
   call.pins_.clear();
-  learn(call);
-  if (call.listed_) unlist(call, position);
-  freed += call.room_bytes_;
-  if (call.exclusive_) {
+  if (call.exclusive_ || call.hole_ != nullptr) {
     const Lock lock(*this);
-    admission_.endExclusive();
+    freeHole(call);
+    if (call.exclusive_) admission_.endExclusive();
   }
-  admission_.subtract(call.held_ ? 0 : 1, freed);
+  admission_.subtract(call.held_ ? 0 : 1, freed + call.room_bytes_);
   admission_.wake();
   if (!call.held_) --calls_of_thread;
   call.active_ = false;
+}
+
+void PagerImpl::holdHole(Call& call, Extent* hole) noexcept {
+  call.hole_ = hole;
+  if (hole != nullptr) hole_bytes_ += hole->bytes;
+}
+
+void PagerImpl::freeHole(Call& call) noexcept {
+  if (call.hole_ == nullptr) return;
+  hole_bytes_ -= call.hole_->bytes;
+  arena_->free(call.hole_, {});
+  call.hole_ = nullptr;
 }
 
 void PagerImpl::learn(Call& call) noexcept {
@@ -416,10 +455,11 @@ void PagerImpl::hold(Call& call) noexcept {
                   "hold() of a call that does not run or has allocated");
   call.held_ = true;
   --calls_of_thread;
-  if (call.exclusive_) {
+  if (call.exclusive_ || call.hole_ != nullptr) {
     const Lock lock(*this);
+    freeHole(call);
+    if (call.exclusive_) admission_.endExclusive();
     call.exclusive_ = false;
-    admission_.endExclusive();
   }
   admission_.subtract(1, call.room_bytes_);
   call.room_bytes_ = 0;
@@ -469,6 +509,7 @@ Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
                      "); budget " + format_bytes(limits_.hbm_budget_bytes) +
                      ", resident " + format_bytes(arena_->usedBytes()) +
                      ", pinned " + format_bytes(pinnedBytes()) +
+                     ", in one piece " + format_bytes(largestRun(false)) +
                      ", host use " + format_bytes(host_pool_->usedBytes()) +
                      " of " + format_bytes(host_pool_->budgetBytes()) + ". ";
   if (shortage.failure) {

@@ -69,11 +69,12 @@ class Call {
   // After a failed allocate() and end(): another begin() may succeed. It gets
   // more room, the second time without other calls beside it.
   bool worthRetrying() const noexcept {
-    return failures_ > 0 && failures_ <= kMaxRetries;
+    return failed_ && failures_ <= kMaxRetries;
   }
 
  private:
   friend class PagerImpl;
+  friend class InvariantWalker;
   static constexpr std::size_t kInline = 8;
   static constexpr std::uint32_t kMaxRetries = 2;
 
@@ -88,7 +89,7 @@ class Call {
   std::string_view op_;
   OpMemory* memory_ = nullptr;
   InlineList<Operand, kInline> pins_; // one pin each, adopted blocks included
-  std::size_t operand_bytes_ = 0;     // for messages
+  Extent* hole_ = nullptr; // held for in-call allocations that must not fail
 
   // Guarded by the pager's lock once the call has allocated something.
   std::size_t room_bytes_ = 0;    // committed for in-call allocations

@@ -89,7 +89,7 @@ class PagerImpl {
   Limits limits() const;
   runtime::Error evictBlock(Block& block);
   runtime::Error evictAll();
-  runtime::Error synchronize() { return timelines_.synchronizeAll(); }
+  runtime::Error synchronize();
   void trim();
   void setStress(Pager::Stress stress, std::uint64_t seed);
   Stats stats() const;
@@ -154,13 +154,18 @@ class PagerImpl {
     bool missing;
     Extent* extent; // for a missing one, until it is the block's
   };
-  enum class Attempt { kDone, kLater, kFailed };
+  enum class Attempt {
+    kDone,
+    kLater, // when other calls have ended
+    kAgain, // what was in the way is about to go
+    kFailed,
+  };
 
   std::size_t roomWished(const OpMemory* memory, std::size_t bytes) const;
-  bool beginFast(Call& call, std::span<const Operand> operands, bool may_retry,
-                 Fence& waits);
+  bool beginFast(Call& call, std::span<const Operand> operands,
+                 bool must_not_fail, Fence& waits);
   runtime::Error beginSlow(Call& call, std::span<const Operand> operands,
-                           bool may_retry, Fence& waits);
+                           bool must_not_fail, Fence& waits);
   // Serves `attempt` in turn; `alone`: no other call was in flight when it
   // started. Takes the lock's place as in Admission::wait. On failure for
   // good the attempt's last result was kLater (nobody left to wait for) or
@@ -168,21 +173,25 @@ class PagerImpl {
   bool serve(Lock& lock, bool exclusive,
              const std::function<Attempt(bool alone)>& attempt);
   Attempt tryBegin(Call& call, std::span<const Operand> operands,
-                   bool may_retry, bool alone, Fence& waits,
+                   bool must_not_fail, bool alone, Fence& waits,
                    Shortage& shortage);
   bool gather(std::span<const Operand> operands, std::size_t& total_bytes);
   void pinResident();
-  bool takeRoom(Call& call, bool may_retry, bool alone, std::size_t bytes);
+  bool takeRoom(Call& call, bool must_not_fail, bool alone,
+                std::size_t bytes, bool& passing);
   bool placeMissing(Call& call, Shortage& shortage);
-  bool makeRoomForKernel(Call& call, bool alone, Shortage& shortage);
+  bool makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
+                         Shortage& shortage);
   void commit(Call& call, Fence& waits);
   void undo(Call& call) noexcept;
+  void holdHole(Call& call, Extent* hole) noexcept;
+  void freeHole(Call& call) noexcept;
   runtime::Error waitFor(StreamIndex stream, const Fence& fence);
-  void unpinAll(Call& call, std::size_t& freed_bytes) noexcept;
+  // These four take the lock where they need it.
+  void leave(Call& call) noexcept; // unpins and makes way for others
   void learn(Call& call) noexcept;
   void report(Call& call) noexcept; // to a runtime that checks its callers
   void reviveWritten(std::span<const Operand> operands) noexcept;
-  // No lock: takes it.
   runtime::Error outOfMemory(const Call& call, std::size_t needed_bytes,
                              std::size_t inside_bytes, Shortage& shortage);
 
@@ -215,11 +224,29 @@ class PagerImpl {
   // that cannot be evicted but moved do not end a row.
   std::size_t largestRun(bool moving) const noexcept;
 
+  // ---- pager_host_access.cpp; these take the lock where they need it -----
+  runtime::Error readDevice(Block& block, std::size_t offset,
+                            std::byte* destination, std::size_t bytes,
+                            runtime::Stream stream);
+  runtime::Error writeDevice(Block& block, std::size_t offset,
+                             const std::byte* source, std::size_t bytes,
+                             runtime::Stream stream);
+  void beginHostAccess(Block& block) noexcept; // REQUIRES the lock
+  void endHostAccess(Block& block) noexcept;
+
   // ---- pager_control.cpp -------------------------------------------------
+  Attempt tryHbmBudget(std::size_t bytes, runtime::Error& error);
+  runtime::Error unknownPolicy(std::string_view policy) const;
+  runtime::Error evictionError(Shortage& shortage) const;
   std::size_t pinnedBytes() const noexcept;
   std::string name() const; // "chameleon:0"
+
+  // ---- pager_in_call.cpp -------------------------------------------------
+  void list(Call& call, Extent* extent);
+  void forget(Call& call, Extent* extent) noexcept;
   void unlist(Call& call) noexcept;
-  Call* ownerOf(Call* hint, Extent* extent) noexcept;
+  void makeForeign(Call& call, Position position) noexcept; // takes the lock
+  Call& ownerOf(Call* hint, const Extent* extent) noexcept;
 
   Pager& owner_;
   runtime::DeviceRuntime& runtime_;
@@ -251,6 +278,7 @@ class PagerImpl {
   Block* oldest_copy_ = nullptr;
   Block* newest_copy_ = nullptr;
   Call* calls_ = nullptr; // with in-call extents
+  std::size_t hole_bytes_ = 0; // of all calls' held holes
   Pager::Stress stress_ = Pager::Stress::kNever;
   std::mt19937_64 stress_random_;
   // Scratch of the call that begins and of evictions, to spare the heap.

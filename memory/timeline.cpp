@@ -18,13 +18,13 @@ constexpr StreamIndex kLastIndex = kMaxStreams - 1;
 
 void raise(std::atomic<std::uint64_t>& mark, std::uint64_t count) {
   std::uint64_t old = mark.load(std::memory_order_relaxed);
-  while (old < count && !mark.compare_exchange_weak(
-                            old, count, std::memory_order_release,
-                            std::memory_order_relaxed)) {
+  while (old < count &&
+         !mark.compare_exchange_weak(old, count, std::memory_order_release,
+                                     std::memory_order_relaxed)) {
   }
 }
 
-}  // namespace
+} // namespace
 
 Timelines::Timelines(runtime::DeviceRuntime& runtime) : runtime_(runtime) {
   lines_[kCopyIn].stream = runtime.copyInStream();
@@ -139,9 +139,9 @@ Error Timelines::synchronize(Position position) {
 Error Timelines::synchronizeAll() {
   const std::size_t known = line_count_.load(std::memory_order_acquire);
   for (std::size_t index = 0; index < known; ++index) {
-    const Position last = Position::make(
-        static_cast<StreamIndex>(index),
-        lines_[index].submitted.load(std::memory_order_acquire));
+    const Position last =
+        Position::make(static_cast<StreamIndex>(index),
+                       lines_[index].submitted.load(std::memory_order_acquire));
     if (Error error = synchronize(last)) return error;
   }
   return {};
@@ -172,8 +172,7 @@ Error Timelines::add(Fence& fence, const Fence& other) {
   return {};
 }
 
-Result<Timelines::Recorded*> Timelines::cover(Line& line,
-                                              std::uint64_t count) {
+Result<Timelines::Recorded*> Timelines::cover(Line& line, std::uint64_t count) {
   const std::lock_guard lock(line.mutex);
   retire(line);
   Recorded* none = nullptr;
@@ -254,4 +253,4 @@ bool Timelines::shared(StreamIndex index) const noexcept {
          last_line_shared_.load(std::memory_order_acquire);
 }
 
-}  // namespace chameleon::memory
+} // namespace chameleon::memory

@@ -21,7 +21,7 @@ std::uint64_t checksum(Interval bytes) {
   const auto* from = reinterpret_cast<const std::byte*>(bytes.begin);
   std::size_t left = bytes.end - bytes.begin;
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
-  std::uint64_t lanes[4] = {1, 2, 3, 4};  // independent: they overlap in time
+  std::uint64_t lanes[4] = {1, 2, 3, 4}; // independent: they overlap in time
   std::uint64_t words[4] = {};
   for (; left >= sizeof words; left -= sizeof words, from += sizeof words) {
     std::memcpy(words, from, sizeof words);
@@ -56,10 +56,9 @@ std::string text_of(Interval bytes) {
   return text;
 }
 
-}  // namespace
+} // namespace
 
-CallChecker::CallChecker(const CpuAdversary& adversary,
-                         MisuseHandler on_misuse)
+CallChecker::CallChecker(const CpuAdversary& adversary, MisuseHandler on_misuse)
     : adversary_(adversary),
       on_misuse_(std::move(on_misuse)),
       random_(adversary.seed),
@@ -139,8 +138,7 @@ void CallChecker::awaitCompute(LinePosition position) {
   retire(position.line, position.count);
 }
 
-void CallChecker::copySubmitted(LinePosition at,
-                                std::span<const Copy> copies) {
+void CallChecker::copySubmitted(LinePosition at, std::span<const Copy> copies) {
   std::vector<Access> accesses;
   accesses.reserve(2 * copies.size());
   const std::lock_guard lock(mutex_);
@@ -249,18 +247,18 @@ void CallChecker::checkOrder(LinePosition at,
       const LinePosition before{static_cast<LineIndex>(index), entry.count};
       if (order_.follows(at.line, before)) continue;
       for (const Access& ours : accesses) {
-        const auto clash = std::find_if(
-            entry.accesses.begin(), entry.accesses.end(),
-            [&](const Access& theirs) {
-              return (ours.writes || theirs.writes) &&
-                     ours.bytes.overlaps(theirs.bytes);
-            });
+        const auto clash =
+            std::find_if(entry.accesses.begin(), entry.accesses.end(),
+                         [&](const Access& theirs) {
+                           return (ours.writes || theirs.writes) &&
+                                  ours.bytes.overlaps(theirs.bytes);
+                         });
         if (clash == entry.accesses.end()) continue;
         misuse(name(at) + (ours.writes ? " writes " : " reads ") +
                text_of(ours.bytes) + " while " + name(before) + " may still " +
                (clash->writes ? "write " : "read ") + text_of(clash->bytes) +
                ": no wait orders them");
-        break;  // one report a pair of entries
+        break; // one report a pair of entries
       }
     }
   }
@@ -269,8 +267,7 @@ void CallChecker::checkOrder(LinePosition at,
 void CallChecker::checkAlive(LinePosition at, const Access& access) {
   if (!discarded_.overlaps(access.bytes)) return;
   misuse(name(at) + (access.writes ? " writes " : " reads ") +
-         text_of(access.bytes) +
-         ", which was discarded and not revived since");
+         text_of(access.bytes) + ", which was discarded and not revived since");
 }
 
 void CallChecker::dropChecksums(Interval bytes, bool verify_first) {
@@ -344,4 +341,4 @@ void CallChecker::misuse(const std::string& sentence) {
   std::abort();
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

@@ -72,16 +72,16 @@ class CallChecker {
   struct Access {
     Interval bytes;
     bool writes;
-    bool checked;  // `checksum` holds until the entry is done
+    bool checked; // `checksum` holds until the entry is done
     std::uint64_t checksum;
   };
   struct Entry {
     std::uint64_t count;
-    std::uint64_t due;  // compute: done when so many were submitted
+    std::uint64_t due; // compute: done when so many were submitted
     std::vector<Access> accesses;
   };
   struct Line {
-    Stream stream;  // compute lines
+    Stream stream; // compute lines
     std::uint64_t submitted = 0;
     std::uint64_t completed = 0;
     std::deque<Entry> pending;
@@ -105,12 +105,12 @@ class CallChecker {
   std::mutex mutex_;
   // Everything below is guarded by mutex_.
   std::mt19937_64 random_;
-  std::vector<Line> lines_;  // by LineIndex
+  std::vector<Line> lines_; // by LineIndex
   WorkOrder order_;
   RangeSet discarded_;
-  std::vector<Interval> to_poison_;  // still used by pending work
+  std::vector<Interval> to_poison_; // still used by pending work
   Poison poison_;
-  std::unordered_map<std::uint64_t, std::size_t> live_events_;  // by id
+  std::unordered_map<std::uint64_t, std::size_t> live_events_; // by id
 };
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

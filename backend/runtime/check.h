@@ -6,13 +6,13 @@
 #include <cstdlib>
 
 // Always on, for what would otherwise give a wrong number.
-#define CHAMELEON_CHECK(condition, text)                                      \
-  do {                                                                        \
-    if (!(condition)) [[unlikely]] {                                          \
-      std::fprintf(stderr, "chameleon: %s:%d: broken invariant: %s (%s)\n",   \
-                   __FILE__, __LINE__, text, #condition);                     \
-      std::abort();                                                           \
-    }                                                                         \
+#define CHAMELEON_CHECK(condition, text)                                    \
+  do {                                                                      \
+    if (!(condition)) [[unlikely]] {                                        \
+      std::fprintf(stderr, "chameleon: %s:%d: broken invariant: %s (%s)\n", \
+                   __FILE__, __LINE__, text, #condition);                   \
+      std::abort();                                                         \
+    }                                                                       \
   } while (false)
 
 // On in debug builds only.

@@ -1,10 +1,9 @@
 #include "backend/runtime/copy_engines.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <chrono>
 #include <cstring>
+#include <pthread.h>
+#include <signal.h>
 #include <system_error>
 #include <utility>
 
@@ -27,13 +26,14 @@ std::int64_t clock_ns() {
       .count();
 }
 
-}  // namespace
+} // namespace
 
 CopyEngines::CopyEngines(CopyTiming timing, std::uint64_t seed,
                          CallChecker* checker)
     : timing_(timing), checker_(checker), random_(seed) {
   engines_[0].line = kCopyInLine;
   engines_[1].line = kCopyOutLine;
+  turn_ = random_() % 2;
   backlog_limit_ = timing == CopyTiming::kReordered
                        ? 1 + random_() % kReorderedBacklog
                        : kOnAwaitBacklog;
@@ -225,4 +225,4 @@ void CopyEngines::wakeBoth() {
   for (Engine& e : engines_) e.wake.notify_one();
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

@@ -55,7 +55,7 @@ class CopyEngines {
     std::uint64_t count = 0;
     LinePosition after;
     std::vector<Copy> copies;
-    std::int64_t not_before_ns = 0;  // kLate
+    std::int64_t not_before_ns = 0; // kLate
   };
   struct Engine {
     LineIndex line = kNoLine;
@@ -63,7 +63,7 @@ class CopyEngines {
     std::atomic<std::uint64_t> completed{0};
     // Guarded by mutex_.
     std::deque<Entry> queue;
-    std::uint64_t demanded = 0;  // may run up to here (held-back timings)
+    std::uint64_t demanded = 0; // may run up to here (held-back timings)
     std::condition_variable wake;
     std::thread thread;
   };
@@ -78,8 +78,7 @@ class CopyEngines {
     return &e == &engines_[0] ? engines_[1] : engines_[0];
   }
   bool heldBack() const noexcept {
-    return timing_ == CopyTiming::kReordered ||
-           timing_ == CopyTiming::kOnAwait;
+    return timing_ == CopyTiming::kReordered || timing_ == CopyTiming::kOnAwait;
   }
 
   void run(Engine& e);
@@ -96,10 +95,10 @@ class CopyEngines {
   const CopyTiming timing_;
   CallChecker* const checker_;
   std::mutex mutex_;
-  std::condition_variable finished_;  // an entry is done
+  std::condition_variable finished_; // an entry is done
   std::array<Engine, 2> engines_;
-  std::mt19937_64 random_;    // guarded by mutex_
-  bool stopping_ = false;     // guarded by mutex_
+  std::mt19937_64 random_; // guarded by mutex_
+  bool stopping_ = false;  // guarded by mutex_
   // kReordered, guarded by mutex_: one engine runs at a time, and where both
   // could, this one is next.
   bool running_ = false;
@@ -107,4 +106,4 @@ class CopyEngines {
   std::size_t backlog_limit_ = 0;
 };
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

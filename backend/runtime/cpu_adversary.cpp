@@ -57,7 +57,7 @@ bool apply(CpuAdversary& adversary, std::string_view part) {
   return false;
 }
 
-}  // namespace
+} // namespace
 
 Result<CpuAdversary> parse_cpu_adversary(std::string_view text) {
   CpuAdversary adversary;
@@ -76,4 +76,4 @@ Result<CpuAdversary> parse_cpu_adversary(std::string_view text) {
   return adversary;
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

@@ -16,10 +16,10 @@ namespace chameleon::runtime {
 // When the copy engines run what was submitted. Order within one stream and
 // event order between streams always hold.
 enum class CopyTiming : std::uint8_t {
-  kPrompt,     // at once
-  kLate,       // up to half a millisecond later
-  kReordered,  // held back, then the two engines in random order
-  kOnAwait,    // only what somebody waits for (or a long queue pushes out)
+  kPrompt,    // at once
+  kLate,      // up to half a millisecond later
+  kReordered, // held back, then the two engines in random order
+  kOnAwait,   // only what somebody waits for (or a long queue pushes out)
 };
 
 struct CpuAdversary {
@@ -45,4 +45,4 @@ using MisuseHandler = std::function<void(std::string_view)>;
 // copies: prompt | late | reordered | on_await.
 Result<CpuAdversary> parse_cpu_adversary(std::string_view text);
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

@@ -1,12 +1,11 @@
 #include "backend/runtime/cpu_runtime.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <string>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -72,9 +71,7 @@ class CpuRuntime final : public DeviceRuntime {
   std::string_view name() const noexcept override { return "cpu"; }
 
   // ---- device memory -----------------------------------------------------
-  MemoryInfo deviceMemory() const noexcept override {
-    return machine_memory();
-  }
+  MemoryInfo deviceMemory() const noexcept override { return machine_memory(); }
   std::size_t commitGranularity() const noexcept override {
     return kCpuCommitBytes;
   }
@@ -108,8 +105,7 @@ class CpuRuntime final : public DeviceRuntime {
 
   Error decommit(std::byte* address, std::size_t bytes) override {
     if (Error error = usable(FaultPoint::kCommit)) return error;
-    CHAMELEON_CHECK(is_commit_range(address, bytes),
-                    "a decommit is unaligned");
+    CHAMELEON_CHECK(is_commit_range(address, bytes), "a decommit is unaligned");
     if (checker_) checker_->released({address, bytes}, "decommit");
     // Dropped while accessible still: of no access there is nothing to drop.
     if (madvise(address, bytes, MADV_DONTNEED) != 0 ||
@@ -175,7 +171,7 @@ class CpuRuntime final : public DeviceRuntime {
     const LineIndex line = copy_line(stream);
     if (line == position.line) return {};
     if (line != kNoLine) return engines_.submitWait(line, position);
-    await(position);  // compute runs on this thread
+    await(position); // compute runs on this thread
     return {};
   }
 
@@ -258,14 +254,14 @@ class CpuRuntime final : public DeviceRuntime {
 
   const std::uint32_t generation_ = fork_generation();
   const std::unique_ptr<CallChecker> checker_;
-  CopyEngines engines_;  // destroyed first: it drains into the checker
+  CopyEngines engines_; // destroyed first: it drains into the checker
 };
 
-}  // namespace
+} // namespace
 
 std::unique_ptr<DeviceRuntime> make_cpu_runtime(
     const CpuRuntimeOptions& options) {
   return std::make_unique<CpuRuntime>(options);
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

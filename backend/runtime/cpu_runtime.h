@@ -14,8 +14,8 @@
 namespace chameleon::runtime {
 
 struct CpuRuntimeOptions {
-  CpuAdversary adversary;    // inactive: prompt copies, nothing is checked
-  MisuseHandler on_misuse;   // empty: print and abort
+  CpuAdversary adversary;  // inactive: prompt copies, nothing is checked
+  MisuseHandler on_misuse; // empty: print and abort
 };
 
 inline constexpr std::size_t kCpuCommitBytes = std::size_t{2} << 20;
@@ -26,4 +26,4 @@ inline constexpr std::size_t kCpuCommitBytes = std::size_t{2} << 20;
 std::unique_ptr<DeviceRuntime> make_cpu_runtime(
     const CpuRuntimeOptions& options = {});
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

@@ -91,7 +91,8 @@ class DeviceRuntime {
   // Marks everything submitted to `stream` so far. May return the complete
   // event when all of it has run. The caller destroys it.
   virtual Result<Event> record(Stream stream) = 0;
-  // Later work on `stream` starts after `event`.
+  // Later work on `stream` starts after `event`, which may be destroyed as
+  // soon as this returns.
   virtual Error wait(Stream stream, Event event) = 0;
   virtual bool query(Event event) noexcept = 0; // true: complete
   virtual Error synchronize(Event event) = 0;   // host wait

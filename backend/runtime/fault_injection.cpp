@@ -6,7 +6,6 @@ namespace chameleon::runtime {
 
 namespace {
 
-
 constexpr std::array<std::string_view, FaultInjection::kPoints> kNames = {
     "reserve", "commit", "allocate_host", "copy", "event"};
 
@@ -18,7 +17,7 @@ constexpr std::array<ErrorCode, FaultInjection::kPoints> kCodes = {
 // Trivially destructible: usable until the very end of the process.
 constinit FaultInjection g_instance;
 
-}  // namespace
+} // namespace
 
 FaultInjection& FaultInjection::instance() noexcept { return g_instance; }
 
@@ -66,4 +65,4 @@ std::span<const std::string_view> fault_point_names() noexcept {
   return kNames;
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

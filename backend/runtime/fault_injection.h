@@ -19,11 +19,11 @@
 namespace chameleon::runtime {
 
 enum class FaultPoint : std::uint8_t {
-  kReserve,       // "reserve"
-  kCommit,        // "commit": commit and decommit
-  kAllocateHost,  // "allocate_host"
-  kCopy,          // "copy": a submission to any stream
-  kEvent,         // "event": record, wait, synchronize
+  kReserve,      // "reserve"
+  kCommit,       // "commit": commit and decommit
+  kAllocateHost, // "allocate_host"
+  kCopy,         // "copy": a submission to any stream
+  kEvent,        // "event": record, wait, synchronize
 };
 
 class FaultInjection {
@@ -43,7 +43,8 @@ class FaultInjection {
 
   // The point itself.
   Error pass(FaultPoint point) noexcept {
-    if (!armed_.load(std::memory_order_relaxed)) [[likely]] return {};
+    if (!armed_.load(std::memory_order_relaxed)) [[likely]]
+      return {};
     return passArmed(point);
   }
 
@@ -64,4 +65,4 @@ class FaultInjection {
 std::optional<FaultPoint> find_fault_point(std::string_view name) noexcept;
 std::span<const std::string_view> fault_point_names() noexcept;
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

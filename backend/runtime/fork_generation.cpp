@@ -1,8 +1,7 @@
 #include "backend/runtime/fork_generation.h"
 
-#include <pthread.h>
-
 #include <atomic>
+#include <pthread.h>
 
 namespace chameleon::runtime {
 
@@ -12,7 +11,7 @@ constinit std::atomic<std::uint32_t> g_generation{0};
 
 void in_child() { g_generation.fetch_add(1, std::memory_order_relaxed); }
 
-}  // namespace
+} // namespace
 
 std::uint32_t fork_generation() noexcept {
   // Nobody holds a generation before the first call, so nothing is missed.
@@ -21,4 +20,4 @@ std::uint32_t fork_generation() noexcept {
   return g_generation.load(std::memory_order_relaxed);
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

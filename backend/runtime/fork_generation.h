@@ -9,4 +9,4 @@ namespace chameleon::runtime {
 // Rises by one in every forked child. Lock-free; safe in the child.
 std::uint32_t fork_generation() noexcept;
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

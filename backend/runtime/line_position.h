@@ -12,14 +12,14 @@
 namespace chameleon::runtime {
 
 using LineIndex = std::uint16_t;
-inline constexpr LineIndex kNoLine = 0;  // the complete event's
+inline constexpr LineIndex kNoLine = 0; // the complete event's
 inline constexpr LineIndex kCopyInLine = 1;
 inline constexpr LineIndex kCopyOutLine = 2;
 inline constexpr LineIndex kFirstComputeLine = 3;
 
 struct LinePosition {
   LineIndex line = kNoLine;
-  std::uint64_t count = 0;  // below 2^48
+  std::uint64_t count = 0; // below 2^48
 
   static constexpr LinePosition of(Event event) {
     return {static_cast<LineIndex>(event.id >> 48),
@@ -34,4 +34,4 @@ struct LinePosition {
   }
 };
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

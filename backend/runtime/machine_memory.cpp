@@ -40,9 +40,8 @@ struct GroupFiles {
   const char* usage;
   const char* cache; // in memory.stat: page cache that is easily dropped
 };
-constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes",
-                                  "memory.usage_in_bytes",
-                                  "total_inactive_file"};
+constexpr GroupFiles kVersion1 = {
+    "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current",
                                   "inactive_file"};
 
@@ -51,10 +50,9 @@ void narrow(MemoryInfo& info, const std::string& folder,
             const GroupFiles& files) {
   const auto limit = number_in(folder + "/" + files.limit);
   if (!limit) return;
-  const std::size_t usage =
-      number_in(folder + "/" + files.usage).value_or(0);
-  const std::size_t cache = std::min(
-      usage, field(folder + "/memory.stat", files.cache).value_or(0));
+  const std::size_t usage = number_in(folder + "/" + files.usage).value_or(0);
+  const std::size_t cache =
+      std::min(usage, field(folder + "/memory.stat", files.cache).value_or(0));
   const std::size_t used = usage - cache;
   info.total_bytes = std::min(info.total_bytes, *limit);
   info.free_bytes =
@@ -74,7 +72,7 @@ void narrow_to_ancestors(MemoryInfo& info, const std::string& mount,
   }
 }
 
-}  // namespace
+} // namespace
 
 MemoryInfo machine_memory(const std::string& root) {
   MemoryInfo info{kUnlimited, kUnlimited};
@@ -109,4 +107,4 @@ MemoryInfo machine_memory(const std::string& root) {
   return info;
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

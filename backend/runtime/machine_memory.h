@@ -15,4 +15,4 @@ namespace chameleon::runtime {
 // tests read a tree of their own. Zero where nothing can be read.
 MemoryInfo machine_memory(const std::string& root = "");
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

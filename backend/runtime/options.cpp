@@ -18,8 +18,8 @@ namespace {
 
 // One row an option; everything else follows from it.
 constexpr std::array kSpecs = {
-    OptionSpec{"hbm_budget", OptionKind::kBytes, "", "CHAMELEON_HBM_BUDGET",
-               "", false,
+    OptionSpec{"hbm_budget", OptionKind::kBytes, "", "CHAMELEON_HBM_BUDGET", "",
+               false,
                "Device memory that tensors may occupy at a time; none: 90 % of "
                "free HBM (cuda), 1 GiB (cpu)."},
     OptionSpec{"oversubscription", OptionKind::kNumber, "4.0",
@@ -206,9 +206,8 @@ Result<Value> parse(const OptionSpec& spec, std::string_view text) {
       if (!number || !rest.empty() || *number < spec.minimum ||
           *number > spec.maximum) {
         char allowed[96];
-        std::snprintf(allowed, sizeof allowed,
-                      "must be a number from %g to %g", spec.minimum,
-                      spec.maximum);
+        std::snprintf(allowed, sizeof allowed, "must be a number from %g to %g",
+                      spec.minimum, spec.maximum);
         return invalid(spec.key, text, allowed);
       }
       value.number = *number;

@@ -19,14 +19,14 @@
 namespace chameleon::runtime {
 
 enum class OptionKind : std::uint8_t {
-  kBytes,   // int, or text such as "512MiB", "8GiB", "1e9", or none
-  kNumber,  // positive real number, or none
-  kChoice,  // one of `choices`
+  kBytes,  // int, or text such as "512MiB", "8GiB", "1e9", or none
+  kNumber, // positive real number, or none
+  kChoice, // one of `choices`
   kText,
 };
 
 struct OptionSpec {
-  std::string_view key;          // "hbm_budget"
+  std::string_view key; // "hbm_budget"
   OptionKind kind;
   std::string_view default_text; // "" = none
   std::string_view environment;  // "CHAMELEON_HBM_BUDGET"

@@ -13,11 +13,11 @@ namespace {
 
 struct CpuDefaults {
   std::mutex mutex;
-  CpuRuntimeOptions options;  // guarded by mutex
+  CpuRuntimeOptions options; // guarded by mutex
 };
 
 CpuDefaults& cpu_defaults() {
-  static CpuDefaults* const instance = new CpuDefaults;  // leaked, as options
+  static CpuDefaults* const instance = new CpuDefaults; // leaked, as options
   return *instance;
 }
 
@@ -31,16 +31,16 @@ bool shares_host_memory(const DeviceRuntime& runtime) {
   return runtime.name() == "cpu";
 }
 
-}  // namespace
+} // namespace
 
 int physical_device_count() noexcept { return 1; }
 
 Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index) {
   if (device_index < 0 || device_index >= physical_device_count()) {
-    return Error(ErrorCode::kInvalidArgument,
-                 "there is no device chameleon:" +
-                     std::to_string(device_index) + "; there are " +
-                     std::to_string(physical_device_count()));
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "there is no device chameleon:" + std::to_string(device_index) +
+            "; there are " + std::to_string(physical_device_count()));
   }
   const std::string kind = option_text("physical_device").value();
   if (kind == "auto" || kind == "cpu") {
@@ -73,4 +73,4 @@ std::size_t default_host_budget_bytes(const DeviceRuntime& runtime,
   return std::max(left, percent_of(available, 10));
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

@@ -33,4 +33,4 @@ std::size_t default_hbm_budget_bytes(const DeviceRuntime& runtime);
 std::size_t default_host_budget_bytes(const DeviceRuntime& runtime,
                                       std::size_t hbm_budget_bytes);
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

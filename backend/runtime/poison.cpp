@@ -1,18 +1,16 @@
 #include "backend/runtime/poison.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace chameleon::runtime {
 
 namespace {
 
 std::uintptr_t page_bytes() {
-  static const auto bytes =
-      static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  static const auto bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   return bytes;
 }
 std::uintptr_t page_down(std::uintptr_t address) {
@@ -29,7 +27,7 @@ void protect(Interval pages, int protection) {
                              pages.end - pages.begin, protection));
 }
 
-}  // namespace
+} // namespace
 
 void fill_with_poison(Interval interval) {
   constexpr std::uint64_t kWord = kPoisonPattern * 0x0001000100010001u;
@@ -61,4 +59,4 @@ void Poison::lift(Interval interval) {
           PROT_READ | PROT_WRITE);
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

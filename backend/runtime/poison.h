@@ -30,4 +30,4 @@ class Poison {
   RangeSet poisoned_;
 };
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

@@ -50,4 +50,4 @@ Interval RangeSet::rangeAround(Interval interval) const {
   return around;
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

@@ -38,7 +38,7 @@ class RangeSet {
   std::size_t rangeCount() const { return ends_.size(); }
 
  private:
-  std::map<std::uintptr_t, std::uintptr_t> ends_;  // by begin
+  std::map<std::uintptr_t, std::uintptr_t> ends_; // by begin
 };
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

@@ -13,7 +13,7 @@ void raise(std::vector<std::uint64_t>& clock, std::size_t line,
   clock[line] = std::max(clock[line], count);
 }
 
-}  // namespace
+} // namespace
 
 WorkOrder::Line& WorkOrder::line(LineIndex index) {
   if (lines_.size() <= index) lines_.resize(std::size_t{index} + 1);
@@ -21,7 +21,7 @@ WorkOrder::Line& WorkOrder::line(LineIndex index) {
 }
 
 void WorkOrder::wait(LinePosition at, LinePosition position) {
-  line(std::max(at.line, position.line));  // both exist from here on
+  line(std::max(at.line, position.line)); // both exist from here on
   Line& waiter = line(at.line);
   const std::deque<Change>& history = line(position.line).history;
   // What the position follows is what its line followed at that entry.
@@ -52,4 +52,4 @@ void WorkOrder::done(LinePosition position) {
   }
 }
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

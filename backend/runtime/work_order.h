@@ -23,18 +23,18 @@ class WorkOrder {
   void done(LinePosition position);
 
  private:
-  using Clock = std::vector<std::uint64_t>;  // count by line
+  using Clock = std::vector<std::uint64_t>; // count by line
   struct Change {
-    std::uint64_t count;  // from this entry on
+    std::uint64_t count; // from this entry on
     Clock clock;
   };
   struct Line {
     Clock now;
-    std::deque<Change> history;  // of entries that are not done, and one more
+    std::deque<Change> history; // of entries that are not done, and one more
   };
   Line& line(LineIndex index);
 
   std::vector<Line> lines_;
 };
 
-}  // namespace chameleon::runtime
+} // namespace chameleon::runtime

@@ -17,7 +17,8 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
 # Paths in messages start at the root of the repository; ccache makes them
 # relative to the build folder first.
 file(RELATIVE_PATH root_from_build "${PROJECT_BINARY_DIR}"
-     "${PROJECT_SOURCE_DIR}")
+     "${PROJECT_SOURCE_DIR}/CMakeLists.txt")
+string(REPLACE "CMakeLists.txt" "" root_from_build "${root_from_build}")
 add_compile_options("-ffile-prefix-map=${PROJECT_SOURCE_DIR}/="
                     "-ffile-prefix-map=${root_from_build}=")
 
@@ -29,7 +30,7 @@ endif()
 
 if(CHAMELEON_SANITIZE)
   # Debug checks on (no NDEBUG), and the first finding ends the program.
-  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g")
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
   list(JOIN CHAMELEON_SANITIZE "," sanitizers)
   add_compile_options(-fsanitize=${sanitizers} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)

@@ -105,10 +105,7 @@ class Config:
     oversubscription = _Number()
     host_budget = _Bytes()
     physical_device = _Text()
-    simulated_gpu = _Text()
     policy = _Text()
-    recompute = _Text()
-    max_slowdown = _Number()
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(_unknown(name))
@@ -171,11 +168,15 @@ class Config:
             "|---|---|---|---|",
         ]
         for spec in _C.option_specs():
-            allowed = f" ({', '.join(spec['choices'])})" * bool(spec["choices"])
-            fixed = " Before first use." * spec["before_first_use"]
+            choices = ", ".join(f"`{choice}`" for choice in spec["choices"])
+            effect = spec["help"]
+            if choices:
+                effect += f" One of {choices}."
+            if spec["before_first_use"]:
+                effect += " Fixed at the first use of the device."
             lines.append(
                 f"| `{spec['key']}` | {spec['default']} | "
-                f"`{spec['environment']}` | {spec['help']}{allowed}.{fixed} |"
+                f"`{spec['environment']}` | {effect} |"
             )
         return "\n".join(lines)
 

@@ -93,15 +93,17 @@ def test_bad_choice_names_what_is_allowed():
         config.policy = "magic"
 
 
-@pytest.mark.parametrize("act", ["get", "set", "patch"])
+UNKNOWN = {
+    "get": lambda: config.hbm_bugdet,
+    "set": lambda: setattr(config, "hbm_bugdet", 1),
+    "patch": lambda: config.patch(hbm_bugdet=1),
+}
+
+
+@pytest.mark.parametrize("act", UNKNOWN)
 def test_unknown_key(act):
     with pytest.raises(AttributeError, match="hbm_budget") as caught:
-        if act == "get":
-            config.hbm_bugdet  # noqa: B018
-        elif act == "set":
-            config.hbm_bugdet = 1
-        else:
-            config.patch(hbm_bugdet=1)
+        UNKNOWN[act]()
     assert "hbm_bugdet" in str(caught.value)
 
 
@@ -132,9 +134,9 @@ def test_patch_restores_after_an_exception():
 def test_patch_is_all_or_nothing(order):
     before = dict(config)
     values = {"hbm_budget": "64MiB", "policy": "magic", "host_budget": "1GiB"}
-    with pytest.raises(ValueError, match="policy"):
-        with config.patch(**dict(list(values.items())[::order])):
-            pass
+    patch = config.patch(**dict(list(values.items())[::order]))
+    with pytest.raises(ValueError, match="policy"), patch:
+        pass
     assert dict(config) == before
 
 

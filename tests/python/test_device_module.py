@@ -5,18 +5,53 @@ import torch
 from torch_chameleon import _C
 from torch_chameleon.chameleon._utils import _get_device_index
 
-NEEDED = (
-    "is_available is_initialized init _lazy_init _is_in_bad_fork device_count "
-    "current_device set_device device device_of synchronize _exchange_device "
-    "_maybe_exchange_device get_device_properties get_device_name "
-    "get_device_capability mem_get_info manual_seed manual_seed_all seed "
-    "seed_all initial_seed get_rng_state get_rng_state_all set_rng_state "
-    "set_rng_state_all Stream Event stream current_stream default_stream "
-    "set_stream StreamContext get_amp_supported_dtype is_bf16_supported "
-    "empty_cache memory_stats memory_allocated max_memory_allocated "
-    "memory_reserved max_memory_reserved reset_peak_memory_stats "
-    "reset_accumulated_memory_stats memory_summary OutOfMemoryError"
-).split()
+NEEDED = [
+    "is_available",
+    "is_initialized",
+    "init",
+    "_lazy_init",
+    "_is_in_bad_fork",
+    "device_count",
+    "current_device",
+    "set_device",
+    "device",
+    "device_of",
+    "synchronize",
+    "_exchange_device",
+    "_maybe_exchange_device",
+    "get_device_properties",
+    "get_device_name",
+    "get_device_capability",
+    "mem_get_info",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "initial_seed",
+    "get_rng_state",
+    "get_rng_state_all",
+    "set_rng_state",
+    "set_rng_state_all",
+    "Stream",
+    "Event",
+    "stream",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "StreamContext",
+    "get_amp_supported_dtype",
+    "is_bf16_supported",
+    "empty_cache",
+    "memory_stats",
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "reset_peak_memory_stats",
+    "reset_accumulated_memory_stats",
+    "memory_summary",
+    "OutOfMemoryError",
+]
 
 
 @pytest.mark.parametrize("name", NEEDED)

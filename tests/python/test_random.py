@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import same_bits
+from support import same_bits
 
 DRAWS = {
     "rand": lambda d: torch.rand(1000, device=d),

@@ -5,7 +5,9 @@ import torch
 
 def test_default_is_current():
     assert torch.chameleon.current_stream() == torch.chameleon.default_stream()
-    assert torch.accelerator.current_stream() == torch.chameleon.current_stream()
+    assert (
+        torch.accelerator.current_stream() == torch.chameleon.current_stream()
+    )
     assert torch.chameleon.current_stream().device.type == "chameleon"
 
 

@@ -1,8 +1,7 @@
 #include "memory/arena.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
+#include <gtest/gtest.h>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -476,7 +475,8 @@ TEST_P(ArenaHazards, EveryReaderSeesItsValue) {
   EXPECT_GT(readings.size(), 1000u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, ArenaHazards, testing::Range<std::uint64_t>(1, 9));
+INSTANTIATE_TEST_SUITE_P(Seeds, ArenaHazards,
+                         testing::Range<std::uint64_t>(1, 9));
 
 } // namespace
 } // namespace chameleon::memory

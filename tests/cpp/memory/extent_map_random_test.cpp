@@ -1,9 +1,8 @@
 // ExtentMap under long random sequences of calls: against a model at every
 // step, and how full it gets.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstdint>
+#include <gtest/gtest.h>
 #include <iterator>
 #include <map>
 #include <random>
@@ -160,8 +159,7 @@ TEST_P(ExtentMapRandom, AgreesWithTheModelAtEveryStep) {
       if (pick(2) == 0) bytes = (1 + pick(4)) * (max_bytes / 4);
       const End end = pick(2) == 0 ? End::kBottom : End::kTop;
       const std::size_t best = model.bestSize(ExtentMap::round(bytes));
-      const std::size_t nearest =
-          model.nearest(ExtentMap::round(bytes), end);
+      const std::size_t nearest = model.nearest(ExtentMap::round(bytes), end);
       Extent* extent = map.allocate(bytes, end, kUse);
       ASSERT_EQ(extent != nullptr, best != 0) << "step " << step;
       if (extent == nullptr) {
@@ -193,8 +191,7 @@ TEST_P(ExtentMapRandom, AgreesWithTheModelAtEveryStep) {
       // Mostly open, so that the map fills up.
       const std::size_t limit =
           pick(3) == 0 ? pick(capacity / kUnit + 1) * kUnit : capacity;
-      ASSERT_EQ(map.setLimit(limit), model.setLimit(limit))
-          << "step " << step;
+      ASSERT_EQ(map.setLimit(limit), model.setLimit(limit)) << "step " << step;
     }
     map.check();
     ASSERT_TRUE(model.equals(map)) << "step " << step;
@@ -202,16 +199,15 @@ TEST_P(ExtentMapRandom, AgreesWithTheModelAtEveryStep) {
   EXPECT_GT(refused, 0u); // the map was full at times
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, ExtentMapRandom,
-    testing::Values(RandomCase{1, 64 * kUnit, 8 * kUnit},
-                    RandomCase{2, 200 * kUnit, 6 * kUnit},
-                    RandomCase{3, 4 * kMiB, 400 * kKiB},
-                    RandomCase{4, 16 * kMiB, 700 * kKiB},
-                    RandomCase{5, 3 * kMiB, 90 * kKiB}),
-    [](const auto& instance) {
-      return "seed" + std::to_string(instance.param.seed);
-    });
+INSTANTIATE_TEST_SUITE_P(Sizes, ExtentMapRandom,
+                         testing::Values(RandomCase{1, 64 * kUnit, 8 * kUnit},
+                                         RandomCase{2, 200 * kUnit, 6 * kUnit},
+                                         RandomCase{3, 4 * kMiB, 400 * kKiB},
+                                         RandomCase{4, 16 * kMiB, 700 * kKiB},
+                                         RandomCase{5, 3 * kMiB, 90 * kKiB}),
+                         [](const auto& instance) {
+                           return "seed" + std::to_string(instance.param.seed);
+                         });
 
 // ---- fragmentation ---------------------------------------------------------
 
@@ -221,22 +217,29 @@ INSTANTIATE_TEST_SUITE_P(
 std::size_t realistic_size(std::mt19937_64& random, std::size_t whole) {
   const std::size_t unit = whole / 1600;
   switch (random() % 8) {
-    case 0: return 4 + random() % 64;
-    case 1: return 4 * (256 << random() % 4);
-    case 2: return unit;
-    case 3: return 4 * unit;
-    case 4: return 16 * unit;
-    case 5: return 3 * unit + random() % unit;
-    case 6: return 1 + random() % (4 * unit);
-    default: return 2 * unit;
+    case 0:
+      return 4 + random() % 64;
+    case 1:
+      return 4 * (256 << random() % 4);
+    case 2:
+      return unit;
+    case 3:
+      return 4 * unit;
+    case 4:
+      return 16 * unit;
+    case 5:
+      return 3 * unit + random() % unit;
+    case 6:
+      return 1 + random() % (4 * unit);
+    default:
+      return 2 * unit;
   }
 }
 
 // Slides everything down. Returns how many bytes had to move.
 std::size_t compact(ExtentMap& map) {
   std::size_t moved = 0;
-  for (Extent* extent = map.first(); extent != nullptr;
-       extent = extent->next) {
+  for (Extent* extent = map.first(); extent != nullptr; extent = extent->next) {
     if (extent->use == ExtentUse::kFree || extent->previous == nullptr ||
         extent->previous->use != ExtentUse::kFree) {
       continue;

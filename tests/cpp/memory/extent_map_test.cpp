@@ -1,8 +1,7 @@
 #include "memory/extent_map.h"
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
+#include <gtest/gtest.h>
 #include <new>
 #include <random>
 
@@ -116,16 +115,16 @@ std::vector<Extent*> make_holes(ExtentMap& map,
 TEST(ExtentMap, TakesTheSmallestHoleThatFits) {
   for (const End end : {End::kBottom, End::kTop}) {
     ExtentMap map(64 * kMiB);
-    const auto holes = make_holes(
-        map, {9 * kMiB, 3 * kUnit, 2 * kMiB, 200 * kKiB, 100 * kUnit,
-              201 * kKiB, 66 * kKiB});
+    const auto holes =
+        make_holes(map, {9 * kMiB, 3 * kUnit, 2 * kMiB, 200 * kKiB, 100 * kUnit,
+                         201 * kKiB, 66 * kKiB});
     const auto taken_from = [&](std::size_t bytes, Extent* hole) {
       const std::size_t begin = hole->offset;
       const std::size_t hole_end = begin + hole->bytes;
       Extent* extent = map.allocate(bytes, end, kUse);
       map.check();
-      const bool inside = extent->offset >= begin &&
-                          extent->offset + extent->bytes <= hole_end;
+      const bool inside =
+          extent->offset >= begin && extent->offset + extent->bytes <= hole_end;
       map.free(extent);
       map.check();
       return inside;
@@ -133,9 +132,9 @@ TEST(ExtentMap, TakesTheSmallestHoleThatFits) {
     EXPECT_TRUE(taken_from(2 * kUnit, holes[1]));
     EXPECT_TRUE(taken_from(4 * kUnit, holes[4]));
     EXPECT_TRUE(taken_from(65 * kKiB, holes[6]));
-    EXPECT_TRUE(taken_from(67 * kKiB, holes[3])); // next class
+    EXPECT_TRUE(taken_from(67 * kKiB, holes[3]));      // next class
     EXPECT_TRUE(taken_from(200 * kKiB + 1, holes[5])); // in one class
-    EXPECT_TRUE(taken_from(202 * kKiB, holes[2])); // class, but too small
+    EXPECT_TRUE(taken_from(202 * kKiB, holes[2]));     // class, but too small
     EXPECT_TRUE(taken_from(2 * kMiB, holes[2]));
     EXPECT_TRUE(taken_from(9 * kMiB, holes[0]));
   }
@@ -144,8 +143,7 @@ TEST(ExtentMap, TakesTheSmallestHoleThatFits) {
 TEST(ExtentMap, AmongEqualsTheEndDecides) {
   for (const std::size_t bytes : {kUnit * 2, kMiB}) {
     ExtentMap map(64 * kMiB);
-    const auto holes =
-        make_holes(map, std::vector<std::size_t>(5, bytes));
+    const auto holes = make_holes(map, std::vector<std::size_t>(5, bytes));
     const std::size_t lowest = holes[0]->offset;
     const std::size_t highest = holes[4]->offset;
     EXPECT_EQ(map.allocate(bytes, End::kBottom, kUse)->offset, lowest);
@@ -198,18 +196,16 @@ TEST(ExtentMap, FencesFollowTheBytes) {
   map.check();
 }
 
-TEST(ExtentMap, RecycledExtentsHaveNoFence) {
+TEST(ExtentMap, RecycledExtentsLoseTheirFence) {
   ExtentMap map(8 * kUnit);
   Extent* low = map.allocate(kUnit, End::kBottom, kUse);
   Extent* high = map.allocate(7 * kUnit, End::kBottom, kUse);
-  low->fence = fence(2, 5);
   high->fence = fence(3, 5);
   map.free(low);
-  Extent* hole = map.free(high);
-  hole->fence.clear(); // as if waited for
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_TRUE(map.allocate(kUnit, End::kTop, kUse)->fence.empty());
-  }
+  map.free(high)->fence.clear(); // as if waited for; `high` is recycled
+  EXPECT_TRUE(map.setLimit(4 * kUnit));
+  EXPECT_TRUE(map.closed()->fence.empty());
+  EXPECT_TRUE(map.allocate(kUnit, End::kTop, kUse)->fence.empty());
 }
 
 struct Joiner {
@@ -337,6 +333,15 @@ TEST(ExtentMap, ClosedSpaceKeepsItsFence) {
   Extent* high = map.allocate(6 * kUnit, End::kBottom, kUse);
   EXPECT_TRUE(covers(low->fence, 2, 3));
   EXPECT_TRUE(covers(high->fence, 2, 3));
+
+  // Opened beside a hole, it makes the hole wait.
+  high->fence = fence(2, 4);
+  map.free(high);
+  EXPECT_TRUE(map.setLimit(4 * kUnit));
+  map.check();
+  low->next->fence.clear();
+  EXPECT_TRUE(map.setLimit(8 * kUnit));
+  EXPECT_TRUE(covers(low->next->fence, 2, 4));
 }
 
 TEST(ExtentMap, TakesNothingFromTheHeapInSteadyState) {
@@ -347,8 +352,8 @@ TEST(ExtentMap, TakesNothingFromTheHeapInSteadyState) {
   const auto churn = [&](int steps) {
     for (int i = 0; i < steps; ++i) {
       if (live.size() < 1000 || (live.size() < 2000 && random() % 2 == 0)) {
-        live.push_back(map.allocate(1 + random() % (32 * kKiB), End::kBottom,
-                                    kUse));
+        live.push_back(
+            map.allocate(1 + random() % (32 * kKiB), End::kBottom, kUse));
         continue;
       }
       std::swap(live[random() % live.size()], live.back());

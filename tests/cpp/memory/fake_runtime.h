@@ -6,12 +6,11 @@
 // Not thread safe.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <array>
 #include <cstring>
 #include <map>
 #include <string>
+#include <sys/mman.h>
 #include <vector>
 
 #include "backend/runtime/check.h"
@@ -93,8 +92,9 @@ class FakeRuntime final : public runtime::DeviceRuntime {
     void* address = ::mmap(nullptr, bytes + kGranularity, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED) return failure("mmap");
-    const auto begin = (reinterpret_cast<std::uintptr_t>(address) +
-                        kGranularity - 1) / kGranularity * kGranularity;
+    const auto begin =
+        (reinterpret_cast<std::uintptr_t>(address) + kGranularity - 1) /
+        kGranularity * kGranularity;
     auto* base = reinterpret_cast<std::byte*>(begin);
     reserved_[base] = {address, bytes};
     return base;
@@ -102,8 +102,7 @@ class FakeRuntime final : public runtime::DeviceRuntime {
   Error commit(std::byte* address, std::size_t bytes) override {
     if (fails(kCommit)) return failure("commit");
     for (const std::uintptr_t unit : units(address, bytes)) {
-      CHAMELEON_CHECK(committed_.emplace(unit, true).second,
-                      "committed twice");
+      CHAMELEON_CHECK(committed_.emplace(unit, true).second, "committed twice");
     }
     ::mprotect(address, bytes, PROT_READ | PROT_WRITE);
     committed_bytes += bytes;
@@ -217,9 +216,9 @@ class FakeRuntime final : public runtime::DeviceRuntime {
   static std::vector<std::uintptr_t> units(const std::byte* address,
                                            std::size_t bytes) {
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
-    CHAMELEON_CHECK(begin % kGranularity == 0 && bytes % kGranularity == 0 &&
-                        bytes > 0,
-                    "not a multiple of the granularity");
+    CHAMELEON_CHECK(
+        begin % kGranularity == 0 && bytes % kGranularity == 0 && bytes > 0,
+        "not a multiple of the granularity");
     std::vector<std::uintptr_t> result;
     for (std::size_t i = 0; i < bytes / kGranularity; ++i) {
       result.push_back(begin / kGranularity + i);

@@ -1,8 +1,7 @@
 #include "memory/host_pool.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
+#include <gtest/gtest.h>
 #include <random>
 #include <string>
 

@@ -1,7 +1,6 @@
 #include "memory/logical_space.h"
 
 #include <gtest/gtest.h>
-
 #include <iterator>
 #include <map>
 #include <random>
@@ -49,8 +48,7 @@ TEST_F(LogicalSpaceTest, ReservesSixteenTiBOrWhatThereIs) {
 
 TEST_F(LogicalSpaceTest, ClassesAreTightAndAligned) {
   std::set<std::size_t> classes;
-  for (std::size_t bytes = 1; bytes < 64 * kMiB;
-       bytes += 1 + bytes / 1000) {
+  for (std::size_t bytes = 1; bytes < 64 * kMiB; bytes += 1 + bytes / 1000) {
     const std::size_t taken = LogicalSpace::classBytes(bytes);
     ASSERT_EQ(taken % kUnit, 0u);
     ASSERT_GE(taken, bytes);
@@ -60,9 +58,9 @@ TEST_F(LogicalSpaceTest, ClassesAreTightAndAligned) {
     classes.insert(taken);
   }
   for (std::size_t base = 4 * kUnit; base < 16 * kMiB; base *= 2) {
-    EXPECT_EQ(std::distance(classes.upper_bound(base),
-                            classes.upper_bound(2 * base)),
-              4)
+    EXPECT_EQ(
+        std::distance(classes.upper_bound(base), classes.upper_bound(2 * base)),
+        4)
         << base;
   }
 }
@@ -155,8 +153,8 @@ TEST_P(LogicalSpaceRandom, LiveRangesNeverOverlap) {
   std::mt19937_64 random(seed);
   FakeRuntime runtime;
   // Odd seeds run out of space now and then.
-  auto created = LogicalSpace::create(
-      runtime, seed % 2 == 1 ? 2 * kMiB : 16 * kTiB, kMiB);
+  auto created =
+      LogicalSpace::create(runtime, seed % 2 == 1 ? 2 * kMiB : 16 * kTiB, kMiB);
   const std::unique_ptr<LogicalSpace> space = std::move(*created);
   std::map<std::byte*, std::size_t> model;
   std::vector<std::byte*> live;

@@ -1,8 +1,7 @@
 #include "memory/timeline.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
+#include <gtest/gtest.h>
 #include <memory>
 #include <random>
 #include <string>
@@ -31,11 +30,11 @@ class ManualRuntime final : public runtime::DeviceRuntime {
     bool complete = false;
     bool alive = true;
   };
-  std::vector<Made> events;                          // id - 1
-  std::vector<std::pair<Stream, std::uint64_t>> waits;  // stream, event id
+  std::vector<Made> events;                            // id - 1
+  std::vector<std::pair<Stream, std::uint64_t>> waits; // stream, event id
   std::size_t queries = 0;
-  bool idle = false;   // record() gives the complete event
-  bool fails = false;  // record() and wait() fail
+  bool idle = false;  // record() gives the complete event
+  bool fails = false; // record() and wait() fail
 
   std::size_t alive() const {
     std::size_t count = 0;
@@ -104,8 +103,7 @@ class TimelinesTest : public testing::Test {
     return position;
   }
   ManualRuntime runtime_;
-  std::unique_ptr<Timelines> timelines_ =
-      std::make_unique<Timelines>(runtime_);
+  std::unique_ptr<Timelines> timelines_ = std::make_unique<Timelines>(runtime_);
   const StreamIndex compute_ = timelines_->indexOf(Stream{0});
   const StreamIndex second_ = timelines_->indexOf(Stream{77});
 };
@@ -166,10 +164,10 @@ TEST_F(TimelinesTest, PassedMovesWithCompletedEvents) {
   const Position second = advance(compute_);
   EXPECT_FALSE(timelines_->poll(second));
   EXPECT_EQ(runtime_.events.size(), 2u);
-  EXPECT_FALSE(timelines_->poll(second));  // records no third one
+  EXPECT_FALSE(timelines_->poll(second)); // records no third one
   EXPECT_EQ(runtime_.events.size(), 2u);
   runtime_.events[0].complete = true;
-  EXPECT_FALSE(timelines_->passed(first));  // nobody asked yet
+  EXPECT_FALSE(timelines_->passed(first)); // nobody asked yet
   EXPECT_FALSE(timelines_->poll(second));
   EXPECT_TRUE(timelines_->passed(first));
   EXPECT_EQ(runtime_.alive(), 1u);
@@ -262,7 +260,7 @@ TEST_F(TimelinesTest, FailuresChangeNothing) {
   EXPECT_EQ(fence.slots(), before);
   runtime_.fails = false;
   ASSERT_TRUE(timelines_->poll(fifth) == false);
-  runtime_.fails = true;  // the event is there, the wait fails
+  runtime_.fails = true; // the event is there, the wait fails
   EXPECT_FALSE(timelines_->wait(kCopyIn, fifth).ok());
   runtime_.fails = false;
   ASSERT_TRUE(timelines_->wait(kCopyIn, fifth).ok());
@@ -321,7 +319,7 @@ TEST_P(TimelinesOnCpu, ThreadsOrderTheirWork) {
       const auto ok = [](const Error& error) {
         EXPECT_TRUE(error.ok()) << error.message();
       };
-      Fence uses[kSlots];  // of the slot, here and in host memory
+      Fence uses[kSlots]; // of the slot, here and in host memory
       for (int step = 0; step < 60; ++step) {
         const std::size_t slot = random() % kSlots;
         const StreamIndex compute =
@@ -370,5 +368,5 @@ INSTANTIATE_TEST_SUITE_P(
                     "copies=on_await,compute_delay=5,poison=1",
                     "seed=4,copies=reordered,compute_delay=9"));
 
-}  // namespace
-}  // namespace chameleon::memory
+} // namespace
+} // namespace chameleon::memory

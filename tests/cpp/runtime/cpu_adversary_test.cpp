@@ -1,7 +1,6 @@
 #include "backend/runtime/cpu_adversary.h"
 
 #include <gtest/gtest.h>
-
 #include <string>
 
 namespace chameleon::runtime {
@@ -14,8 +13,8 @@ TEST(CpuAdversary, EmptyTextIsInactive) {
 }
 
 TEST(CpuAdversary, AllParts) {
-  const auto adversary = parse_cpu_adversary(
-      "seed=3,copies=late,compute_delay=8,poison=1");
+  const auto adversary =
+      parse_cpu_adversary("seed=3,copies=late,compute_delay=8,poison=1");
   ASSERT_TRUE(adversary.ok()) << adversary.error().message();
   EXPECT_EQ(adversary.value().seed, 3u);
   EXPECT_EQ(adversary.value().copies, CopyTiming::kLate);
@@ -25,8 +24,8 @@ TEST(CpuAdversary, AllParts) {
 }
 
 TEST(CpuAdversary, EachPartActivates) {
-  for (const char* text : {"copies=reordered", "copies=on_await",
-                           "compute_delay=1", "poison=1"}) {
+  for (const char* text :
+       {"copies=reordered", "copies=on_await", "compute_delay=1", "poison=1"}) {
     const auto adversary = parse_cpu_adversary(text);
     ASSERT_TRUE(adversary.ok());
     EXPECT_TRUE(adversary.value().active()) << text;
@@ -49,5 +48,5 @@ TEST(CpuAdversary, Refuses) {
   EXPECT_FALSE(parse_cpu_adversary("seed=1,,poison=1").ok());
 }
 
-}  // namespace
-}  // namespace chameleon::runtime
+} // namespace
+} // namespace chameleon::runtime

@@ -1,9 +1,8 @@
 #include "backend/runtime/machine_memory.h"
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
+#include <gtest/gtest.h>
 #include <string>
 
 namespace chameleon::runtime {
@@ -59,8 +58,7 @@ TEST_F(MachineMemory, Version2InsideAContainer) {
 
 TEST_F(MachineMemory, Version1) {
   write("/proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/job\n0::/\n");
-  write("/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        "9223372036854771712\n");
+  write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   write("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "600000\n");
   write("/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "500000\n");
   write("/sys/fs/cgroup/memory/job/memory.stat",
@@ -80,5 +78,5 @@ TEST(MachineMemoryHere, IsPlausible) {
   EXPECT_LT(info.total_bytes, std::size_t{1} << 50);
 }
 
-}  // namespace
-}  // namespace chameleon::runtime
+} // namespace
+} // namespace chameleon::runtime

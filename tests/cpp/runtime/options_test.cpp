@@ -1,8 +1,7 @@
 #include "backend/runtime/options.h"
 
-#include <gtest/gtest.h>
-
 #include <cstdlib>
+#include <gtest/gtest.h>
 #include <random>
 #include <string>
 #include <thread>
@@ -104,7 +103,7 @@ TEST_F(Options, FreezeFixesSomeKeysOnly) {
             "device was first used (the first allocation); set it before "
             "that");
   EXPECT_EQ(option_text("physical_device"), "cpu");
-  EXPECT_EQ(failure("physical_device", "cpu"), "");  // no change
+  EXPECT_EQ(failure("physical_device", "cpu"), ""); // no change
   EXPECT_NE(failure("physical_device", "none"), "");
   EXPECT_EQ(failure("hbm_budget", "1GiB"), "");
   EXPECT_EQ(failure("oversubscription", "2"), "");
@@ -132,7 +131,7 @@ TEST(ParseBytes, Accepts) {
   } rows[] = {
       {"0", 0},
       {"1", 1},
-      {"9007199254740993", 9007199254740993},  // not a double
+      {"9007199254740993", 9007199254740993}, // not a double
       {"4611686018427387904", std::size_t{1} << 62},
       {"1e9", 1000000000},
       {"512MiB", 512u << 20},
@@ -155,9 +154,9 @@ TEST(ParseBytes, Accepts) {
 }
 
 TEST(ParseBytes, Refuses) {
-  for (const char* text :
-       {"", " ", "-1", "-1GiB", "+1", "nan", "inf", "infGiB", "GiB", "1 2",
-        "8G", "8 GiBs", "1,5GiB", "0x10", "1e999", "1.2.3", "12 K iB", "1_000"}) {
+  for (const char* text : {"", " ", "-1", "-1GiB", "+1", "nan", "inf", "infGiB",
+                           "GiB", "1 2", "8G", "8 GiBs", "1,5GiB", "0x10",
+                           "1e999", "1.2.3", "12 K iB", "1_000"}) {
     const Result<std::size_t> bytes = parse_bytes(text);
     ASSERT_FALSE(bytes.ok()) << text;
     EXPECT_EQ(bytes.error().code(), ErrorCode::kInvalidArgument);
@@ -212,5 +211,5 @@ TEST_F(Options, Threads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-}  // namespace
-}  // namespace chameleon::runtime
+} // namespace
+} // namespace chameleon::runtime

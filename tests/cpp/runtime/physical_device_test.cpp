@@ -1,7 +1,6 @@
 #include "backend/runtime/physical_device.h"
 
 #include <gtest/gtest.h>
-
 #include <string>
 
 #include "backend/runtime/options.h"
@@ -45,9 +44,9 @@ TEST_F(PhysicalDevice, Indices) {
     const auto runtime = make_runtime(index);
     ASSERT_FALSE(runtime.ok());
     EXPECT_EQ(runtime.error().code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(runtime.error().message(), "there is no device chameleon:" +
-                                             std::to_string(index) +
-                                             "; there are 1");
+    EXPECT_EQ(runtime.error().message(),
+              "there is no device chameleon:" + std::to_string(index) +
+                  "; there are 1");
   }
 }
 
@@ -98,11 +97,10 @@ TEST_F(PhysicalDevice, DefaultBudgets) {
 
   const Sizes cpu("cpu", 10 * kGiB, 10 * kGiB);
   EXPECT_EQ(default_hbm_budget_bytes(cpu), kGiB);
-  EXPECT_EQ(default_host_budget_bytes(cpu, kGiB),
-            10 * kGiB / 100 * 80 - kGiB);
+  EXPECT_EQ(default_host_budget_bytes(cpu, kGiB), 10 * kGiB / 100 * 80 - kGiB);
   // Never nothing, even if the device budget is more than the machine has.
   EXPECT_EQ(default_host_budget_bytes(cpu, 64 * kGiB), 10 * kGiB / 100 * 10);
 }
 
-}  // namespace
-}  // namespace chameleon::runtime
+} // namespace
+} // namespace chameleon::runtime

@@ -1,8 +1,7 @@
 #include "backend/runtime/range_set.h"
 
-#include <gtest/gtest.h>
-
 #include <bitset>
+#include <gtest/gtest.h>
 #include <random>
 
 namespace chameleon::runtime {
@@ -22,7 +21,7 @@ TEST(RangeSet, CoalescesAndSplits) {
   EXPECT_TRUE(set.overlaps({0, 11}));
   EXPECT_FALSE(set.overlaps({12, 38}));
   EXPECT_TRUE(set.overlaps({38, 39}));
-  set.add({5, 5});  // empty
+  set.add({5, 5}); // empty
   set.remove({0, 100});
   EXPECT_TRUE(set.empty());
 }
@@ -53,5 +52,5 @@ TEST(RangeSet, AgreesWithABitmap) {
   }
 }
 
-}  // namespace
-}  // namespace chameleon::runtime
+} // namespace
+} // namespace chameleon::runtime

@@ -1,7 +1,6 @@
 #include "backend/runtime/work_order.h"
 
 #include <gtest/gtest.h>
-
 #include <random>
 #include <vector>
 
@@ -16,10 +15,10 @@ TEST(WorkOrder, OwnLineIsInOrder) {
 
 TEST(WorkOrder, WaitsAreTransitive) {
   WorkOrder order;
-  order.wait({2, 5}, {3, 7});  // line 2, entry 5, waits for line 3's 7
+  order.wait({2, 5}, {3, 7}); // line 2, entry 5, waits for line 3's 7
   EXPECT_TRUE(order.follows(2, {3, 7}));
   EXPECT_FALSE(order.follows(2, {3, 8}));
-  order.wait({1, 1}, {2, 4});  // before line 2 waited
+  order.wait({1, 1}, {2, 4}); // before line 2 waited
   EXPECT_FALSE(order.follows(1, {3, 1}));
   order.wait({1, 2}, {2, 5});
   EXPECT_TRUE(order.follows(1, {3, 7}));
@@ -46,9 +45,9 @@ TEST(WorkOrder, AgreesWithReachability) {
   std::vector<std::vector<std::uint64_t>> before[kLines];
   for (int step = 0; step < 400; ++step) {
     const auto line = static_cast<LineIndex>(random() % kLines);
-    std::vector<std::uint64_t> seen =
-        before[line].empty() ? std::vector<std::uint64_t>(kLines)
-                             : before[line].back();
+    std::vector<std::uint64_t> seen = before[line].empty()
+                                          ? std::vector<std::uint64_t>(kLines)
+                                          : before[line].back();
     const LinePosition at{line, before[line].size() + 1};
     const auto other = static_cast<LineIndex>(random() % kLines);
     if (other != line && !before[other].empty()) {
@@ -72,5 +71,5 @@ TEST(WorkOrder, AgreesWithReachability) {
   }
 }
 
-}  // namespace
-}  // namespace chameleon::runtime
+} // namespace
+} // namespace chameleon::runtime

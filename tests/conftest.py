@@ -11,11 +11,10 @@ import sys
 
 import pytest
 import torch
-
 import torch_chameleon
+from support import MIB
 from torch_chameleon import _C
 
-MIB = 1 << 20
 _AMPLE = 256 * MIB
 
 
@@ -64,14 +63,3 @@ def fresh():
         return done.stdout.strip()
 
     return run
-
-
-def same_bits(a, b):
-    """Whether two tensors, wherever they are, have the same bits."""
-    a, b = a.detach().cpu(), b.detach().cpu()
-    if a.dtype != b.dtype or a.shape != b.shape:
-        return False
-    return torch.equal(
-        a.contiguous().flatten().view(torch.uint8),
-        b.contiguous().flatten().view(torch.uint8),
-    )

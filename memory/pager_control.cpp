@@ -1,0 +1,373 @@
+// Construction, limits, statistics.
+#include <algorithm>
+
+#include "backend/runtime/check.h"
+#include "backend/runtime/options.h"
+#include "memory/pager_impl.h"
+
+namespace chameleon::memory {
+
+using runtime::Error;
+using runtime::ErrorCode;
+using runtime::format_bytes;
+
+namespace {
+
+// oversubscription x budget, as far as a size_t goes.
+std::size_t scaled(double factor, std::size_t bytes) {
+  const double product = factor * static_cast<double>(bytes);
+  constexpr double kMax = 9.0e18;
+  return static_cast<std::size_t>(std::min(product, kMax));
+}
+
+std::size_t round_down(std::size_t bytes) {
+  return bytes / ExtentMap::kAlignment * ExtentMap::kAlignment;
+}
+
+Error copy_of(const Error& error) { return {error.code(), error.message()}; }
+
+} // namespace
+
+PagerImpl::PagerImpl(Pager& owner, runtime::DeviceRuntime& runtime,
+                     const Limits& limits, int device_index)
+    : owner_(owner),
+      runtime_(runtime),
+      device_index_(device_index),
+      checks_callers_(runtime.checksCallers()),
+      timelines_(runtime),
+      transfers_(runtime, timelines_),
+      admission_(mutex_, round_down(limits.hbm_budget_bytes)),
+      logical_limit_(scaled(limits.oversubscription, limits.hbm_budget_bytes)),
+      limits_(limits) {}
+
+Error PagerImpl::open(std::string_view policy) {
+  policy_ = make_policy(policy);
+  if (policy_ == nullptr) return unknownPolicy(policy);
+  runtime::Result<std::unique_ptr<LogicalSpace>> space =
+      LogicalSpace::create(runtime_);
+  if (!space.ok()) return space.takeError();
+  logical_space_ = std::move(*space);
+  // Address space is free: enough for the largest budget there can be.
+  const std::size_t range =
+      std::max({runtime_.deviceMemory().total_bytes,
+                runtime_.hostMemory().total_bytes, limits_.hbm_budget_bytes});
+  runtime::Result<std::unique_ptr<Arena>> arena = Arena::create(
+      runtime_, timelines_, range, admission_.budgetBytes());
+  if (!arena.ok()) return arena.takeError();
+  arena_ = std::move(*arena);
+  host_pool_ = std::make_unique<HostPool>(runtime_, timelines_,
+                                          limits_.host_budget_bytes);
+  return {};
+}
+
+PagerImpl::~PagerImpl() {
+  if (host_pool_ == nullptr) return; // open() failed
+  CHAMELEON_CHECK(admission_.load().calls == 0,
+                  "a pager is destroyed while a call runs");
+  const Lock lock(*this);
+  // A failure means that the device is lost: nothing uses the memory then.
+  (void)timelines_.synchronizeAll().ok();
+  released_.store(nullptr, std::memory_order_relaxed); // they are live_ too
+  while (live_ != nullptr) destroy(*live_);
+}
+
+std::string PagerImpl::name() const {
+  return "chameleon:" + std::to_string(device_index_);
+}
+
+Error PagerImpl::unknownPolicy(std::string_view policy) const {
+  std::string known;
+  for (std::string_view each : policy_names()) {
+    known += (known.empty() ? "" : ", ") + std::string(each);
+  }
+  return {ErrorCode::kInvalidArgument,
+          "torch_chameleon.config.policy = \"" + std::string(policy) +
+              "\" is not known; allowed: " + known};
+}
+
+// ---- limits --------------------------------------------------------------
+
+Error PagerImpl::setHbmBudget(std::size_t bytes) {
+  Error error;
+  Lock lock(*this);
+  const bool done = serve(lock, /*exclusive=*/false, [&](bool) {
+    drainReleased();
+    return tryHbmBudget(bytes, error);
+  });
+  if (done) return {};
+  if (error) return error;
+  return {ErrorCode::kInvalidArgument,
+          "torch_chameleon.config.hbm_budget = " + format_bytes(bytes) +
+              " is too low: pinned memory lies above that border and cannot "
+              "be moved (pinned " +
+              format_bytes(pinnedBytes()) + ")"};
+}
+
+PagerImpl::Attempt PagerImpl::tryHbmBudget(std::size_t bytes, Error& error) {
+  const auto refuse = [&](const std::string& why) {
+    error = Error(ErrorCode::kInvalidArgument,
+                  "torch_chameleon.config.hbm_budget = " +
+                      format_bytes(bytes) + " " + why);
+    return Attempt::kFailed;
+  };
+  if (bytes > arena_->rangeBytes()) {
+    return refuse("is more than the device can have; at most " +
+                  format_bytes(arena_->rangeBytes()));
+  }
+  const std::size_t live = logical_bytes_.load(std::memory_order_relaxed);
+  if (live > scaled(limits_.oversubscription, bytes)) {
+    return refuse("is too low: " + format_bytes(live) +
+                  " of tensors are live and the limit would be " +
+                  format_bytes(scaled(limits_.oversubscription, bytes)) +
+                  " (oversubscription x hbm_budget)");
+  }
+  // With the gate closed and the budget in force no call can pin past it.
+  const std::size_t old = admission_.budgetBytes();
+  const std::size_t budget = round_down(bytes);
+  admission_.close();
+  admission_.setBudget(budget);
+  Shortage shortage;
+  const std::size_t pinned = pinnedBytes();
+  bool fits = pinned <= budget;
+  while (fits && arena_->usedBytes() > budget) fits = evictNext(shortage);
+  if (fits && !arena_->setBudget(budget)) {
+    // What is in use lies too high: slide it down, evict what stays above.
+    const StreamIndex stream =
+        timelines_.indexOf(runtime::kDefaultComputeStream);
+    slideAll(stream, shortage);
+    Extent* extent = arena_->extents().first();
+    while (extent != nullptr) {
+      Extent* const next = extent->next;
+      if (extent->use == ExtentUse::kBlock &&
+          extent->offset + extent->bytes > budget) {
+        if (evict(*extent->block, shortage) == Evicted::kDone) {
+          extent = arena_->extents().first(); // neighbours may be one now
+          continue;
+        }
+      }
+      extent = next;
+    }
+    fits = arena_->setBudget(budget);
+  }
+  if (!fits) admission_.setBudget(old);
+  admission_.open();
+  if (fits) {
+    limits_.hbm_budget_bytes = bytes;
+    logical_limit_.store(scaled(limits_.oversubscription, bytes),
+                         std::memory_order_relaxed);
+    admission_.wakeLocked(); // there may be more room now
+    return Attempt::kDone;
+  }
+  if (pinned > budget) {
+    return refuse("is too low: " + format_bytes(pinned) +
+                  " are pinned by running ops or held outside of tensors");
+  }
+  if (shortage.failure) {
+    error = std::move(shortage.failure);
+    return Attempt::kFailed;
+  }
+  if (const Error& failure = arena_->lastError()) {
+    error = copy_of(failure);
+    return Attempt::kFailed;
+  }
+  if (shortage.host_full) {
+    return refuse("is too low: the host budget of " +
+                  format_bytes(host_pool_->budgetBytes()) +
+                  " cannot take what would have to leave HBM; raise "
+                  "torch_chameleon.config.host_budget");
+  }
+  return Attempt::kLater; // when the calls that pin have ended
+}
+
+Error PagerImpl::setHostBudget(std::size_t bytes) {
+  const Lock lock(*this);
+  drainReleased();
+  while (!host_pool_->setBudget(bytes)) {
+    if (dropOldestHostCopy()) continue;
+    return {ErrorCode::kInvalidArgument,
+            "torch_chameleon.config.host_budget = " + format_bytes(bytes) +
+                " is too low: evicted tensors use " +
+                format_bytes(host_pool_->usedBytes()) + " in " +
+                format_bytes(host_pool_->reservedBytes()) +
+                " of host memory"};
+  }
+  limits_.host_budget_bytes = bytes;
+  admission_.wakeLocked();
+  return {};
+}
+
+Error PagerImpl::setOversubscription(double factor) {
+  const Lock lock(*this);
+  const std::size_t live = logical_bytes_.load(std::memory_order_relaxed);
+  if (!(factor > 0)) {
+    return {ErrorCode::kInvalidArgument,
+            "torch_chameleon.config.oversubscription = " +
+                std::to_string(factor) + " is not allowed; it must be > 0"};
+  }
+  const std::size_t limit = scaled(factor, limits_.hbm_budget_bytes);
+  if (live > limit) {
+    return {ErrorCode::kInvalidArgument,
+            "torch_chameleon.config.oversubscription = " +
+                std::to_string(factor) + " is too low: " + format_bytes(live) +
+                " of tensors are live and the limit would be " +
+                format_bytes(limit) + " (oversubscription x hbm_budget)"};
+  }
+  limits_.oversubscription = factor;
+  logical_limit_.store(limit, std::memory_order_relaxed);
+  return {};
+}
+
+Error PagerImpl::setPolicy(std::string_view name) {
+  std::unique_ptr<Policy> policy = make_policy(name);
+  if (policy == nullptr) return unknownPolicy(name);
+  const Lock lock(*this);
+  for (Block* block = live_; block != nullptr; block = block->next_live) {
+    if (block->device == nullptr) continue;
+    policy_->left(*block);
+    policy->entered(*block);
+  }
+  policy_ = std::move(policy);
+  return {};
+}
+
+Limits PagerImpl::limits() const {
+  const Lock lock(*this);
+  return limits_;
+}
+
+// ---- on request ------------------------------------------------------------
+
+Error PagerImpl::evictBlock(Block& block) {
+  const Lock lock(*this);
+  drainReleased();
+  settle(block);
+  if (block.device == nullptr) return {};
+  Shortage shortage;
+  switch (evict(block, shortage)) {
+    case Evicted::kDone:
+      return {};
+    case Evicted::kBusy:
+      return {ErrorCode::kInvalidArgument,
+              name() + ": a tensor that a running op uses cannot be evicted"};
+    case Evicted::kHostFull:
+      shortage.host_full = true;
+      break;
+    case Evicted::kFailed:
+      break;
+  }
+  return evictionError(shortage);
+}
+
+Error PagerImpl::evictAll() {
+  const Lock lock(*this);
+  drainReleased();
+  Shortage shortage;
+  while (evictNext(shortage)) {
+  }
+  return evictionError(shortage);
+}
+
+Error PagerImpl::evictionError(Shortage& shortage) const {
+  if (shortage.failure) return std::move(shortage.failure);
+  if (!shortage.host_full) return {};
+  return {ErrorCode::kOutOfHostMemory,
+          name() + ": out of memory: evicted tensors use " +
+              format_bytes(host_pool_->usedBytes()) + " of the host budget " +
+              format_bytes(host_pool_->budgetBytes()) +
+              " and another does not fit. Raise "
+              "torch_chameleon.config.host_budget"};
+}
+
+Error PagerImpl::synchronize() {
+  if (Error error = timelines_.synchronizeAll()) return error;
+  const Lock lock(*this);
+  for (Block* block = live_; block != nullptr; block = block->next_live) {
+    settle(*block);
+  }
+  return {};
+}
+
+void PagerImpl::trim() {
+  const Lock lock(*this);
+  drainReleased();
+  host_pool_->trim();
+}
+
+void PagerImpl::setStress(Pager::Stress stress, std::uint64_t seed) {
+  const Lock lock(*this);
+  const bool was = stress_ != Pager::Stress::kNever;
+  const bool is = stress != Pager::Stress::kNever;
+  if (is && !was) admission_.close(); // every call comes for the lock
+  if (was && !is) admission_.open();
+  stress_ = stress;
+  stress_random_.seed(seed);
+}
+
+// ---- statistics ----------------------------------------------------------
+
+std::size_t PagerImpl::pinnedBytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const Extent* extent = arena_->extents().first(); extent != nullptr;
+       extent = extent->next) {
+    const bool pinned =
+        extent->use == ExtentUse::kInCall ||
+        extent->use == ExtentUse::kForeign ||
+        (extent->use == ExtentUse::kBlock && extent->block->pins() > 0);
+    if (pinned) bytes += extent->bytes;
+  }
+  return bytes;
+}
+
+Pager::Levels PagerImpl::levels() const noexcept {
+  return {logical_bytes_.load(std::memory_order_relaxed),
+          resident_bytes_.load(std::memory_order_relaxed),
+          host_bytes_.load(std::memory_order_relaxed)};
+}
+
+Stats PagerImpl::stats() const {
+  const Lock lock(*this);
+  const auto bytes = [](std::size_t value) {
+    return static_cast<std::int64_t>(value);
+  };
+  Stats stats;
+  stats.logical_bytes = bytes(logical_bytes_.load());
+  stats.peak_logical_bytes = counters_.peak_logical_bytes.load();
+  stats.resident_bytes = bytes(arena_->usedBytes());
+  stats.peak_resident_bytes = bytes(arena_->peakUsedBytes());
+  stats.host_bytes = bytes(host_pool_->usedBytes());
+  stats.peak_host_bytes = bytes(host_pool_->peakUsedBytes());
+  stats.hbm_budget = bytes(limits_.hbm_budget_bytes);
+  stats.host_budget = bytes(limits_.host_budget_bytes);
+  stats.faults = counters_.faults.load();
+  stats.evictions = counters_.evictions.load();
+  stats.clean_evictions = counters_.clean_evictions.load();
+  stats.bytes_in = counters_.bytes_in.load();
+  stats.bytes_out = counters_.bytes_out.load();
+  stats.stall_ns = counters_.stall_ns.load();
+  stats.host_waits =
+      bytes(admission_.waits()) - counters_.host_waits_base.load();
+  stats.ops = static_cast<std::int64_t>(ticks_.load()) -
+              counters_.ops_base.load();
+  stats.compactions = counters_.compactions.load();
+  stats.pinned_bytes = bytes(pinnedBytes());
+  stats.foreign_bytes = bytes(arena_->foreignBytes());
+  return stats;
+}
+
+void PagerImpl::resetStats() {
+  const Lock lock(*this);
+  for (std::atomic<std::int64_t>* counter :
+       {&counters_.faults, &counters_.evictions, &counters_.clean_evictions,
+        &counters_.bytes_in, &counters_.bytes_out, &counters_.stall_ns,
+        &counters_.compactions}) {
+    counter->store(0, std::memory_order_relaxed);
+  }
+  counters_.ops_base = static_cast<std::int64_t>(ticks_.load());
+  counters_.host_waits_base = static_cast<std::int64_t>(admission_.waits());
+  counters_.peak_logical_bytes =
+      static_cast<std::int64_t>(logical_bytes_.load());
+  arena_->resetPeak();
+  host_pool_->resetPeak();
+}
+
+} // namespace chameleon::memory

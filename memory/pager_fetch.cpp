@@ -1,0 +1,94 @@
+// Into HBM: fetches, and what an extent's new block has to wait for.
+#include "backend/runtime/check.h"
+#include "memory/pager_impl.h"
+
+namespace chameleon::memory {
+
+using runtime::Error;
+
+// Gives the placed extents their bytes, in one batch, or leaves everything as
+// it was. Afterwards last_write of each block covers all that a user of the
+// block has to wait for.
+bool PagerImpl::fetchMissing(Shortage& shortage) {
+  copies_.clear();
+  Fence before;
+  std::int64_t bytes = 0;
+  for (const Wanted& wanted : wanted_) {
+    if (!wanted.missing || wanted.block->host == nullptr) continue;
+    Block& block = *wanted.block;
+    copies_.push_back(
+        {arena_->address(*wanted.extent), block.host_address, block.bytes});
+    addTo(before, wanted.extent->fence);
+    addTo(before, block.host_ready);
+    bytes += static_cast<std::int64_t>(block.bytes);
+  }
+  Position fetched;
+  if (!copies_.empty()) {
+    Error error = transfers_.in(copies_, before, fetched);
+    if (error) {
+      // Some of the copies may be under way, from and to all these places.
+      for (const Wanted& wanted : wanted_) {
+        if (!wanted.missing || wanted.block->host == nullptr) continue;
+        addTo(wanted.extent->fence, fetched);
+        addTo(wanted.block->host->fence, fetched);
+      }
+      shortage.failure = std::move(error);
+      return false;
+    }
+    counters_.bytes_in.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  for (const Wanted& wanted : wanted_) {
+    if (!wanted.missing) continue;
+    Fence& earlier = wanted.extent->fence;
+    const Position ready =
+        wanted.block->host != nullptr ? fetched : join(earlier);
+    earlier.clear();
+    wanted.block->last_write.store(ready.word, std::memory_order_release);
+  }
+  return true;
+}
+
+// One position that covers a fence.
+Position PagerImpl::join(const Fence& fence) noexcept {
+  Position only;
+  unsigned open = 0;
+  for (const Position position : fence.slots()) {
+    if (timelines_.passed(position)) continue;
+    only = position;
+    ++open;
+  }
+  if (open <= 1) return only;
+  if (timelines_.wait(kCopyOut, fence)) {
+    // The host waits instead. Where that fails too the device is lost.
+    for (const Position position : fence.slots()) {
+      (void)timelines_.synchronize(position).ok();
+    }
+    return {};
+  }
+  return timelines_.advance(kCopyOut);
+}
+
+// Evicting becomes Host once the copy has passed.
+void PagerImpl::settle(Block& block) noexcept {
+  if (block.state() != Residency::kEvicting ||
+      !timelines_.poll(block.host_ready)) {
+    return;
+  }
+  block.word.store(Block::stateBits(Residency::kHost),
+                   std::memory_order_release);
+}
+
+// The host copy of a Resident block is no longer needed or no longer right.
+void PagerImpl::dropHostCopy(Block& block) noexcept {
+  CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
+  unlinkCopy(block);
+  block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
+  host_pool_->free(block.host, hostUsesOf(block));
+  // The copy-out that filled it reads the device bytes, perhaps still.
+  if (!timelines_.passed(block.host_ready)) stamp(block, block.host_ready);
+  block.host = nullptr;
+  block.host_address = nullptr;
+  block.host_ready = {};
+}
+
+} // namespace chameleon::memory

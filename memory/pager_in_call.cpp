@@ -1,0 +1,186 @@
+// Memory that a running call allocates inside its kernel: outputs, workspaces,
+// temporaries.
+#include <algorithm>
+
+#include "backend/runtime/check.h"
+#include "memory/pager_impl.h"
+
+namespace chameleon::memory {
+
+using runtime::ByteRange;
+using runtime::Error;
+using runtime::ErrorCode;
+using runtime::Result;
+
+Result<std::byte*> PagerImpl::allocate(Call& call, std::size_t bytes) {
+  CHAMELEON_CHECK(call.active_ && !call.held_,
+                  "allocate() in a call that does not run");
+  const std::size_t rounded = ExtentMap::round(std::max<std::size_t>(bytes, 1));
+  Shortage shortage;
+  Extent* extent = nullptr;
+  Fence waits;
+  std::byte* address = nullptr;
+  {
+    const Lock lock(*this);
+    drainReleased();
+    const bool had_hole = call.hole_ != nullptr;
+    freeHole(call);
+    extent = place(rounded, End::kTop, ExtentUse::kInCall, call.stream_,
+                   shortage);
+    const std::size_t live = call.in_call_bytes_ + call.adopted_bytes_;
+    call.peak_bytes_ = std::max(call.peak_bytes_, live + rounded);
+    if (extent != nullptr) {
+      waits = extent->fence;
+      extent->fence.clear();
+      address = arena_->address(*extent);
+      list(call, extent);
+      if (had_hole && call.room_bytes_ > call.in_call_bytes_) {
+        holdHole(call, arena_->allocate(call.room_bytes_ - call.in_call_bytes_,
+                                        End::kTop, ExtentUse::kInCall));
+      }
+    }
+  }
+  if (extent != nullptr) {
+    Error error = waitFor(call.stream_, waits);
+    if (!error) return address;
+    const Lock lock(*this);
+    forget(call, extent);
+    arena_->free(extent, waits);
+    return error;
+  }
+  if (!call.failed_) {
+    call.failed_ = true; // the peak is learned at end(): a retry gets the room
+    ++call.failures_;
+  }
+  std::size_t operand_bytes = 0;
+  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
+    operand_bytes += call.pins_[i].block->rounded_bytes;
+  }
+  return outOfMemory(call, operand_bytes - call.adopted_bytes_,
+                     call.in_call_bytes_ + call.adopted_bytes_ + rounded,
+                     shortage);
+}
+
+void PagerImpl::free(Call* hint, std::byte* address) noexcept {
+  std::size_t foreign_bytes = 0;
+  {
+    const Lock lock(*this);
+    Extent* const extent = arena_->find(address);
+    CHAMELEON_CHECK(extent != nullptr, "free() of an address that is not the "
+                                       "start of an in-call extent");
+    StreamIndex stream;
+    if (extent->use == ExtentUse::kForeign) {
+      foreign_bytes = extent->bytes;
+      foreign_extents_.fetch_sub(1, std::memory_order_relaxed);
+      stream = extent->fence.slots()[0].stream(); // of the call it outlived
+    } else {
+      Call& call = ownerOf(hint, extent);
+      stream = call.stream_;
+      forget(call, extent);
+    }
+    if (checks_callers_) [[unlikely]] {
+      const ByteRange range{address, extent->bytes};
+      runtime_.submitted(timelines_.stream(stream), {}, {&range, 1});
+    }
+    // Kernels up to now may use it.
+    Fence fence;
+    fence.add(timelines_.advance(stream));
+    arena_->free(extent, fence);
+  }
+  if (foreign_bytes != 0) {
+    admission_.subtract(0, foreign_bytes);
+    admission_.wake();
+  }
+}
+
+Result<Block*> PagerImpl::adopt(Call& call, std::byte* address,
+                                std::size_t bytes) {
+  const Lock lock(*this);
+  Extent* const extent = arena_->find(address);
+  const auto found =
+      std::find(call.in_call_.begin(), call.in_call_.end(), extent);
+  if (extent == nullptr || found == call.in_call_.end() || bytes == 0 ||
+      bytes > extent->bytes) {
+    return Error(ErrorCode::kInvalidArgument,
+                 name() + ": memory to adopt was not allocated inside this "
+                          "call, or is smaller than the tensor");
+  }
+  Result<Block*> result = newBlock(bytes, extent->bytes);
+  if (!result.ok()) return result;
+  Block& block = **result;
+  forget(call, extent);
+  if (call.in_call_.empty()) unlist(call); // spares end() the lock
+  arena_->adopt(extent, &block);
+  block.device = extent;
+  block.device_address = address;
+  block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
+  // What was committed as the call's room is now committed as a pinned block.
+  block.word.store(Block::stateBits(Residency::kResident) | 1,
+                   std::memory_order_release);
+  call.room_bytes_ -= extent->bytes;
+  call.adopted_bytes_ += extent->bytes;
+  call.pins_.push_back({&block, Access::kWrite});
+  policy_->entered(block);
+  addLogical(bytes);
+  return result;
+}
+
+// Counts a new extent as the call's.
+void PagerImpl::list(Call& call, Extent* extent) {
+  if (!call.listed_) {
+    call.listed_ = true;
+    call.previous_ = nullptr;
+    call.next_ = calls_;
+    if (calls_ != nullptr) calls_->previous_ = &call;
+    calls_ = &call;
+  }
+  call.in_call_.push_back(extent);
+  call.in_call_bytes_ += extent->bytes;
+  if (call.in_call_bytes_ > call.room_bytes_) {
+    admission_.add(0, call.in_call_bytes_ - call.room_bytes_);
+    call.room_bytes_ = call.in_call_bytes_;
+  }
+}
+
+void PagerImpl::forget(Call& call, Extent* extent) noexcept {
+  const auto found =
+      std::find(call.in_call_.begin(), call.in_call_.end(), extent);
+  CHAMELEON_CHECK(found != call.in_call_.end(), "an extent of another call");
+  *found = call.in_call_.back();
+  call.in_call_.pop_back();
+  call.in_call_bytes_ -= extent->bytes;
+}
+
+Call& PagerImpl::ownerOf(Call* hint, const Extent* extent) noexcept {
+  const auto owns = [&](const Call& call) {
+    return std::find(call.in_call_.begin(), call.in_call_.end(), extent) !=
+           call.in_call_.end();
+  };
+  if (hint != nullptr && owns(*hint)) return *hint;
+  Call* call = calls_;
+  while (call != nullptr && !owns(*call)) call = call->next_;
+  CHAMELEON_CHECK(call != nullptr, "an in-call extent without a call");
+  return *call;
+}
+
+void PagerImpl::unlist(Call& call) noexcept {
+  (call.previous_ != nullptr ? call.previous_->next_ : calls_) = call.next_;
+  if (call.next_ != nullptr) call.next_->previous_ = call.previous_;
+  call.listed_ = false;
+}
+
+// The call ends: what it still has allocated outlives it.
+void PagerImpl::makeForeign(Call& call, Position position) noexcept {
+  const Lock lock(*this);
+  for (Extent* extent : call.in_call_) {
+    arena_->makeForeign(extent);
+    extent->fence.add(position); // the stream that a later free() is ordered on
+    call.room_bytes_ -= extent->bytes; // stays committed
+    foreign_extents_.fetch_add(1, std::memory_order_relaxed);
+  }
+  call.in_call_.clear();
+  call.in_call_bytes_ = 0;
+  unlist(call);
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,454 @@
+// The ladder: reuse, evict, compact, wait, fail; and what failures leave.
+#include "memory/pager.h"
+#include "tests/cpp/memory/pager_fixture.h"
+
+namespace chameleon::memory {
+namespace {
+
+using runtime::Error;
+using runtime::ErrorCode;
+
+constexpr std::size_t kUnit = 64 * kKiB;
+
+TEST_F(PagerTest, ReuseComesFirst) {
+  open(4 * kUnit);
+  Block* const first = filled(kUnit, 1);
+  std::byte* const address = first->device_address;
+  pager->release(first);
+  Block* const second = filled(kUnit, 2);
+  EXPECT_EQ(second->device_address, address);
+  EXPECT_EQ(pager->stats().evictions, 0);
+  EXPECT_EQ(pager->stats().compactions, 0);
+}
+
+TEST_F(PagerTest, EvictsNoMoreThanNeeded) {
+  open(8 * kUnit);
+  for (int i = 0; i < 8; ++i) filled(kUnit, i);
+  Block* const big = filled(3 * kUnit, 9);
+  EXPECT_EQ(pager->stats().evictions, 3);
+  EXPECT_EQ(pager->stats().compactions, 0);
+  EXPECT_FALSE(failed(expect(big, 9)));
+}
+
+// Holes at 0, 2, 4, 6: enough for 3 units, in pieces. Sliding is cheaper than
+// evicting, and takes the window with the fewest bytes to move.
+TEST_F(PagerTest, CompactsRatherThanEvicts) {
+  for (const runtime::CopyTiming copies :
+       {runtime::CopyTiming::kPrompt, runtime::CopyTiming::kOnAwait}) {
+    runtime::CpuAdversary adversary;
+    adversary.copies = copies;
+    adversary.compute_delay_ops =
+        copies == runtime::CopyTiming::kPrompt ? 0 : 3;
+    open(8 * kUnit, 256 * kMiB, 64, adversary);
+    std::vector<Block*> blocks;
+    for (int i = 0; i < 8; ++i) blocks.push_back(filled(kUnit, i));
+    for (int i = 0; i < 8; i += 2) pager->release(blocks[i]);
+    Block* const big = filled(3 * kUnit, 9);
+    EXPECT_EQ(pager->stats().evictions, 0);
+    EXPECT_EQ(pager->stats().compactions, 1);
+    check();
+    EXPECT_FALSE(failed(expect(big, 9)));
+    for (int i = 1; i < 8; i += 2) {
+      EXPECT_EQ(blocks[i]->state(), Residency::kResident);
+      EXPECT_FALSE(failed(expect(blocks[i], i)));
+      EXPECT_FALSE(failed(expect(blocks[i], i, {5}))); // another stream
+    }
+  }
+}
+
+TEST_F(PagerTest, CompactionGoesAroundPins) {
+  open(8 * kUnit);
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(filled(kUnit, i));
+  const Operand pinned{blocks[3], Access::kRead};
+  Call call;
+  ASSERT_FALSE(failed(
+      pager->begin(call, kStream, {&pinned, 1}, nullptr, "op", true)));
+  std::byte* const address = blocks[3]->device_address;
+  for (int i : {0, 2, 5, 7}) pager->release(blocks[i]);
+  // 0 and 2 lie below the pin, 5 and 7 above.
+  runtime::Result<std::byte*> bytes = pager->allocate(call, 2 * kUnit);
+  ASSERT_TRUE(bytes.ok());
+  EXPECT_EQ(pager->stats().evictions, 0);
+  EXPECT_EQ(pager->stats().compactions, 1);
+  EXPECT_EQ(blocks[3]->device_address, address);
+  EXPECT_TRUE(holds(address, kUnit, 3));
+  check(2);
+  pager->free(&call, *bytes);
+  // Below the pin are 3 units, above 4: for more than that nothing helps.
+  runtime::Result<std::byte*> more = pager->allocate(call, 5 * kUnit);
+  ASSERT_FALSE(more.ok());
+  EXPECT_NE(more.error().message().find("in one piece 256.00 KiB"),
+            std::string::npos)
+      << more.error().message();
+  pager->end(call);
+  for (int i : {1, 3, 4, 6}) EXPECT_FALSE(failed(expect(blocks[i], i)));
+}
+
+// The resident operand lies in the middle: the call may move it as long as
+// nobody else has it pinned.
+TEST_F(PagerTest, OperandsOfTheCallItselfMove) {
+  open(4 * kUnit);
+  Block* const low = filled(kUnit, 1);
+  Block* const middle = filled(kUnit, 2);
+  pager->release(low);
+  Block* const big = create(3 * kUnit);
+  const Operand operands[] = {{middle, Access::kRead}, {big, Access::kWrite}};
+  Call call;
+  ASSERT_FALSE(
+      failed(pager->begin(call, kStream, operands, nullptr, "op", false)));
+  EXPECT_TRUE(holds(middle->device_address, kUnit, 2));
+  check(2);
+  pager->end(call);
+  EXPECT_EQ(pager->stats().compactions, 1);
+}
+
+TEST_F(PagerTest, KernelThatWritesFindsItsRoomBeforehand) {
+  open(8 * kUnit);
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(filled(kUnit, i));
+  const Operand operands[] = {{blocks[3], Access::kWrite}};
+  OpMemory memory;
+  memory.peak_bytes = 6 * kUnit;
+  memory.known = true;
+  Call call;
+  ASSERT_FALSE(
+      failed(pager->begin(call, kStream, operands, &memory, "op", false)));
+  check(2);
+  EXPECT_TRUE(holds(blocks[3]->device_address, kUnit, 3));
+  runtime::Result<std::byte*> bytes = pager->allocate(call, 6 * kUnit);
+  EXPECT_TRUE(bytes.ok());
+  pager->free(&call, *bytes);
+  pager->end(call);
+  for (int i = 0; i < 8; ++i) EXPECT_FALSE(failed(expect(blocks[i], i)));
+}
+
+TEST_F(PagerTest, AllOrNothing) {
+  open(4 * kUnit);
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(filled(kUnit, i));
+  blocks.push_back(filled(2 * kUnit, 4)); // two of the others are out now
+  std::vector<Operand> operands;
+  for (Block* block : blocks) operands.push_back({block, Access::kWrite});
+  Call call;
+  const Error error =
+      pager->begin(call, kStream, operands, nullptr, "stack", false);
+  ASSERT_TRUE(failed(error));
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfDeviceMemory);
+  EXPECT_NE(error.message().find("stack needs 384.00 KiB of HBM (operands "
+                                 "384.00 KiB, inside the kernel 0 B); budget "
+                                 "256.00 KiB"),
+            std::string::npos)
+      << error.message();
+  for (Block* block : blocks) EXPECT_EQ(block->pins(), 0u);
+  check();
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(failed(expect(blocks[i], i)));
+}
+
+// The operands fit by their bytes but a foreign extent splits the arena.
+TEST_F(PagerTest, FragmentedForGood) {
+  open(4 * kUnit);
+  Call call;
+  ASSERT_FALSE(failed(pager->begin(call, kStream, {}, nullptr, "op", true)));
+  runtime::Result<std::byte*> low = pager->allocate(call, 2 * kUnit);
+  runtime::Result<std::byte*> kept = pager->allocate(call, kUnit);
+  ASSERT_TRUE(low.ok() && kept.ok());
+  pager->free(&call, *low);
+  pager->end(call);
+  Block* const big = create(3 * kUnit);
+  Block* const other = filled(kUnit, 1);
+  const Error error = fill(big, 2);
+  ASSERT_TRUE(failed(error));
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfDeviceMemory);
+  check();
+  EXPECT_FALSE(failed(expect(other, 1)));
+  pager->free(nullptr, *kept);
+  EXPECT_FALSE(failed(fill(big, 2)));
+}
+
+// ---- the host side ---------------------------------------------------------
+
+TEST_F(PagerTest, HostFull) {
+  open(4 * kUnit, 2 * kUnit);
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(filled(kUnit, i));
+  EXPECT_EQ(pager->stats().host_bytes, 2 * kUnit);
+  Block* const more = create(kUnit);
+  const Error error = fill(more, 6);
+  ASSERT_TRUE(failed(error));
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfHostMemory);
+  EXPECT_NE(error.message().find("host_budget"), std::string::npos);
+  EXPECT_NE(error.message().find("host use 128.00 KiB of 128.00 KiB"),
+            std::string::npos)
+      << error.message();
+  check();
+  EXPECT_EQ(pager->evictAll().code(), ErrorCode::kOutOfHostMemory);
+  EXPECT_EQ(pager->evict(*blocks[5]).code(), ErrorCode::kOutOfHostMemory);
+  for (int i = 2; i < 6; ++i) EXPECT_FALSE(failed(expect(blocks[i], i)));
+  pager->release(blocks[0]); // one place is free again
+  EXPECT_FALSE(failed(fill(more, 6)));
+  EXPECT_LE(pager->stats().peak_host_bytes, pager->stats().host_budget);
+}
+
+TEST_F(PagerTest, CleanCopiesMakeWay) {
+  open(4 * kUnit, 2 * kUnit);
+  Block* const first = filled(kUnit, 1);
+  Block* const second = filled(kUnit, 2);
+  for (Block* block : {first, second}) {
+    EXPECT_FALSE(failed(pager->evict(*block)));
+  }
+  EXPECT_FALSE(failed(expect(first, 1)));
+  EXPECT_FALSE(failed(expect(second, 2)));
+  Block* const dirty = filled(kUnit, 3);
+  EXPECT_EQ(pager->stats().host_bytes, 2 * kUnit);
+  EXPECT_FALSE(failed(pager->evict(*dirty)));
+  EXPECT_FALSE(first->hasHostCopy()); // the oldest copy
+  EXPECT_TRUE(second->hasHostCopy());
+  check();
+  EXPECT_FALSE(failed(expect(first, 1)));
+  EXPECT_FALSE(failed(expect(second, 2)));
+  EXPECT_FALSE(failed(expect(dirty, 3)));
+}
+
+TEST_F(PagerTest, FullHostStillEvictsCleanBlocks) {
+  open(2 * kUnit, kUnit);
+  Block* const clean = filled(kUnit, 1);
+  EXPECT_FALSE(failed(pager->evict(*clean)));
+  EXPECT_FALSE(failed(expect(clean, 1)));
+  EXPECT_FALSE(failed(pager->evict(*clean))); // its copy fills the host
+  Block* const dirty = filled(kUnit, 2);
+  EXPECT_FALSE(failed(expect(clean, 1)));
+  EXPECT_FALSE(failed(expect(dirty, 2))); // clean is the older one
+  Block* const more = filled(kUnit, 3);
+  EXPECT_EQ(clean->device, nullptr);
+  EXPECT_EQ(pager->stats().bytes_out, kUnit);
+  EXPECT_FALSE(failed(expect(dirty, 2)));
+  EXPECT_FALSE(failed(expect(more, 3)));
+}
+
+// ---- budgets ---------------------------------------------------------------
+
+TEST_F(PagerTest, LoweredHbmBudgetEvictsAndSlides) {
+  open(8 * kUnit);
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(filled(kUnit, i));
+  for (int i = 0; i < 4; ++i) pager->release(blocks[i]);
+  EXPECT_FALSE(failed(pager->setHbmBudget(4 * kUnit)));
+  EXPECT_EQ(pager->stats().evictions, 0); // slid into the free half
+  EXPECT_EQ(pager->stats().hbm_budget, 4 * kUnit);
+  check();
+  EXPECT_FALSE(failed(pager->setHbmBudget(2 * kUnit + 100)));
+  EXPECT_EQ(pager->stats().evictions, 2);
+  EXPECT_LE(pager->stats().resident_bytes, 2 * kUnit);
+  check();
+  for (int i = 4; i < 8; ++i) EXPECT_FALSE(failed(expect(blocks[i], i)));
+  EXPECT_FALSE(failed(pager->setHbmBudget(16 * kUnit)));
+  EXPECT_FALSE(failed(fill(create(12 * kUnit), 1)));
+}
+
+TEST_F(PagerTest, HbmBudgetBelowWhatIsPinned) {
+  open(8 * kUnit);
+  Block* const block = filled(3 * kUnit, 1);
+  const Operand operand{block, Access::kRead};
+  Call call;
+  ASSERT_FALSE(failed(
+      pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
+  const Error error = pager->setHbmBudget(2 * kUnit);
+  ASSERT_TRUE(failed(error));
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  for (const char* part : {"hbm_budget = 128.00 KiB", "192.00 KiB"}) {
+    EXPECT_NE(error.message().find(part), std::string::npos)
+        << error.message();
+  }
+  EXPECT_EQ(pager->limits().hbm_budget_bytes, 8 * kUnit);
+  EXPECT_FALSE(failed(pager->setHbmBudget(4 * kUnit)));
+  pager->end(call);
+  EXPECT_FALSE(failed(expect(block, 1)));
+}
+
+TEST_F(PagerTest, HbmBudgetBelowWhereSomethingIsPinned) {
+  open(8 * kUnit);
+  Block* const low = filled(6 * kUnit, 1);
+  Block* const high = filled(kUnit, 2);
+  const Operand operand{high, Access::kRead};
+  Call call;
+  ASSERT_FALSE(failed(
+      pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
+  pager->release(low);
+  const Error error = pager->setHbmBudget(2 * kUnit);
+  ASSERT_TRUE(failed(error)); // a thread inside a call does not wait
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  check(2);
+  pager->end(call);
+  EXPECT_FALSE(failed(pager->setHbmBudget(2 * kUnit)));
+  EXPECT_FALSE(failed(expect(high, 2)));
+}
+
+TEST_F(PagerTest, LimitsBelowWhatIsLive) {
+  open(4 * kUnit, 256 * kMiB, 2.0);
+  filled(6 * kUnit / 2, 1);
+  create(3 * kUnit);
+  for (const Error& error :
+       {pager->setHbmBudget(2 * kUnit), pager->setOversubscription(1.0),
+        pager->setOversubscription(0), pager->setHbmBudget(~std::size_t{0})}) {
+    ASSERT_TRUE(failed(error));
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(pager->limits().hbm_budget_bytes, 4 * kUnit);
+  EXPECT_EQ(pager->limits().oversubscription, 2.0);
+  EXPECT_FALSE(failed(pager->setOversubscription(4.0)));
+  EXPECT_FALSE(failed(pager->setHbmBudget(3 * kUnit)));
+}
+
+TEST_F(PagerTest, HbmBudgetThatTheHostCannotServe) {
+  open(4 * kUnit, kUnit);
+  for (int i = 0; i < 4; ++i) filled(kUnit, i);
+  const Error error = pager->setHbmBudget(2 * kUnit);
+  ASSERT_TRUE(failed(error));
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(error.message().find("host_budget"), std::string::npos);
+  EXPECT_EQ(pager->limits().hbm_budget_bytes, 4 * kUnit);
+  check();
+}
+
+TEST_F(PagerTest, HostBudget) {
+  open(4 * kUnit, 256 * kMiB);
+  Block* const block = filled(kUnit, 1);
+  EXPECT_FALSE(failed(pager->evict(*block)));
+  Error error = pager->setHostBudget(kUnit / 2);
+  ASSERT_TRUE(failed(error));
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(error.message().find("64.00 KiB"), std::string::npos)
+      << error.message();
+  EXPECT_EQ(pager->limits().host_budget_bytes, 256 * kMiB);
+  check();
+  EXPECT_FALSE(failed(expect(block, 1)));
+  // Now it is only a clean copy, which may go.
+  EXPECT_FALSE(failed(pager->setHostBudget(kUnit / 2)));
+  EXPECT_FALSE(block->hasHostCopy());
+  EXPECT_EQ(pager->stats().host_bytes, 0);
+  error = pager->evict(*block);
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfHostMemory);
+  EXPECT_FALSE(failed(pager->setHostBudget(kUnit)));
+  EXPECT_FALSE(failed(pager->evict(*block)));
+  EXPECT_FALSE(failed(expect(block, 1)));
+}
+
+// ---- injected failures ------------------------------------------------------
+
+class PagerFaultTest : public PagerTest {
+ protected:
+  using Point = runtime::FaultPoint;
+  runtime::FaultInjection& faults = runtime::FaultInjection::instance();
+
+  // What one round does: faults, dirty and clean evictions, compaction,
+  // in-call memory, host access. Reports the first error.
+  Error round(std::uint64_t seed) {
+    for (Block* block : {blocks_[0], blocks_[1], blocks_[2]}) {
+      if (Error error = expectModel(block)) return error;
+    }
+    if (Error error = fillModel(blocks_[1], seed)) return error;
+    if (Error error = fillModel(blocks_[3], seed + 1)) return error;
+    if (Error error = expectModel(blocks_[0])) return error;
+    const Operand operand{blocks_[2], Access::kRead};
+    OpMemory memory;
+    Call call;
+    do {
+      if (Error error = pager->begin(call, kStream, {&operand, 1}, &memory,
+                                     "op", true)) {
+        return error;
+      }
+      runtime::Result<std::byte*> bytes = pager->allocate(call, 3 * kUnit / 2);
+      if (bytes.ok()) pager->free(&call, *bytes);
+      pager->end(call);
+      if (!bytes.ok() && !call.worthRetrying()) return bytes.takeError();
+    } while (call.worthRetrying());
+    std::vector<std::byte> data(kUnit);
+    for (const auto& [block, value] : model_) {
+      if (Error error =
+              pager->read(*block, 0, data.data(), kUnit, kStream)) {
+        return error;
+      }
+      EXPECT_TRUE(holds(data.data(), kUnit, value));
+    }
+    data = pattern(kUnit, seed + 2);
+    if (Error error =
+            pager->write(*blocks_[0], 0, data.data(), kUnit, kStream)) {
+      // The bytes that a failed write was to write are lost.
+      (void)fillModel(blocks_[0], seed + 2).ok();
+      return error;
+    }
+    model_[blocks_[0]] = seed + 2;
+    return {};
+  }
+
+  void start() {
+    open(3 * kUnit, 6 * kUnit);
+    model_.clear();
+    blocks_.clear();
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      blocks_.push_back(create(kUnit));
+      ASSERT_FALSE(failed(fillModel(blocks_.back(), i)));
+    }
+  }
+
+  Error fillModel(Block* block, std::uint64_t seed) {
+    Error error = fill(block, seed);
+    if (!error) model_[block] = seed;
+    return error;
+  }
+  Error expectModel(Block* block) { return expect(block, model_[block]); }
+
+  std::vector<Block*> blocks_;
+  std::map<Block*, std::uint64_t> model_;
+};
+
+// Every pass of every point fails once, and for ever for a while: no block
+// loses a bit, no pin stays, and afterwards everything works.
+TEST_F(PagerFaultTest, EveryFailureLeavesTheBitsIntact) {
+  for (const Point point :
+       {Point::kCommit, Point::kAllocateHost, Point::kCopy, Point::kEvent}) {
+    start();
+    faults.arm(point, 0, false);
+    ASSERT_FALSE(failed(round(100)));
+    const std::uint64_t passes = faults.passes(point) + 2;
+    for (const bool for_ever : {false, true}) {
+      std::uint64_t errors = 0;
+      for (std::uint64_t nth = 1; nth <= passes; ++nth) {
+        SCOPED_TRACE(::testing::Message()
+                     << "point " << static_cast<int>(point) << " pass " << nth
+                     << (for_ever ? " for ever" : ""));
+        start();
+        faults.arm(point, nth, for_ever);
+        if (round(1000 * nth)) ++errors;
+        pager->checkInvariants(2);
+        for (Block* block : blocks_) EXPECT_EQ(block->pins(), 0u);
+        faults.disarmAll();
+        check();
+        for (Block* block : blocks_) {
+          EXPECT_FALSE(failed(expectModel(block)));
+        }
+        EXPECT_FALSE(failed(round(1000 * nth + 500)));
+        check();
+      }
+      if (point == Point::kCopy) {
+        EXPECT_GT(errors, 0u);
+      }
+    }
+  }
+}
+
+TEST_F(PagerTest, CommitFailureSaysSo) {
+  open(64 * kMiB);
+  Block* const block = create(8 * kMiB);
+  runtime::FaultInjection::instance().arm(runtime::FaultPoint::kCommit, 1,
+                                          false);
+  const Error error = fill(block, 1);
+  ASSERT_TRUE(failed(error));
+  EXPECT_EQ(block->state(), Residency::kUnbacked);
+  check();
+  EXPECT_FALSE(failed(fill(block, 1)));
+}
+
+} // namespace
+} // namespace chameleon::memory

@@ -1,0 +1,41 @@
+"""Whole trainings leave the native bits, however little memory there is."""
+
+import pytest
+import torch_chameleon
+from trainings import (
+    TRAININGS,
+    budget,
+    budget_for,
+    differences,
+    peak_bytes,
+)
+
+
+@pytest.mark.parametrize("k", [1, 1.25, 2, 4])
+@pytest.mark.parametrize("name", TRAININGS)
+def test_bits(name, k):
+    size = budget_for(name, k)
+    with budget(size):
+        results = TRAININGS[name]("chameleon")
+        stats = torch_chameleon.swap_stats()
+    assert differences(name, results) == []
+    assert stats["peak_logical_bytes"] == peak_bytes(name)
+    if k >= 2:
+        assert stats["evictions"] > 0
+        assert stats["bytes_in"] > 0
+    if k == 1:
+        assert stats["bytes_in"] == 0
+
+
+@pytest.mark.parametrize("name", ["gpt_adamw"])
+def test_beyond_the_default_oversubscription(name):
+    import torch
+
+    size = budget_for(name, 5)
+    with (
+        budget(size),
+        pytest.raises(torch.OutOfMemoryError, match="oversubscription"),
+    ):
+        TRAININGS[name]("chameleon")
+    with budget(size, oversubscription=5.0):
+        assert differences(name, TRAININGS[name]("chameleon")) == []
