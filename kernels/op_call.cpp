@@ -191,39 +191,57 @@ class NativeCall {
   // Moves the caller's arguments into saved_ and leaves twins on the stack.
   void replaceArguments() {
     saved_.clear();
-    for (std::size_t i = 0; i < plan_.argument_count; ++i) {
-      saved_.push_back(stack_[base_ + i]);
-    }
+    saved_.reserve(plan_.argument_count);
     std::size_t slot = 0;
-    for (const ArgumentPlan& argument : plan_.arguments) {
-      c10::IValue& value = stack_[base_ + argument.index];
-      switch (argument.kind) {
-        case ArgumentKind::kTensor:
-          if (isOurs(value)) value = twinOf(value, argument, slot);
-          break;
-        case ArgumentKind::kTensorList:
-          if (!value.isNone()) replaceList<at::Tensor>(value, argument, slot);
-          break;
-        case ArgumentKind::kOptionalList:
-          if (!value.isNone()) {
-            replaceList<std::optional<at::Tensor>>(value, argument, slot);
-          }
-          break;
-        case ArgumentKind::kGenerator:
-          if (value.isGenerator()) {
-            value = backend::inner_generator(value.toGenerator());
-          }
-          break;
-        case ArgumentKind::kDevice:
-          if (value.isNone() ? slots_.empty()
-                             : value.toDevice().type() == kChameleon) {
-            value = c10::Device(backend::target().type);
-          }
-          break;
-        case ArgumentKind::kStream:
-        case ArgumentKind::kOtherList:
-          break;
+    auto next = plan_.arguments.begin();
+    for (std::size_t i = 0; i < plan_.argument_count; ++i) {
+      c10::IValue& value = stack_[base_ + i];
+      if (next == plan_.arguments.end() || next->index != i) {
+        saved_.push_back(value);
+        continue;
       }
+      const ArgumentPlan& argument = *next++;
+      if (argument.kind == ArgumentKind::kTensor) {
+        saved_.push_back(std::move(value));
+        const c10::IValue& outer = saved_.back();
+        if (isOurs(outer)) [[likely]] {
+          value = twinOf(outer, argument, slot);
+        } else {
+          value = outer;
+        }
+      } else {
+        saved_.push_back(value);
+        replaceOther(value, argument, slot);
+      }
+    }
+  }
+
+  void replaceOther(c10::IValue& value, const ArgumentPlan& argument,
+                    std::size_t& slot) {
+    switch (argument.kind) {
+      case ArgumentKind::kTensorList:
+        if (!value.isNone()) replaceList<at::Tensor>(value, argument, slot);
+        break;
+      case ArgumentKind::kOptionalList:
+        if (!value.isNone()) {
+          replaceList<std::optional<at::Tensor>>(value, argument, slot);
+        }
+        break;
+      case ArgumentKind::kGenerator:
+        if (value.isGenerator()) {
+          value = backend::inner_generator(value.toGenerator());
+        }
+        break;
+      case ArgumentKind::kDevice:
+        if (value.isNone() ? slots_.empty()
+                           : value.toDevice().type() == kChameleon) {
+          value = c10::Device(backend::target().type);
+        }
+        break;
+      case ArgumentKind::kTensor:
+      case ArgumentKind::kStream:
+      case ArgumentKind::kOtherList:
+        break;
     }
   }
 

@@ -1,6 +1,9 @@
 #include "kernels/twins.h"
 
+#include <array>
+
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorOptions.h>
 
 namespace chameleon::kernels {
 namespace {
@@ -12,23 +15,55 @@ constexpr auto kNoEntry = static_cast<std::size_t>(-1);
 // Reaches TensorImpl's protected state; never instantiated. (Naming a member
 // through a derived class yields a pointer to the base's member.)
 struct Access : c10::TensorImpl {
-  static void show(const c10::TensorImpl& like, c10::TensorImpl& twin,
+  static void show(const c10::TensorImpl& like, c10::TensorImpl& tensor,
                    c10::Storage storage, c10::Device device) {
-    copy_generic_tensor_metadata(&like, &twin);
-    twin.*(&Access::storage_) = std::move(storage);
-    retarget(twin, like.key_set() - c10::python_ks, device);
+    copy_generic_tensor_metadata(&like, &tensor);
+    tensor.*(&Access::storage_) = std::move(storage);
+    retarget(tensor, like.key_set() - c10::python_ks, device);
   }
   static void retarget(c10::TensorImpl& tensor, c10::DispatchKeySet keys,
                        c10::Device device) {
+    tensor.*(&Access::device_opt_) = device;
+    for (const Translation& known : translations()) {
+      if (keys == known.from && device.type() == known.to_device) {
+        tensor.*(&Access::key_set_) = known.to;
+        return;
+      }
+    }
     tensor.*(&Access::key_set_) = keys;
     tensor._change_backend_component_keys(device);
-    tensor.*(&Access::device_opt_) = device;
   }
   static c10::Storage& storageOf(c10::TensorImpl& tensor) {
     return tensor.*(&Access::storage_);
   }
   static bool hasExtraMeta(const c10::TensorImpl& tensor) {
     return tensor.*(&Access::extra_meta_) != nullptr;
+  }
+
+ private:
+  // Key sets of ordinary dense tensors in both directions, computed once.
+  struct Translation {
+    c10::DispatchKeySet from;
+    c10::DeviceType to_device;
+    c10::DispatchKeySet to;
+  };
+  static const std::array<Translation, 2>& translations() {
+    static const std::array<Translation, 2> table = [] {
+      const c10::DeviceType native = backend::target().type;
+      const auto plain = [](c10::DeviceType type) {
+        return c10::make_intrusive<c10::TensorImpl>(
+                   c10::DispatchKeySet(c10::computeDispatchKey(
+                       std::nullopt, std::nullopt, c10::Device(type))),
+                   caffe2::TypeMeta::Make<float>(), c10::Device(type))
+            ->key_set();
+      };
+      const c10::DispatchKeySet outer = plain(backend::kChameleon);
+      const c10::DispatchKeySet twin = plain(native);
+      return std::array<Translation, 2>{Translation{outer, native, twin},
+                                        Translation{twin, backend::kChameleon,
+                                                    outer}};
+    }();
+    return table;
   }
 };
 
@@ -45,15 +80,6 @@ c10::intrusive_ptr<c10::StorageImpl> new_alias() {
       c10::GetAllocator(type), /*resizable=*/true);
 }
 
-// Empty shells of the calling thread.
-struct Shells {
-  std::vector<c10::intrusive_ptr<c10::TensorImpl>> tensors;
-  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
-};
-Shells& shells() {
-  thread_local Shells instance;
-  return instance;
-}
 
 template <typename T>
 c10::intrusive_ptr<T> take(std::vector<c10::intrusive_ptr<T>>& pool,
@@ -73,8 +99,21 @@ bool is_empty_shell(const c10::intrusive_ptr<c10::TensorImpl>& tensor) {
 
 } // namespace
 
+// Empty shells of the calling thread.
+struct Shells {
+  std::vector<c10::intrusive_ptr<c10::TensorImpl>> tensors;
+  std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
+
+  static Shells& ofThread() {
+    thread_local Shells instance;
+    return instance;
+  }
+};
+
 void TwinSet::unbind() noexcept {
-  Shells& pool = shells();
+  if (shells_ == nullptr) return;
+  Shells& pool = *shells_;
+  const c10::DeviceType type = backend::target().type;
   for (c10::intrusive_ptr<c10::TensorImpl>& twin : twins_) {
     if (pool.tensors.size() < kMaxShells && is_empty_shell(twin)) {
       Access::storageOf(*twin) = c10::Storage();
@@ -85,7 +124,6 @@ void TwinSet::unbind() noexcept {
   for (Entry& entry : entries_) {
     if (!entry.alias) continue;
     // A twin that a kernel kept must not see memory that is no longer pinned.
-    const c10::DeviceType type = backend::target().type;
     entry.alias->set_data_ptr_noswap(c10::DataPtr(nullptr, type));
     entry.alias->set_nbytes(0);
     if (pool.storages.size() < kMaxShells && entry.alias.use_count() == 1 &&
@@ -94,6 +132,7 @@ void TwinSet::unbind() noexcept {
     }
     entry.alias.reset();
   }
+  shells_ = nullptr;
 }
 
 std::size_t TwinSet::lookup(const c10::StorageImpl* outer) const noexcept {
@@ -130,7 +169,12 @@ std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes) {
     entries_[known].writes = entries_[known].writes || writes;
     return known;
   }
-  entries_.push_back({storage, backend::block_of(*storage), writes, nullptr});
+  memory::Block* block = backend::block_of(*storage);
+  TORCH_CHECK(block != nullptr || storage->data() == nullptr,
+              "chameleon: this tensor's memory was not allocated by the device "
+              "(from_blob or a raw pointer); copy it to the device instead, or "
+              "use torch_chameleon.resident(...) to work on tensors in place");
+  entries_.push_back({storage, block, writes, nullptr});
   const std::size_t index = entries_.size() - 1;
   if (!hashed_.empty() && entries_.size() * 2 > hashed_.size()) {
     rehash();
@@ -147,10 +191,10 @@ std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes) {
 }
 
 void TwinSet::bind() {
-  Shells& pool = shells();
+  shells_ = &Shells::ofThread();
   const c10::DeviceType type = backend::target().type;
   for (Entry& entry : entries_) {
-    entry.alias = take(pool.storages, &new_alias);
+    entry.alias = take(shells_->storages, &new_alias);
     if (entry.block != nullptr) {
       entry.alias->set_data_ptr_noswap(
           c10::DataPtr(entry.block->device_address, type));
@@ -161,7 +205,7 @@ void TwinSet::bind() {
 
 c10::intrusive_ptr<c10::TensorImpl> TwinSet::twin(const c10::TensorImpl& outer,
                                                   std::size_t index) {
-  c10::intrusive_ptr<c10::TensorImpl> twin = take(shells().tensors, &new_shell);
+  c10::intrusive_ptr<c10::TensorImpl> twin = take(shells_->tensors, &new_shell);
   Access::show(outer, *twin, c10::Storage(entries_[index].alias),
                backend::target_device(outer.device().index()));
   twins_.push_back(twin);

@@ -29,7 +29,9 @@ class LogicalSpace {
  public:
   static constexpr std::size_t kAlignment = 512;
   static constexpr std::size_t kPreferredRangeBytes = std::size_t{1} << 44;
-  static constexpr std::size_t kMinRangeBytes = std::size_t{1} << 40;
+  // What is left under valgrind or a tight ulimit; exhaustion is an error with
+  // a sentence, never a wrong address.
+  static constexpr std::size_t kMinRangeBytes = std::size_t{1} << 34;
 
   // Reserves `preferred_bytes`, or a half, a quarter ... where the system
   // refuses, down to `min_bytes`.

@@ -106,7 +106,10 @@ void bind_device(py::module_& m) {
 
 void bind_memory(py::module_& m) {
   m.def("swap_stats", [](c10::DeviceIndex index) {
-    const memory::Stats stats = pager(index, "swap_stats()").stats();
+    memory::Stats stats; // before first use: all zero
+    if (auto* used = backend::context_if_used(resolve_index(index))) {
+      stats = used->pager->stats();
+    }
     py::dict row;
 #define CHAMELEON_STATS_ROW(name) row[#name] = stats.name;
     CHAMELEON_STATS(CHAMELEON_STATS_ROW)
@@ -114,7 +117,9 @@ void bind_memory(py::module_& m) {
     return row;
   });
   m.def("reset_swap_stats", [](c10::DeviceIndex index) {
-    pager(index, "reset_swap_stats()").resetStats();
+    if (auto* used = backend::context_if_used(resolve_index(index))) {
+      used->pager->resetStats();
+    }
   });
   m.def("evict_all", [](c10::DeviceIndex index) {
     const py::gil_scoped_release no_gil;

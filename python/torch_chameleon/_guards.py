@@ -36,6 +36,16 @@ def _guard_dlpack(function: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
+def _name_device(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def named(tensor: torch.Tensor) -> Any:
+        if tensor.device.type == "chameleon":
+            return DLDeviceType.kDLExtDev, tensor.get_device()
+        return function(tensor)
+
+    return named
+
+
 def _guard_sharing(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def guarded(storage: torch.UntypedStorage, *args: Any, **kw: Any) -> Any:
@@ -50,6 +60,10 @@ def install() -> None:
     """Puts the guards in place; once a process."""
     torch.Tensor.__dlpack__ = _guard_dlpack(  # type: ignore[method-assign]
         torch.Tensor.__dlpack__
+    )
+    # torch knows no name of the device here; __dlpack__ is to explain.
+    torch.Tensor.__dlpack_device__ = _name_device(  # type: ignore[method-assign]
+        torch.Tensor.__dlpack_device__
     )
     for module in (torch, torch.utils.dlpack):
         name = "to_dlpack"

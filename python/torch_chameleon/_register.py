@@ -8,7 +8,12 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils import backend_registration
 
 from torch_chameleon import _C as _C  # registers operators, guard and hooks
-from torch_chameleon import _guards, _module_to, chameleon
+from torch_chameleon import (
+    _guards,
+    _module_to,
+    _storage_files,
+    chameleon,
+)
 
 
 def _register() -> None:
@@ -25,6 +30,7 @@ def _register() -> None:
     allowed.append(torch.Tensor.chameleon)  # type: ignore[attr-defined]
     _module_to.install()
     _guards.install()
+    _storage_files.install()
 
 
 _register()

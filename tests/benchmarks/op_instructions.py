@@ -93,7 +93,7 @@ def main() -> None:
         for path in root.glob("out*"):
             text = path.read_text(errors="replace")
             trigger = re.search(r"Trigger: Client Request: (\S+)", text)
-            total = re.search(r"^(?:totals|summary): (\d+)", text, re.M)
+            total = re.search(r"^totals: (\d+)", text, re.M)
             if trigger and total:
                 counts[trigger[1]] = int(total[1])
                 files[trigger[1]] = path

@@ -40,7 +40,7 @@ TEST_F(LogicalSpaceTest, ReservesSixteenTiBOrWhatThereIs) {
                                          : kTiB);
     (*result)->check();
   }
-  runtime.reserve_limit = kTiB - 1;
+  runtime.reserve_limit = LogicalSpace::kMinRangeBytes - 1;
   auto result = LogicalSpace::create(runtime);
   ASSERT_FALSE(result.ok());
   EXPECT_NE(result.error().message().find("ulimit -v"), std::string::npos);
