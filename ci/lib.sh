@@ -5,7 +5,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ROOT=$PWD
 VENV=$ROOT/.venv
-JOBS=${MAX_JOBS:-2}
+# Jobs at once: one a core, and each may take 2 GiB.
+JOBS=${MAX_JOBS:-$(awk -v cores="$(nproc)" '/MemAvailable/ {
+  jobs = int($2 / 2097152); if (jobs > cores) jobs = cores
+  print jobs < 1 ? 1 : jobs }' /proc/meminfo)}
 export MAX_JOBS=$JOBS
 readonly TORCH_PIN="torch==2.11.0" # where no supported torch is importable
 
@@ -93,7 +96,9 @@ END
     echo "Installing $TORCH_PIN into .venv (about 2.5 GB, once)"
     tools+=("$TORCH_PIN")
   fi
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
+  local quiet=(--quiet)
+  [[ -t 1 ]] && quiet=() # a person sees the progress
+  "$VENV/bin/python" -m pip install "${quiet[@]}" --disable-pip-version-check \
     "${tools[@]}"
   touch "$VENV/.ready"
 }

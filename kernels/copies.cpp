@@ -38,7 +38,12 @@ struct Place {
   runtime::Stream stream;
 };
 Place place_of(const at::Tensor& tensor) {
-  return {backend::block_of(*tensor.storage().unsafeGetStorageImpl()),
+  memory::Block* block =
+      backend::block_of(*tensor.storage().unsafeGetStorageImpl());
+  TORCH_CHECK(block != nullptr,
+              "chameleon: this tensor's memory was not allocated by the device, "
+              "so it cannot be copied");
+  return {block,
           static_cast<std::size_t>(tensor.storage_offset()) *
               tensor.element_size(),
           tensor.nbytes(), backend::current_stream(tensor.device().index())};

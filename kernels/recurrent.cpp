@@ -46,7 +46,7 @@ struct StackOptions {
 // --- states ----------------------------------------------------------------
 
 std::vector<Tensor> collect(const States& states,
-                            Tensor RecurrentState::*part) {
+                            Tensor RecurrentState::* part) {
   std::vector<Tensor> tensors;
   tensors.reserve(states.size());
   for (const RecurrentState& state : states) tensors.push_back(state.*part);

@@ -1,7 +1,8 @@
 // Recurrent cells: one step of an LSTM, a GRU or a simple RNN, composed of
 // differentiable ops on outer tensors in the order in which the CPU's native
 // cells call them, so that values and gradients have the native bits. A CUDA
-// target's fused cells belong in the same three functions.
+// target has fused cells instead, which take no precomputed gates; they belong
+// into the step functions.
 //
 // Thread safety: no state.
 #pragma once

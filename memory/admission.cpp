@@ -9,22 +9,32 @@ namespace chameleon::memory {
 Admission::Admission(std::mutex& mutex, std::size_t budget_bytes)
     : mutex_(mutex), budget_(budget_bytes) {}
 
-Admission::Entry Admission::enter(std::size_t bytes,
-                                  std::size_t wish) noexcept {
+Admission::Entry Admission::enter(
+    std::size_t bytes, std::size_t wish,
+    std::optional<std::size_t> exclusive_splits) noexcept {
   std::uint64_t word = word_.load(std::memory_order_relaxed);
   for (;;) {
     const Load now = unpack(word);
     const std::size_t budget = budgetBytes();
     const bool alone = now.calls == 0;
+    if (now.exclusive) return {};
     std::size_t room = wish;
     if (now.bytes + bytes + wish > budget) {
-      if (!alone || now.bytes + bytes > budget) return {false, alone, 0, 0};
+      if (!alone || now.bytes + bytes > budget) return {};
       room = (budget - now.bytes - bytes) >> kUnitShift << kUnitShift;
     }
-    if (word_.compare_exchange_weak(word, word + pack(1, bytes + room),
-                                    std::memory_order_seq_cst,
-                                    std::memory_order_relaxed)) {
-      return {true, alone, room, now.bytes + bytes + room};
+    const bool exclusive = exclusive_splits.has_value() && room > 0;
+    // With n extents in the way the free bytes lie in n + 1 pieces at most.
+    if (exclusive &&
+        (!alone || now.bytes + bytes + (*exclusive_splits + 1) * room >
+                       budget)) {
+      return {};
+    }
+    if (word_.compare_exchange_weak(
+            word,
+            (word + pack(1, bytes + room)) | (exclusive ? kExclusive : 0),
+            std::memory_order_seq_cst, std::memory_order_relaxed)) {
+      return {true, exclusive, room};
     }
   }
 }
@@ -58,10 +68,26 @@ bool Admission::addRoom(std::size_t wish, bool partly, std::size_t& room,
   }
 }
 
-void Admission::subtract(std::uint32_t calls, std::size_t bytes) noexcept {
+bool Admission::makeExclusive() noexcept {
+  std::uint64_t word = word_.load(std::memory_order_relaxed);
+  while (unpack(word).calls == 1) {
+    if (word_.compare_exchange_weak(word, word | kExclusive,
+                                    std::memory_order_seq_cst,
+                                    std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void Admission::subtract(std::uint32_t calls, std::size_t bytes,
+                         bool exclusive) noexcept {
   const std::uint64_t old =
-      word_.fetch_sub(pack(calls, bytes), std::memory_order_seq_cst);
-  CHAMELEON_CHECK(unpack(old).bytes >= bytes && unpack(old).calls >= calls,
+      word_.fetch_sub(pack(calls, bytes) + (exclusive ? kExclusive : 0),
+                      std::memory_order_seq_cst);
+  const Load before = unpack(old);
+  CHAMELEON_CHECK(before.bytes >= bytes && before.calls >= calls &&
+                      (before.exclusive || !exclusive),
                   "more given back than was committed");
 }
 
@@ -108,19 +134,6 @@ void Admission::wait(std::unique_lock<std::mutex>& lock,
     hooks.after(token);
     lock.lock();
   }
-}
-
-void Admission::beginExclusive() noexcept {
-  CHAMELEON_CHECK(!exclusive_, "two exclusive calls");
-  exclusive_ = true;
-  close();
-}
-
-void Admission::endExclusive() noexcept {
-  CHAMELEON_CHECK(exclusive_, "no exclusive call runs");
-  exclusive_ = false;
-  open();
-  wakeLocked();
 }
 
 } // namespace chameleon::memory

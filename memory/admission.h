@@ -6,7 +6,12 @@
 // Calls that fit enter without a lock. A call that does not fit beside the
 // others draws a ticket and waits for them; while tickets are out the gate is
 // closed: nobody enters without the pager's lock, and behind it the tickets
-// are served in order, so nobody starves. A call may also run exclusively.
+// are served in order, so nobody starves.
+//
+// Bytes that fit may still lie in pieces, because pins cannot be moved. A call
+// whose in-call allocations must not fail therefore either finds one hole that
+// is large enough and keeps it, or runs exclusively: then no other call enters
+// until it leaves, and no new pin splits what it found free.
 //
 // Committed are: every pinned block once (whoever unpins it last gives its
 // bytes back), each call's room, and what outlived a call (foreign extents).
@@ -22,6 +27,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 
 namespace chameleon::memory {
 
@@ -38,6 +44,7 @@ class Admission {
   struct Load {
     std::size_t bytes;   // committed
     std::uint32_t calls; // in flight
+    bool exclusive;      // the one call in flight runs exclusively
   };
 
   // ---- any thread, no lock; bytes are multiples of 512 -------------------
@@ -45,23 +52,28 @@ class Admission {
     return unpack(word_.load(std::memory_order_seq_cst));
   }
   // One call more with `bytes`, and `wish` bytes of room, if the budget holds
-  // them. A call that is alone gets as much of its wish as there is.
+  // them. A call that is alone gets as much of its wish as there is. With
+  // `exclusive_splits` it enters only to run exclusively, and only if so many
+  // immovable extents cannot keep its room from lying in one piece.
   struct Entry {
-    bool admitted;
-    bool alone;
-    std::size_t room_bytes;
-    std::size_t committed_bytes; // afterwards
+    bool admitted = false;
+    bool exclusive = false;
+    std::size_t room_bytes = 0;
   };
-  Entry enter(std::size_t bytes, std::size_t wish) noexcept;
+  Entry enter(std::size_t bytes, std::size_t wish,
+              std::optional<std::size_t> exclusive_splits) noexcept;
   // Without a check.
   void add(std::uint32_t calls, std::size_t bytes) noexcept;
   // Room for a call that was counted by add(1, its bytes). False: does not
-  // fit, and `others` says whether other calls were counted in that. `partly`:
-  // less than the wish is fine.
+  // fit, and `others` says whether other calls were counted in that. `partly`
+  // (or no other call): less than the wish is fine.
   bool addRoom(std::size_t wish, bool partly, std::size_t& room,
                bool& others) noexcept;
-  // The caller must call wake() (or wakeLocked()) afterwards.
-  void subtract(std::uint32_t calls, std::size_t bytes) noexcept;
+  // Makes the one call in flight exclusive. False: it is not the only one.
+  bool makeExclusive() noexcept;
+  // `exclusive`: the call was. The caller must wake() or wakeLocked() then.
+  void subtract(std::uint32_t calls, std::size_t bytes,
+                bool exclusive = false) noexcept;
   void wake() noexcept; // takes the mutex, if anybody waits
   // True: nobody may enter without the pager's lock. To be asked after
   // enter(), since who closes the gate looks at load() after that.
@@ -81,7 +93,8 @@ class Admission {
   void handBack(Ticket ticket);
   // May the holder of `ticket` (0: a newcomer) try now?
   bool turnOf(Ticket ticket) const noexcept {
-    return !exclusive_ && (tickets_.empty() || tickets_.front() == ticket);
+    return !load().exclusive &&
+           (tickets_.empty() || tickets_.front() == ticket);
   }
   // Until something changed since the mutex was taken; releases it meanwhile,
   // and around the hooks.
@@ -89,14 +102,13 @@ class Admission {
   void wakeLocked() noexcept;
   void close() noexcept { gate_.fetch_add(kClosed); } // nests
   void open() noexcept { gate_.fetch_sub(kClosed); }
-  void beginExclusive() noexcept;
-  void endExclusive() noexcept;
   void setBudget(std::size_t bytes) noexcept {
     budget_.store(bytes, std::memory_order_seq_cst);
   }
 
  private:
-  // word: [63..48 calls | 47..0 committed units of 512 bytes]
+  // word: [63 exclusive | 62..48 calls | 47..0 committed units of 512 bytes]
+  static constexpr std::uint64_t kExclusive = std::uint64_t{1} << 63;
   static constexpr unsigned kUnitShift = 9;
   static constexpr unsigned kCallShift = 48;
   static constexpr std::uint64_t kUnitMask =
@@ -107,7 +119,8 @@ class Admission {
 
   static Load unpack(std::uint64_t word) noexcept {
     return {static_cast<std::size_t>(word & kUnitMask) << kUnitShift,
-            static_cast<std::uint32_t>(word >> kCallShift)};
+            static_cast<std::uint32_t>((word & ~kExclusive) >> kCallShift),
+            (word & kExclusive) != 0};
   }
   static std::uint64_t pack(std::uint32_t calls, std::size_t bytes) noexcept {
     return (std::uint64_t{calls} << kCallShift) | (bytes >> kUnitShift);
@@ -124,7 +137,6 @@ class Admission {
   std::uint64_t changes_ = 0;
   std::deque<Ticket> tickets_;
   Ticket last_ticket_ = 0;
-  bool exclusive_ = false;
 };
 
 } // namespace chameleon::memory

@@ -18,6 +18,13 @@ namespace {
 // and therefore never waits for other calls.
 thread_local int calls_of_thread = 0;
 
+void raise(std::atomic<std::size_t>& mark, std::size_t value) {
+  std::size_t old = mark.load(std::memory_order_relaxed);
+  while (old < value && !mark.compare_exchange_weak(
+                            old, value, std::memory_order_relaxed)) {
+  }
+}
+
 // Later work on the stream runs after the position in any case. (The last
 // index may stand for several streams.)
 bool in_order(Position position, StreamIndex stream) {
@@ -71,10 +78,16 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
 std::size_t PagerImpl::roomWished(const OpMemory* memory,
                                   std::size_t bytes) const {
   if (memory == nullptr) return 0;
-  const std::size_t peak =
-      ExtentMap::round(memory->peak_bytes.load(std::memory_order_relaxed));
   const bool known = memory->known.load(std::memory_order_acquire);
-  return known ? peak : std::max(peak, bytes);
+  std::size_t peak = memory->peak_bytes.load(std::memory_order_relaxed);
+  // Operands larger than any seen so far: in proportion.
+  const std::size_t seen = memory->operand_bytes.load(std::memory_order_relaxed);
+  if (bytes > seen && seen > 0) {
+    peak = static_cast<std::size_t>(static_cast<double>(peak) *
+                                    static_cast<double>(bytes) /
+                                    static_cast<double>(seen));
+  }
+  return ExtentMap::round(known ? peak : std::max(peak, bytes));
 }
 
 // Pins without the lock: all operands are Resident, none needs its host copy
@@ -89,23 +102,17 @@ bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
   for (const Operand& operand : operands) {
     bytes += operand.block->rounded_bytes;
   }
+  std::optional<std::size_t> splits;
+  if (must_not_fail) {
+    splits = operands.size() + fixed_extents_.load(std::memory_order_relaxed);
+  }
   const Admission::Entry entry =
-      admission_.enter(bytes, roomWished(call.memory_, bytes));
+      admission_.enter(bytes, roomWished(call.memory_, bytes), splits);
   if (!entry.admitted) return false;
-
-  // In a kernel that cannot be run again allocations must not fail. Bytes
-  // suffice; but what cannot move splits the arena, so one hole of `room` is
-  // certain only if there is enough for each of the gaps.
-  const std::size_t splits =
-      operands.size() + foreign_extents_.load(std::memory_order_relaxed);
-  const bool certain =
-      !must_not_fail || entry.room_bytes == 0 ||
-      (entry.alone && entry.committed_bytes + splits * entry.room_bytes <=
-                          admission_.budgetBytes());
 
   std::size_t shared_bytes = 0; // committed already, by earlier pins
   std::size_t pinned = 0;
-  bool good = certain && !admission_.closed();
+  bool good = !admission_.closed();
   for (; good && pinned < operands.size(); ++pinned) {
     const Operand& operand = operands[pinned];
     Block& block = *operand.block;
@@ -128,7 +135,9 @@ bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
       admission_.subtract(0, shared_bytes);
       admission_.wake();
     }
+    call.operand_bytes_ = bytes;
     call.room_bytes_ = entry.room_bytes;
+    call.exclusive_ = entry.exclusive;
     return true;
   }
 
@@ -144,7 +153,7 @@ bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
       freed += size;
     }
   }
-  admission_.subtract(1, freed);
+  admission_.subtract(1, freed, entry.exclusive);
   admission_.wake();
   waits.clear();
   return false;
@@ -161,13 +170,8 @@ Error PagerImpl::beginSlow(Call& call, std::span<const Operand> operands,
     const bool served = serve(lock, exclusive, [&](bool alone) {
       drainReleased();
       shortage = {};
-      const Attempt attempt =
-          tryBegin(call, operands, must_not_fail, alone, waits, shortage);
-      if (attempt == Attempt::kDone && exclusive) {
-        call.exclusive_ = true;
-        admission_.beginExclusive();
-      }
-      return attempt;
+      return tryBegin(call, operands, must_not_fail, exclusive, alone, waits,
+                      shortage);
     });
     if (served) return {};
     for (const Wanted& wanted : wanted_) {
@@ -210,23 +214,32 @@ bool PagerImpl::serve(Lock& lock, bool exclusive,
 // One try to pin everything, under the lock from start to end.
 PagerImpl::Attempt PagerImpl::tryBegin(Call& call,
                                        std::span<const Operand> operands,
-                                       bool must_not_fail, bool alone,
-                                       Fence& waits, Shortage& shortage) {
+                                       bool must_not_fail, bool exclusive,
+                                       bool alone, Fence& waits,
+                                       Shortage& shortage) {
   std::size_t total_bytes = 0;
   if (!gather(operands, total_bytes)) return Attempt::kLater;
   admission_.add(1, total_bytes);
+  call.operand_bytes_ = total_bytes;
   pinResident();
-  bool passing = false; // a call that enters and leaves again at the gate
-  if (takeRoom(call, must_not_fail, alone, total_bytes, passing) &&
-      placeMissing(call, shortage) &&
-      makeRoomForKernel(call, must_not_fail, alone, shortage) &&
-      fetchMissing(shortage)) {
-    commit(call, waits);
-    return Attempt::kDone;
+  bool others = false; // were in flight; perhaps they only came to the gate
+  bool again = false;
+  if (!takeRoom(call, must_not_fail, total_bytes, others)) {
+    again = others;
+  } else if (placeMissing(call, shortage) &&
+             makeRoomForKernel(call, must_not_fail, alone, shortage)) {
+    if (exclusive && !call.exclusive_) {
+      call.exclusive_ = admission_.makeExclusive();
+    }
+    again = exclusive && !call.exclusive_;
+    if (!again && fetchMissing(shortage)) {
+      commit(call, waits);
+      return Attempt::kDone;
+    }
   }
   undo(call);
   if (shortage.failure) return Attempt::kFailed;
-  return passing ? Attempt::kAgain : Attempt::kLater;
+  return again ? Attempt::kAgain : Attempt::kLater;
 }
 
 // Lists the distinct operands and claims them. False: a host thread is at the
@@ -267,15 +280,15 @@ void PagerImpl::pinResident() {
   admission_.subtract(0, shared_bytes);
 }
 
-bool PagerImpl::takeRoom(Call& call, bool must_not_fail, bool alone,
-                         std::size_t bytes, bool& passing) {
+bool PagerImpl::takeRoom(Call& call, bool must_not_fail, std::size_t bytes,
+                         bool& others) {
   const bool guess = call.memory_ != nullptr &&
                      !call.memory_->known.load(std::memory_order_acquire);
-  // A guess may be cut where a failure does no harm. And alone there is
-  // nobody to wait for: what was learned may belong to other shapes.
-  const bool partly = alone || (guess && !must_not_fail);
-  return admission_.addRoom(roomWished(call.memory_, bytes), partly,
-                            call.room_bytes_, passing);
+  // A guess may be cut where a failure does no harm. (And any wish of a call
+  // that is alone: what was learned may belong to other shapes.)
+  return admission_.addRoom(roomWished(call.memory_, bytes),
+                            /*partly=*/guess && !must_not_fail,
+                            call.room_bytes_, others);
 }
 
 bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
@@ -303,24 +316,25 @@ bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
 }
 
 // One hole for all that the kernel will allocate, while its operands can still
-// be moved out of the way. Where a failure does harm and other calls run, the
-// hole is held, since their pins could come to lie in it.
+// be moved out of the way. Where a failure does harm the hole is kept: by
+// letting no other call in, or by taking it now.
 bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
                                   Shortage& shortage) {
-  const bool must_wait = must_not_fail && !alone;
   const bool guess = call.memory_ != nullptr &&
                      !call.memory_->known.load(std::memory_order_acquire);
-  if (call.room_bytes_ == 0 || (guess && !must_not_fail) ||
-      (!must_wait && largestRun(/*moving=*/false) >= call.room_bytes_)) {
-    return true;
+  if (call.room_bytes_ == 0 || (guess && !must_not_fail)) return true;
+  if (largestRun(/*moving=*/false) >= call.room_bytes_) {
+    if (!must_not_fail) return true;
+    call.exclusive_ = alone && admission_.makeExclusive();
+    if (call.exclusive_) return true;
   }
   holdHole(call, place(call.room_bytes_, End::kTop, ExtentUse::kInCall,
                        call.stream_, shortage));
   if (call.hole_ != nullptr) {
-    if (!must_wait) freeHole(call);
+    if (!must_not_fail) freeHole(call);
     return true;
   }
-  if (shortage.failure || must_wait) return false;
+  if (shortage.failure || (must_not_fail && !alone)) return false;
   shortage = {};
   return true; // maybe it needs less this time
 }
@@ -371,7 +385,8 @@ void PagerImpl::undo(Call& call) noexcept {
     }
     block.claims = 0;
   }
-  admission_.subtract(1, freed);
+  admission_.subtract(1, freed, call.exclusive_);
+  call.exclusive_ = false;
   admission_.wakeLocked();
 }
 
@@ -412,13 +427,16 @@ void PagerImpl::leave(Call& call) noexcept {
         block.word.fetch_sub(1, std::memory_order_acq_rel);
     if (Block::pinsOf(old) == 1) freed += size;
   }
+  if (call.held_) {
+    fixed_extents_.fetch_sub(call.pins_.size(), std::memory_order_relaxed);
+  }
   call.pins_.clear();
-  if (call.exclusive_ || call.hole_ != nullptr) {
+  if (call.hole_ != nullptr) {
     const Lock lock(*this);
     freeHole(call);
-    if (call.exclusive_) admission_.endExclusive();
   }
-  admission_.subtract(call.held_ ? 0 : 1, freed + call.room_bytes_);
+  admission_.subtract(call.held_ ? 0 : 1, freed + call.room_bytes_,
+                      call.exclusive_);
   admission_.wake();
   if (!call.held_) --calls_of_thread;
   call.active_ = false;
@@ -439,12 +457,8 @@ void PagerImpl::freeHole(Call& call) noexcept {
 void PagerImpl::learn(Call& call) noexcept {
   call.failures_ = call.failed_ ? call.failures_ : 0;
   if (call.memory_ == nullptr) return;
-  std::atomic<std::size_t>& peak = call.memory_->peak_bytes;
-  std::size_t old = peak.load(std::memory_order_relaxed);
-  while (old < call.peak_bytes_ &&
-         !peak.compare_exchange_weak(old, call.peak_bytes_,
-                                     std::memory_order_relaxed)) {
-  }
+  raise(call.memory_->operand_bytes, call.operand_bytes_);
+  raise(call.memory_->peak_bytes, call.peak_bytes_);
   if (!call.failed_ && !call.memory_->known.load(std::memory_order_relaxed)) {
     call.memory_->known.store(true, std::memory_order_release);
   }
@@ -455,13 +469,13 @@ void PagerImpl::hold(Call& call) noexcept {
                   "hold() of a call that does not run or has allocated");
   call.held_ = true;
   --calls_of_thread;
-  if (call.exclusive_ || call.hole_ != nullptr) {
+  if (call.hole_ != nullptr) {
     const Lock lock(*this);
     freeHole(call);
-    if (call.exclusive_) admission_.endExclusive();
-    call.exclusive_ = false;
   }
-  admission_.subtract(1, call.room_bytes_);
+  fixed_extents_.fetch_add(call.pins_.size(), std::memory_order_relaxed);
+  admission_.subtract(1, call.room_bytes_, call.exclusive_);
+  call.exclusive_ = false;
   call.room_bytes_ = 0;
   admission_.wake();
 }

@@ -23,9 +23,11 @@ struct Operand {
 };
 
 // What is learned about one kind of op (the kernels layer owns one per op):
-// how many bytes it allocates inside its kernel, at most.
+// how many bytes it allocates inside its kernel, and how large its operands
+// are, at most.
 struct OpMemory {
   std::atomic<std::size_t> peak_bytes{0};
+  std::atomic<std::size_t> operand_bytes{0};
   std::atomic<bool> known{false};
 };
 
@@ -81,7 +83,7 @@ class Call {
   // Used by the call's own thread only.
   StreamIndex stream_ = kFirstCompute;
   bool active_ = false;
-  bool exclusive_ = false; // no other call runs beside it
+  bool exclusive_ = false; // no other call enters beside it
   bool held_ = false;      // nobody waits for it (Pager::hold)
   bool failed_ = false;    // an allocation failed in this attempt
   std::uint32_t failures_ = 0; // attempts that failed so
@@ -89,6 +91,7 @@ class Call {
   std::string_view op_;
   OpMemory* memory_ = nullptr;
   InlineList<Operand, kInline> pins_; // one pin each, adopted blocks included
+  std::size_t operand_bytes_ = 0;     // as committed
   Extent* hole_ = nullptr; // held for in-call allocations that must not fail
 
   // Guarded by the pager's lock once the call has allocated something.

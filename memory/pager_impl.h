@@ -173,12 +173,12 @@ class PagerImpl {
   bool serve(Lock& lock, bool exclusive,
              const std::function<Attempt(bool alone)>& attempt);
   Attempt tryBegin(Call& call, std::span<const Operand> operands,
-                   bool must_not_fail, bool alone, Fence& waits,
-                   Shortage& shortage);
+                   bool must_not_fail, bool exclusive, bool alone,
+                   Fence& waits, Shortage& shortage);
   bool gather(std::span<const Operand> operands, std::size_t& total_bytes);
   void pinResident();
-  bool takeRoom(Call& call, bool must_not_fail, bool alone,
-                std::size_t bytes, bool& passing);
+  bool takeRoom(Call& call, bool must_not_fail, std::size_t bytes,
+                bool& others);
   bool placeMissing(Call& call, Shortage& shortage);
   bool makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
                          Shortage& shortage);
@@ -263,7 +263,8 @@ class PagerImpl {
   std::atomic<std::uint64_t> ticks_{0};
   std::atomic<std::size_t> logical_bytes_{0};
   std::atomic<std::size_t> logical_limit_{0};
-  std::atomic<std::size_t> foreign_extents_{0};
+  // Immovable between calls: foreign extents and the pins of held calls.
+  std::atomic<std::size_t> fixed_extents_{0};
   mutable std::atomic<std::size_t> resident_bytes_{0};
   mutable std::atomic<std::size_t> host_bytes_{0};
 

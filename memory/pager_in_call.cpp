@@ -52,11 +52,7 @@ Result<std::byte*> PagerImpl::allocate(Call& call, std::size_t bytes) {
     call.failed_ = true; // the peak is learned at end(): a retry gets the room
     ++call.failures_;
   }
-  std::size_t operand_bytes = 0;
-  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
-    operand_bytes += call.pins_[i].block->rounded_bytes;
-  }
-  return outOfMemory(call, operand_bytes - call.adopted_bytes_,
+  return outOfMemory(call, call.operand_bytes_,
                      call.in_call_bytes_ + call.adopted_bytes_ + rounded,
                      shortage);
 }
@@ -71,7 +67,7 @@ void PagerImpl::free(Call* hint, std::byte* address) noexcept {
     StreamIndex stream;
     if (extent->use == ExtentUse::kForeign) {
       foreign_bytes = extent->bytes;
-      foreign_extents_.fetch_sub(1, std::memory_order_relaxed);
+      fixed_extents_.fetch_sub(1, std::memory_order_relaxed);
       stream = extent->fence.slots()[0].stream(); // of the call it outlived
     } else {
       Call& call = ownerOf(hint, extent);
@@ -176,7 +172,7 @@ void PagerImpl::makeForeign(Call& call, Position position) noexcept {
     arena_->makeForeign(extent);
     extent->fence.add(position); // the stream that a later free() is ordered on
     call.room_bytes_ -= extent->bytes; // stays committed
-    foreign_extents_.fetch_add(1, std::memory_order_relaxed);
+    fixed_extents_.fetch_add(1, std::memory_order_relaxed);
   }
   call.in_call_.clear();
   call.in_call_bytes_ = 0;

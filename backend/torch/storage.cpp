@@ -28,7 +28,9 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
   const c10::DeviceIndex index = storage.device().index();
-  const std::size_t kept = std::min(bytes, storage.nbytes());
+  memory::Block* block = block_of(storage);
+  const std::size_t kept =
+      block == nullptr ? 0 : std::min(bytes, storage.nbytes());
   c10::DataPtr fresh = allocate_block(bytes, index);
   if (kept > 0) {
     // Rare (resize_ that grows a tensor with values), so the plain way through
@@ -36,7 +38,7 @@ void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
     memory::Pager& pager = *context(index, "a resize").pager;
     const runtime::Stream stream = current_stream(index);
     std::vector<std::byte> bytes_kept(kept);
-    throw_if(pager.read(*block_of(storage), 0, bytes_kept.data(), kept, stream));
+    throw_if(pager.read(*block, 0, bytes_kept.data(), kept, stream));
     throw_if(pager.write(*static_cast<memory::Block*>(fresh.get_context()), 0,
                          bytes_kept.data(), kept, stream));
   }

@@ -1,6 +1,7 @@
 """Whole trainings leave the native bits, however little memory there is."""
 
 import pytest
+import torch
 import torch_chameleon
 from trainings import (
     TRAININGS,
@@ -23,14 +24,10 @@ def test_bits(name, k):
     if k >= 2:
         assert stats["evictions"] > 0
         assert stats["bytes_in"] > 0
-    if k == 1:
-        assert stats["bytes_in"] == 0
 
 
 @pytest.mark.parametrize("name", ["gpt_adamw"])
 def test_beyond_the_default_oversubscription(name):
-    import torch
-
     size = budget_for(name, 5)
     with (
         budget(size),

@@ -9,8 +9,6 @@ from typing import Any
 
 from torch_chameleon.demo.train import Run
 
-Progress = Callable[[str, float], None]
-
 
 def run_in_process(run: Run, on_step: Callable[[float], None]) -> Any:
     """Trains in a new process and returns what it measured.
@@ -22,10 +20,12 @@ def run_in_process(run: Run, on_step: Callable[[float], None]) -> Any:
     Raises:
         SystemExit: The run failed; its own error is on stderr.
     """
-    command = [sys.executable, "-m", "torch_chameleon.demo.train"]
+    code = "from torch_chameleon.demo import train; train.main()"
     result = None
     with subprocess.Popen(
-        [*command, run.to_json()], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, run.to_json()],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

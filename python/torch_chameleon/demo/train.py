@@ -1,7 +1,7 @@
 """One training run, in a process of its own so that its counters are its own.
 
-`python -m torch_chameleon.demo.train <json of Run>` prints one JSON object per
-line: {"step", "loss"} after every step, and {"result"} at the end.
+The process prints one JSON object per line: {"step", "loss"} after every step,
+and {"result"} at the end.
 """
 
 import hashlib
@@ -56,6 +56,8 @@ def train(run: Run) -> dict[str, Any]:
     for key, value in run.config.items():
         setattr(torch_chameleon.config, key, value)
     on_chameleon = run.device == "chameleon"
+    if on_chameleon:
+        _C.reset_memory_history(0)
     torch.manual_seed(run.seed)
     model = GPT(run.shape).to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=run.foreach)
@@ -135,5 +137,6 @@ def _print(**event: Any) -> None:
     print(json.dumps(event), flush=True)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """What the process does: its argument is `Run.to_json`'s text."""
     _print(result=train(Run.from_json(sys.argv[1])))
