@@ -145,7 +145,7 @@ bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
   const backend::DeviceContext& device =
       backend::context(backend::current_device(), plan.name);
   const std::size_t chunk_bytes =
-      device.pager->limits().hbm_budget_bytes / kChunksPerBudget;
+      device.pager->hbmBudget() / kChunksPerBudget;
   if (!is_long(plan, stack, chunk_bytes)) return false;
   Lists lists(plan, stack);
   if (!lists.consistent()) return false;

@@ -67,12 +67,9 @@ class NativeCall {
       }
     }
     if (device.history->recording()) [[unlikely]] {
-      const memory::Stats stats = device.pager->stats();
-      device.history->add(
-          {device.runtime->now_ns(),
-           static_cast<std::size_t>(stats.logical_bytes),
-           static_cast<std::size_t>(stats.resident_bytes),
-           static_cast<std::size_t>(stats.host_bytes)});
+      const auto levels = device.pager->levels();
+      device.history->add({device.runtime->now_ns(), levels.logical_bytes,
+                           levels.resident_bytes, levels.host_bytes});
     }
   }
 

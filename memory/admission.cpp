@@ -26,13 +26,12 @@ Admission::Entry Admission::enter(
     const bool exclusive = exclusive_splits.has_value() && room > 0;
     // With n extents in the way the free bytes lie in n + 1 pieces at most.
     if (exclusive &&
-        (!alone || now.bytes + bytes + (*exclusive_splits + 1) * room >
-                       budget)) {
+        (!alone ||
+         now.bytes + bytes + (*exclusive_splits + 1) * room > budget)) {
       return {};
     }
     if (word_.compare_exchange_weak(
-            word,
-            (word + pack(1, bytes + room)) | (exclusive ? kExclusive : 0),
+            word, (word + pack(1, bytes + room)) | (exclusive ? kExclusive : 0),
             std::memory_order_seq_cst, std::memory_order_relaxed)) {
       return {true, exclusive, room};
     }

@@ -102,7 +102,7 @@ struct Block {
   std::atomic<std::uint64_t> last_write{0}; // Position::word
   std::array<std::atomic<std::uint64_t>, kUseSlots> last_use{}; // per stream
   std::atomic<std::uint64_t> last_use_tick{0}; // pager's count of calls
-  std::atomic<std::uint64_t> version{0}; // bumped by each op that writes
+  std::atomic<std::uint64_t> version{0};       // bumped by each op that writes
   std::uint64_t identity = 0; // order of creation, never reused
 
   // ---- links, guarded by the pager's lock (next_released: see release())

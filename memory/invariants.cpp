@@ -26,12 +26,11 @@ void InvariantWalker::walk(int level) {
 }
 
 void InvariantWalker::checkLevels() const {
+  CHAMELEON_CHECK(pager_.arena_->usedBytes() <= pager_.limits_.hbm_budget_bytes,
+                  "P1: resident bytes exceed the HBM budget");
   CHAMELEON_CHECK(
-      pager_.arena_->usedBytes() <= pager_.limits_.hbm_budget_bytes,
-      "P1: resident bytes exceed the HBM budget");
-  CHAMELEON_CHECK(pager_.host_pool_->reservedBytes() <=
-                      pager_.limits_.host_budget_bytes,
-                  "P1: host bytes exceed the host budget");
+      pager_.host_pool_->reservedBytes() <= pager_.limits_.host_budget_bytes,
+      "P1: host bytes exceed the host budget");
 }
 
 void InvariantWalker::checkBlocks() const {
@@ -46,14 +45,14 @@ void InvariantWalker::checkBlocks() const {
     const std::uint64_t word = block->word.load(std::memory_order_acquire);
     const Residency state = Block::stateOf(word);
     const bool has_copy = (word & Block::kHostCopyBit) != 0;
-    CHAMELEON_CHECK(block->previous_live == previous, "a broken list of blocks");
+    CHAMELEON_CHECK(block->previous_live == previous,
+                    "a broken list of blocks");
     CHAMELEON_CHECK(block->pager == &pager_.owner_ && block->bytes > 0 &&
                         block->bytes <= block->rounded_bytes,
                     "a block that is not one");
-    CHAMELEON_CHECK(
-        state != Residency::kFetching && state != Residency::kDropped &&
-            block->claims == 0,
-        "a move or a begin() was left half done");
+    CHAMELEON_CHECK(state != Residency::kFetching &&
+                        state != Residency::kDropped && block->claims == 0,
+                    "a move or a begin() was left half done");
     CHAMELEON_CHECK(
         (block->device != nullptr) == (state == Residency::kResident),
         "B1: a device extent in the wrong state");
@@ -63,16 +62,15 @@ void InvariantWalker::checkBlocks() const {
                     "B2: a host extent in the wrong state");
     CHAMELEON_CHECK(!has_copy || state == Residency::kResident,
                     "B2: the host-copy bit outside of Resident");
-    CHAMELEON_CHECK(
-        Block::pinsOf(word) == 0 || state == Residency::kResident,
-        "B3: pins outside of Resident");
+    CHAMELEON_CHECK(Block::pinsOf(word) == 0 || state == Residency::kResident,
+                    "B3: pins outside of Resident");
     if (block->device != nullptr) {
-      CHAMELEON_CHECK(block->device->block == block &&
-                          block->device->use == ExtentUse::kBlock &&
-                          block->device->bytes == block->rounded_bytes &&
-                          block->device_address ==
-                              pager_.arena_->address(*block->device),
-                      "B4: a block and its device extent disagree");
+      CHAMELEON_CHECK(
+          block->device->block == block &&
+              block->device->use == ExtentUse::kBlock &&
+              block->device->bytes == block->rounded_bytes &&
+              block->device_address == pager_.arena_->address(*block->device),
+          "B4: a block and its device extent disagree");
       device_bytes += block->device->bytes;
       ++resident;
     } else {
@@ -80,10 +78,10 @@ void InvariantWalker::checkBlocks() const {
                       "B1: an address without an extent");
     }
     if (block->host != nullptr) {
-      CHAMELEON_CHECK(block->host->bytes == block->rounded_bytes &&
-                          block->host_address ==
-                              pager_.host_pool_->address(*block->host),
-                      "B4: a block and its host extent disagree");
+      CHAMELEON_CHECK(
+          block->host->bytes == block->rounded_bytes &&
+              block->host_address == pager_.host_pool_->address(*block->host),
+          "B4: a block and its host extent disagree");
       host_bytes += block->host->bytes;
     }
     if (has_copy) ++copies;
@@ -117,10 +115,10 @@ void InvariantWalker::checkExtents() const {
   std::size_t in_call_bytes = pager_.hole_bytes_;
   for (const Call* call = pager_.calls_; call != nullptr; call = call->next_) {
     std::size_t bytes = 0;
-    for (const Extent* extent : call->in_call_) {
-      CHAMELEON_CHECK(extent->use == ExtentUse::kInCall,
+    for (std::size_t i = 0; i < call->in_call_.size(); ++i) {
+      CHAMELEON_CHECK(call->in_call_[i]->use == ExtentUse::kInCall,
                       "a call lists an extent that is not in-call");
-      bytes += extent->bytes;
+      bytes += call->in_call_[i]->bytes;
     }
     CHAMELEON_CHECK(call->listed_ && bytes == call->in_call_bytes_ &&
                         bytes <= call->room_bytes_,
@@ -164,8 +162,7 @@ void InvariantWalker::checkCopies() const {
   for (Block* block = pager_.oldest_copy_; block != nullptr;
        block = block->newer_copy) {
     bytes.resize(block->bytes);
-    const runtime::Copy copy{bytes.data(), block->device_address,
-                             block->bytes};
+    const runtime::Copy copy{bytes.data(), block->device_address, block->bytes};
     Position done;
     const bool copied =
         !pager_.transfers_.out({&copy, 1}, pager_.writesOf(*block), done) &&

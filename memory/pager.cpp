@@ -44,8 +44,7 @@ void Pager::free(Call* call, std::byte* address) noexcept {
   impl_->free(call, address);
 }
 
-Result<Block*> Pager::adopt(Call& call, std::byte* address,
-                            std::size_t bytes) {
+Result<Block*> Pager::adopt(Call& call, std::byte* address, std::size_t bytes) {
   return impl_->adopt(call, address, bytes);
 }
 
@@ -75,9 +74,7 @@ Error Pager::setOversubscription(double factor) {
   return impl_->setOversubscription(factor);
 }
 
-Error Pager::setPolicy(std::string_view name) {
-  return impl_->setPolicy(name);
-}
+Error Pager::setPolicy(std::string_view name) { return impl_->setPolicy(name); }
 
 Limits Pager::limits() const { return impl_->limits(); }
 

@@ -116,6 +116,7 @@ class Pager {
   // Lock-free, for every op: the budget, and what is used just now.
   struct Levels {
     std::size_t logical_bytes;
+    std::size_t logical_rounded_bytes; // each block's rounded to 512
     std::size_t resident_bytes;
     std::size_t host_bytes;
   };

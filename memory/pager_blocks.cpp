@@ -1,4 +1,6 @@
 // Birth and death of blocks, and the positions that say who uses them.
+#include <memory>
+
 #include "backend/runtime/check.h"
 #include "backend/runtime/options.h"
 #include "memory/pager_impl.h"
@@ -14,9 +16,12 @@ std::size_t PagerImpl::logicalLimit() const noexcept {
   return logical_limit_.load(std::memory_order_relaxed);
 }
 
-void PagerImpl::addLogical(std::size_t bytes) noexcept {
+void PagerImpl::addLogical(const Block& block) noexcept {
+  logical_rounded_bytes_.fetch_add(ExtentMap::round(block.bytes),
+                                   std::memory_order_relaxed);
   const auto now = static_cast<std::int64_t>(
-      logical_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
+      logical_bytes_.fetch_add(block.bytes, std::memory_order_relaxed) +
+      block.bytes);
   std::int64_t peak =
       counters_.peak_logical_bytes.load(std::memory_order_relaxed);
   while (peak < now && !counters_.peak_logical_bytes.compare_exchange_weak(
@@ -30,18 +35,18 @@ Result<Block*> PagerImpl::create(std::size_t bytes) {
   drainReleased();
   const std::size_t live = logical_bytes_.load(std::memory_order_relaxed);
   if (bytes > logicalLimit() || live > logicalLimit() - bytes) {
-    return Error(
-        ErrorCode::kOutOfLogicalMemory,
-        name() + ": out of memory: a tensor of " + format_bytes(bytes) +
-            " does not fit beside the " + format_bytes(live) +
-            " of live tensors; the limit is " + format_bytes(logicalLimit()) +
-            " (oversubscription x hbm_budget of " +
-            format_bytes(limits_.hbm_budget_bytes) +
-            "). Raise torch_chameleon.config.oversubscription or "
-            "torch_chameleon.config.hbm_budget");
+    return Error(ErrorCode::kOutOfLogicalMemory,
+                 name() + ": out of memory: a tensor of " +
+                     format_bytes(bytes) + " does not fit beside the " +
+                     format_bytes(live) + " of live tensors; the limit is " +
+                     format_bytes(logicalLimit()) +
+                     " (oversubscription x hbm_budget of " +
+                     format_bytes(limits_.hbm_budget_bytes) +
+                     "). Raise torch_chameleon.config.oversubscription or "
+                     "torch_chameleon.config.hbm_budget");
   }
   Result<Block*> block = newBlock(bytes, ExtentMap::round(bytes));
-  if (block.ok()) addLogical(bytes);
+  if (block.ok()) addLogical(**block);
   return block;
 }
 
@@ -55,7 +60,14 @@ Result<Block*> PagerImpl::newBlock(std::size_t bytes,
                      format_bytes(logical_space_->rangeBytes()) +
                      "; free tensors first");
   }
-  Block* const block = new Block;
+  Block* block = recycled_;
+  if (block != nullptr) {
+    recycled_ = block->next_live;
+    std::destroy_at(block);
+    std::construct_at(block);
+  } else {
+    block = new Block;
+  }
   block->pager = &owner_;
   block->logical_address = address;
   block->bytes = bytes;
@@ -69,16 +81,18 @@ Result<Block*> PagerImpl::newBlock(std::size_t bytes,
 
 void PagerImpl::release(Block* block) noexcept {
   logical_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+  logical_rounded_bytes_.fetch_sub(ExtentMap::round(block->bytes),
+                                   std::memory_order_relaxed);
   pushReleased(block);
 }
 
 void PagerImpl::pushReleased(Block* block) noexcept {
+  released_bytes_.fetch_add(block->rounded_bytes, std::memory_order_relaxed);
   Block* head = released_.load(std::memory_order_relaxed);
   do {
     block->next_released = head;
-  } while (!released_.compare_exchange_weak(head, block,
-                                            std::memory_order_release,
-                                            std::memory_order_relaxed));
+  } while (!released_.compare_exchange_weak(
+      head, block, std::memory_order_release, std::memory_order_relaxed));
 }
 
 void PagerImpl::drainReleased() noexcept {
@@ -86,6 +100,7 @@ void PagerImpl::drainReleased() noexcept {
   Block* block = released_.exchange(nullptr, std::memory_order_acquire);
   while (block != nullptr) {
     Block* const next = block->next_released;
+    released_bytes_.fetch_sub(block->rounded_bytes, std::memory_order_relaxed);
     if (block->pins() == 0) {
       destroy(*block);
     } else {
@@ -116,13 +131,17 @@ void PagerImpl::destroy(Block& block) noexcept {
   if (block.next_live != nullptr) {
     block.next_live->previous_live = block.previous_live;
   }
-  delete &block;
+  recycle(block);
+}
+
+void PagerImpl::recycle(Block& block) noexcept {
+  block.next_live = recycled_;
+  recycled_ = &block;
 }
 
 // ---- positions ---------------------------------------------------------
 
-void PagerImpl::addTo(Fence& fence, Position position) noexcept {
-  if (position.none() || timelines_.passed(position)) return;
+void PagerImpl::joinTo(Fence& fence, Position position) noexcept {
   // Where joining fails too the device is lost, and later calls say so.
   if (timelines_.add(fence, position)) {
     (void)timelines_.synchronize(position).ok();
@@ -133,7 +152,7 @@ void PagerImpl::addTo(Fence& fence, const Fence& other) noexcept {
   for (const Position position : other.slots()) addTo(fence, position);
 }
 
-void PagerImpl::stamp(Block& block, Position position) noexcept {
+void PagerImpl::stampSlow(Block& block, Position position) noexcept {
   for (;;) {
     for (std::atomic<std::uint64_t>& slot : block.last_use) {
       std::uint64_t old = slot.load(std::memory_order_relaxed);
@@ -174,6 +193,13 @@ void PagerImpl::clearUses(Block& block) noexcept {
 
 Fence PagerImpl::usesOf(const Block& block) {
   Fence fence;
+  const std::uint64_t first = block.last_use[0].load(std::memory_order_acquire);
+  if (block.last_use[1].load(std::memory_order_acquire) == 0 &&
+      block.last_write.load(std::memory_order_acquire) == first &&
+      block.host_ready.none()) {
+    fence.add(Position{first}); // written once, on one stream
+    return fence;
+  }
   for (const auto& slot : block.last_use) {
     addTo(fence, Position{slot.load(std::memory_order_acquire)});
   }

@@ -31,7 +31,7 @@ struct OpMemory {
   std::atomic<bool> known{false};
 };
 
-// A list whose first N items need no heap. Only grows until clear().
+// A list whose first N items need no heap.
 template <typename T, std::size_t N>
 class InlineList {
  public:
@@ -47,9 +47,25 @@ class InlineList {
     size_ = 0;
     more_.clear();
   }
+  bool empty() const noexcept { return size_ == 0; }
+  // The last item takes its place.
+  void remove(std::size_t i) noexcept {
+    (*this)[i] = (*this)[--size_];
+    if (size_ >= N) more_.pop_back();
+  }
   std::size_t size() const noexcept { return size_; }
   T& operator[](std::size_t i) noexcept {
     return i < N ? inline_[i] : more_[i - N];
+  }
+  const T& operator[](std::size_t i) const noexcept {
+    return i < N ? inline_[i] : more_[i - N];
+  }
+  // size(), where nothing fits.
+  template <typename Predicate>
+  std::size_t findIf(Predicate predicate) const noexcept {
+    std::size_t i = 0;
+    while (i < size_ && !predicate((*this)[i])) ++i;
+    return i;
   }
 
  private:
@@ -83,9 +99,9 @@ class Call {
   // Used by the call's own thread only.
   StreamIndex stream_ = kFirstCompute;
   bool active_ = false;
-  bool exclusive_ = false; // no other call enters beside it
-  bool held_ = false;      // nobody waits for it (Pager::hold)
-  bool failed_ = false;    // an allocation failed in this attempt
+  bool exclusive_ = false;     // no other call enters beside it
+  bool held_ = false;          // nobody waits for it (Pager::hold)
+  bool failed_ = false;        // an allocation failed in this attempt
   std::uint32_t failures_ = 0; // attempts that failed so
   std::uint64_t tick_ = 0;
   std::string_view op_;
@@ -99,7 +115,7 @@ class Call {
   std::size_t in_call_bytes_ = 0; // live now, without adopted ones
   std::size_t adopted_bytes_ = 0;
   std::size_t peak_bytes_ = 0; // of the sum of both
-  std::vector<Extent*> in_call_;
+  InlineList<Extent*, kInline> in_call_;
   bool listed_ = false; // in the pager's list of calls with in-call extents
   Call* previous_ = nullptr;
   Call* next_ = nullptr;

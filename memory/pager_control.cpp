@@ -1,5 +1,6 @@
 // Construction, limits, statistics.
 #include <algorithm>
+#include <utility>
 
 #include "backend/runtime/check.h"
 #include "backend/runtime/options.h"
@@ -51,8 +52,8 @@ Error PagerImpl::open(std::string_view policy) {
   const std::size_t range =
       std::max({runtime_.deviceMemory().total_bytes,
                 runtime_.hostMemory().total_bytes, limits_.hbm_budget_bytes});
-  runtime::Result<std::unique_ptr<Arena>> arena = Arena::create(
-      runtime_, timelines_, range, admission_.budgetBytes());
+  runtime::Result<std::unique_ptr<Arena>> arena =
+      Arena::create(runtime_, timelines_, range, admission_.budgetBytes());
   if (!arena.ok()) return arena.takeError();
   arena_ = std::move(*arena);
   host_pool_ = std::make_unique<HostPool>(runtime_, timelines_,
@@ -69,6 +70,9 @@ PagerImpl::~PagerImpl() {
   (void)timelines_.synchronizeAll().ok();
   released_.store(nullptr, std::memory_order_relaxed); // they are live_ too
   while (live_ != nullptr) destroy(*live_);
+  while (recycled_ != nullptr) {
+    delete std::exchange(recycled_, recycled_->next_live);
+  }
 }
 
 std::string PagerImpl::name() const {
@@ -106,8 +110,8 @@ Error PagerImpl::setHbmBudget(std::size_t bytes) {
 PagerImpl::Attempt PagerImpl::tryHbmBudget(std::size_t bytes, Error& error) {
   const auto refuse = [&](const std::string& why) {
     error = Error(ErrorCode::kInvalidArgument,
-                  "torch_chameleon.config.hbm_budget = " +
-                      format_bytes(bytes) + " " + why);
+                  "torch_chameleon.config.hbm_budget = " + format_bytes(bytes) +
+                      " " + why);
     return Attempt::kFailed;
   };
   if (bytes > arena_->rangeBytes()) {
@@ -188,8 +192,7 @@ Error PagerImpl::setHostBudget(std::size_t bytes) {
             "torch_chameleon.config.host_budget = " + format_bytes(bytes) +
                 " is too low: evicted tensors use " +
                 format_bytes(host_pool_->usedBytes()) + " in " +
-                format_bytes(host_pool_->reservedBytes()) +
-                " of host memory"};
+                format_bytes(host_pool_->reservedBytes()) + " of host memory"};
   }
   limits_.host_budget_bytes = bytes;
   admission_.wakeLocked();
@@ -320,12 +323,14 @@ std::size_t PagerImpl::pinnedBytes() const noexcept {
 
 Pager::Levels PagerImpl::levels() const noexcept {
   return {logical_bytes_.load(std::memory_order_relaxed),
+          logical_rounded_bytes_.load(std::memory_order_relaxed),
           resident_bytes_.load(std::memory_order_relaxed),
           host_bytes_.load(std::memory_order_relaxed)};
 }
 
-Stats PagerImpl::stats() const {
+Stats PagerImpl::stats() {
   const Lock lock(*this);
+  drainReleased();
   const auto bytes = [](std::size_t value) {
     return static_cast<std::int64_t>(value);
   };
@@ -346,8 +351,8 @@ Stats PagerImpl::stats() const {
   stats.stall_ns = counters_.stall_ns.load();
   stats.host_waits =
       bytes(admission_.waits()) - counters_.host_waits_base.load();
-  stats.ops = static_cast<std::int64_t>(ticks_.load()) -
-              counters_.ops_base.load();
+  stats.ops =
+      static_cast<std::int64_t>(ticks_.load()) - counters_.ops_base.load();
   stats.compactions = counters_.compactions.load();
   stats.pinned_bytes = bytes(pinnedBytes());
   stats.foreign_bytes = bytes(arena_->foreignBytes());

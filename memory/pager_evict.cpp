@@ -126,10 +126,10 @@ void PagerImpl::linkCopy(Block& block) noexcept {
 }
 
 void PagerImpl::unlinkCopy(Block& block) noexcept {
-  (block.older_copy != nullptr ? block.older_copy->newer_copy
-                               : oldest_copy_) = block.newer_copy;
-  (block.newer_copy != nullptr ? block.newer_copy->older_copy
-                               : newest_copy_) = block.older_copy;
+  (block.older_copy != nullptr ? block.older_copy->newer_copy : oldest_copy_) =
+      block.newer_copy;
+  (block.newer_copy != nullptr ? block.newer_copy->older_copy : newest_copy_) =
+      block.older_copy;
   block.older_copy = nullptr;
   block.newer_copy = nullptr;
 }

@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <random>
 #include <string>
@@ -42,30 +41,31 @@ struct Counters {
 
 // Why there was no room. What is empty did not happen.
 struct Shortage {
-  bool host_full = false;    // a dirty victim had no place on the host
-  runtime::Error failure;    // the runtime reported an error
+  bool host_full = false; // a dirty victim had no place on the host
+  runtime::Error failure; // the runtime reported an error
 };
 
 class PagerImpl {
  public:
-  PagerImpl(Pager& owner, runtime::DeviceRuntime& runtime,
-            const Limits& limits, int device_index);
+  PagerImpl(Pager& owner, runtime::DeviceRuntime& runtime, const Limits& limits,
+            int device_index);
   ~PagerImpl();
   runtime::Error open(std::string_view policy);
 
-  // ---- pager_blocks.cpp: birth and death of blocks -----------------------
+  // ---- pager_blocks.cpp: birth and death of blocks ----
   runtime::Result<Block*> create(std::size_t bytes);
   void release(Block* block) noexcept;
   void recordUse(Block& block, runtime::Stream stream);
 
-  // ---- pager_call.cpp ----------------------------------------------------
+  // ---- pager_begin.cpp, pager_end.cpp ----
+  // ----------------------------------------------------
   runtime::Error begin(Call& call, runtime::Stream stream,
                        std::span<const Operand> operands, OpMemory* memory,
                        std::string_view op, bool may_retry);
   void end(Call& call) noexcept;
   void hold(Call& call) noexcept;
 
-  // ---- pager_in_call.cpp: memory inside a running call -------------------
+  // ---- pager_in_call.cpp: memory inside a running call ----
   runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes);
   void free(Call* call, std::byte* address) noexcept;
   runtime::Result<Block*> adopt(Call& call, std::byte* address,
@@ -74,14 +74,14 @@ class PagerImpl {
     return arena_->contains(address);
   }
 
-  // ---- pager_host_access.cpp ---------------------------------------------
+  // ---- pager_host_access.cpp ----
   runtime::Error read(Block& block, std::size_t offset, std::byte* destination,
                       std::size_t bytes, runtime::Stream stream);
   runtime::Error write(Block& block, std::size_t offset,
                        const std::byte* source, std::size_t bytes,
                        runtime::Stream stream);
 
-  // ---- pager_control.cpp -------------------------------------------------
+  // ---- pager_control.cpp ----
   runtime::Error setHbmBudget(std::size_t bytes);
   runtime::Error setHostBudget(std::size_t bytes);
   runtime::Error setOversubscription(double factor);
@@ -92,7 +92,7 @@ class PagerImpl {
   runtime::Error synchronize();
   void trim();
   void setStress(Pager::Stress stress, std::uint64_t seed);
-  Stats stats() const;
+  Stats stats();
   void resetStats();
   std::size_t hbmBudget() const noexcept { return admission_.budgetBytes(); }
   Pager::Levels levels() const noexcept;
@@ -127,27 +127,57 @@ class PagerImpl {
     host_bytes_.store(host_pool_->usedBytes(), std::memory_order_relaxed);
   }
 
-  // ---- pager_blocks.cpp; all REQUIRE the lock unless they say otherwise --
+  // ---- pager_blocks.cpp; all REQUIRE the lock unless they say otherwise ----
   runtime::Result<Block*> newBlock(std::size_t bytes,
                                    std::size_t rounded_bytes);
+  void recycle(Block& block) noexcept;
   void destroy(Block& block) noexcept;
   void drainReleased() noexcept;
   void pushReleased(Block* block) noexcept; // no lock
   std::size_t logicalLimit() const noexcept;
-  void addLogical(std::size_t bytes) noexcept; // no lock
+  void addLogical(const Block& block) noexcept; // no lock
   // Positions of a block. stamp() needs no lock but a pin.
-  void stamp(Block& block, Position position) noexcept;
+  void stamp(Block& block, Position position) noexcept {
+    std::atomic<std::uint64_t>& slot = block.last_use[0];
+    std::uint64_t old = slot.load(std::memory_order_relaxed);
+    if ((old != 0 && (Position{old}.stream() != position.stream() ||
+                      old >= position.word)) ||
+        !slot.compare_exchange_strong(old, position.word,
+                                      std::memory_order_release,
+                                      std::memory_order_relaxed)) {
+      stampSlow(block, position);
+    }
+  }
+  void stampSlow(Block& block, Position position) noexcept;
   void clearUses(Block& block) noexcept;
   Fence usesOf(const Block& block); // all work on the device bytes
   Fence writesOf(const Block& block);
   Fence hostUsesOf(const Block& block); // copies from and to the host copy
   // Adds to a fence what has not passed; where streams cannot be joined the
   // host waits instead. No lock.
-  void addTo(Fence& fence, Position position) noexcept;
+  void addTo(Fence& fence, Position position) noexcept {
+    if (timelines_.passed(position) || fence.add(position)) return;
+    joinTo(fence, position);
+  }
   void addTo(Fence& fence, const Fence& other) noexcept;
+  void joinTo(Fence& fence, Position position) noexcept;
+  // True: later work on the stream runs after the position in any case. (The
+  // last index may stand for several streams.)
+  bool inOrder(Position position, StreamIndex stream) const noexcept {
+    return (position.stream() == stream && stream + 1u < kMaxStreams) ||
+           timelines_.passed(position);
+  }
+  bool inOrder(const Fence& fence, StreamIndex stream) const noexcept {
+    for (const Position position : fence.slots()) {
+      if (position.none()) return true;
+      if (!inOrder(position, stream)) return false;
+    }
+    return true;
+  }
 
-  // ---- pager_call.cpp ------------------------------------------------------
-  // One distinct operand of the call that begins.
+  // ---- pager_begin.cpp, pager_end.cpp ----
+  // ------------------------------------------------------ One distinct operand
+  // of the call that begins.
   struct Wanted {
     Block* block;
     bool write;
@@ -170,11 +200,14 @@ class PagerImpl {
   // started. Takes the lock's place as in Admission::wait. On failure for
   // good the attempt's last result was kLater (nobody left to wait for) or
   // kFailed.
-  bool serve(Lock& lock, bool exclusive,
-             const std::function<Attempt(bool alone)>& attempt);
+  template <typename Try>
+  bool serve(Lock& lock, bool exclusive, Try&& attempt);
+  // Calls that this thread is inside of, on all pagers. Such a thread holds
+  // pins and therefore never waits for other calls.
+  static constinit thread_local int calls_of_thread;
   Attempt tryBegin(Call& call, std::span<const Operand> operands,
-                   bool must_not_fail, bool exclusive, bool alone,
-                   Fence& waits, Shortage& shortage);
+                   bool must_not_fail, bool exclusive, bool alone, Fence& waits,
+                   Shortage& shortage);
   bool gather(std::span<const Operand> operands, std::size_t& total_bytes);
   void pinResident();
   bool takeRoom(Call& call, bool must_not_fail, std::size_t bytes,
@@ -195,13 +228,13 @@ class PagerImpl {
   runtime::Error outOfMemory(const Call& call, std::size_t needed_bytes,
                              std::size_t inside_bytes, Shortage& shortage);
 
-  // ---- pager_fetch.cpp ---------------------------------------------------
+  // ---- pager_fetch.cpp ----
   bool fetchMissing(Shortage& shortage);
   Position join(const Fence& fence) noexcept;
   void settle(Block& block) noexcept;
   void dropHostCopy(Block& block) noexcept;
 
-  // ---- pager_evict.cpp ---------------------------------------------------
+  // ---- pager_evict.cpp ----
   enum class Evicted { kDone, kBusy, kHostFull, kFailed };
   Evicted evict(Block& block, Shortage& shortage);
   bool evictNext(Shortage& shortage);
@@ -211,7 +244,7 @@ class PagerImpl {
   void unlinkCopy(Block& block) noexcept;
   void applyStress();
 
-  // ---- pager_room.cpp ------------------------------------------------------
+  // ---- pager_room.cpp ----
   // The ladder: an extent, whatever it takes short of waiting. Null: see
   // `shortage`. Moves are made on `stream`.
   Extent* place(std::size_t bytes, End end, ExtentUse use, StreamIndex stream,
@@ -220,11 +253,11 @@ class PagerImpl {
   bool compactFor(std::size_t bytes, StreamIndex stream, Shortage& shortage);
   bool slide(Extent& extent, StreamIndex stream, Shortage& shortage);
   void slideAll(StreamIndex stream, Shortage& shortage);
-  // The most bytes in a row that eviction could free. With `moving`, blocks
-  // that cannot be evicted but moved do not end a row.
-  std::size_t largestRun(bool moving) const noexcept;
+  // The most bytes in a row that eviction could free, as far as `enough`. With
+  // `moving`, blocks that cannot be evicted but moved do not end a row.
+  std::size_t largestRun(bool moving, std::size_t enough) const noexcept;
 
-  // ---- pager_host_access.cpp; these take the lock where they need it -----
+  // ---- pager_host_access.cpp; these take the lock where they need it ----
   runtime::Error readDevice(Block& block, std::size_t offset,
                             std::byte* destination, std::size_t bytes,
                             runtime::Stream stream);
@@ -234,16 +267,17 @@ class PagerImpl {
   void beginHostAccess(Block& block) noexcept; // REQUIRES the lock
   void endHostAccess(Block& block) noexcept;
 
-  // ---- pager_control.cpp -------------------------------------------------
+  // ---- pager_control.cpp ----
   Attempt tryHbmBudget(std::size_t bytes, runtime::Error& error);
   runtime::Error unknownPolicy(std::string_view policy) const;
   runtime::Error evictionError(Shortage& shortage) const;
   std::size_t pinnedBytes() const noexcept;
   std::string name() const; // "chameleon:0"
 
-  // ---- pager_in_call.cpp -------------------------------------------------
+  // ---- pager_in_call.cpp ----
   void list(Call& call, Extent* extent);
-  void forget(Call& call, Extent* extent) noexcept;
+  void forget(Call& call, std::size_t index) noexcept;
+  std::size_t indexOf(const Call& call, const Extent* extent) const noexcept;
   void unlist(Call& call) noexcept;
   void makeForeign(Call& call, Position position) noexcept; // takes the lock
   Call& ownerOf(Call* hint, const Extent* extent) noexcept;
@@ -260,8 +294,10 @@ class PagerImpl {
 
   // Without the lock.
   std::atomic<Block*> released_{nullptr};
+  std::atomic<std::size_t> released_bytes_{0}; // of these, rounded
   std::atomic<std::uint64_t> ticks_{0};
   std::atomic<std::size_t> logical_bytes_{0};
+  std::atomic<std::size_t> logical_rounded_bytes_{0};
   std::atomic<std::size_t> logical_limit_{0};
   // Immovable between calls: foreign extents and the pins of held calls.
   std::atomic<std::size_t> fixed_extents_{0};
@@ -275,10 +311,11 @@ class PagerImpl {
   std::unique_ptr<HostPool> host_pool_;
   std::unique_ptr<Policy> policy_;
   std::uint64_t identities_ = 0;
-  Block* live_ = nullptr; // by next_live
+  Block* live_ = nullptr;     // by next_live
+  Block* recycled_ = nullptr; // by next_live
   Block* oldest_copy_ = nullptr;
   Block* newest_copy_ = nullptr;
-  Call* calls_ = nullptr; // with in-call extents
+  Call* calls_ = nullptr;      // with in-call extents
   std::size_t hole_bytes_ = 0; // of all calls' held holes
   Pager::Stress stress_ = Pager::Stress::kNever;
   std::mt19937_64 stress_random_;
@@ -287,5 +324,34 @@ class PagerImpl {
   std::vector<runtime::Copy> copies_;
   std::vector<Block*> set_aside_;
 };
+
+template <typename Try>
+bool PagerImpl::serve(Lock& lock, bool exclusive, Try&& attempt) {
+  const bool may_wait = calls_of_thread == 0;
+  Admission::Ticket ticket = 0;
+  Attempt result = Attempt::kLater;
+  for (;;) {
+    // With the gate closed (a ticket drawn), nobody enters after this look.
+    const bool alone = admission_.load().calls == 0;
+    bool tried = false;
+    if (!may_wait || (admission_.turnOf(ticket) && (alone || !exclusive))) {
+      result = attempt(alone);
+      tried = true;
+    }
+    if (!may_wait ||
+        (tried && (result == Attempt::kDone || result == Attempt::kFailed))) {
+      break;
+    }
+    if (ticket == 0) {
+      ticket = admission_.draw();
+    } else if (tried && alone && result == Attempt::kLater) {
+      break;
+    } else {
+      admission_.wait(lock.base(), wait_hooks);
+    }
+  }
+  if (ticket != 0) admission_.handBack(ticket);
+  return result == Attempt::kDone;
+}
 
 } // namespace chameleon::memory

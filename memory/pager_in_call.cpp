@@ -18,19 +18,22 @@ Result<std::byte*> PagerImpl::allocate(Call& call, std::size_t bytes) {
   const std::size_t rounded = ExtentMap::round(std::max<std::size_t>(bytes, 1));
   Shortage shortage;
   Extent* extent = nullptr;
-  Fence waits;
   std::byte* address = nullptr;
+  Fence waits;
   {
     const Lock lock(*this);
     drainReleased();
     const bool had_hole = call.hole_ != nullptr;
     freeHole(call);
-    extent = place(rounded, End::kTop, ExtentUse::kInCall, call.stream_,
-                   shortage);
-    const std::size_t live = call.in_call_bytes_ + call.adopted_bytes_;
-    call.peak_bytes_ = std::max(call.peak_bytes_, live + rounded);
+    extent = arena_->allocate(rounded, End::kTop, ExtentUse::kInCall);
+    if (extent == nullptr) {
+      extent =
+          place(rounded, End::kTop, ExtentUse::kInCall, call.stream_, shortage);
+    }
+    call.peak_bytes_ = std::max(
+        call.peak_bytes_, call.in_call_bytes_ + call.adopted_bytes_ + rounded);
     if (extent != nullptr) {
-      waits = extent->fence;
+      if (!inOrder(extent->fence, call.stream_)) waits = extent->fence;
       extent->fence.clear();
       address = arena_->address(*extent);
       list(call, extent);
@@ -41,10 +44,11 @@ Result<std::byte*> PagerImpl::allocate(Call& call, std::size_t bytes) {
     }
   }
   if (extent != nullptr) {
+    if (waits.empty()) return address;
     Error error = waitFor(call.stream_, waits);
     if (!error) return address;
     const Lock lock(*this);
-    forget(call, extent);
+    forget(call, indexOf(call, extent));
     arena_->free(extent, waits);
     return error;
   }
@@ -62,8 +66,9 @@ void PagerImpl::free(Call* hint, std::byte* address) noexcept {
   {
     const Lock lock(*this);
     Extent* const extent = arena_->find(address);
-    CHAMELEON_CHECK(extent != nullptr, "free() of an address that is not the "
-                                       "start of an in-call extent");
+    CHAMELEON_CHECK(extent != nullptr,
+                    "free() of an address that is not the "
+                    "start of an in-call extent");
     StreamIndex stream;
     if (extent->use == ExtentUse::kForeign) {
       foreign_bytes = extent->bytes;
@@ -72,7 +77,7 @@ void PagerImpl::free(Call* hint, std::byte* address) noexcept {
     } else {
       Call& call = ownerOf(hint, extent);
       stream = call.stream_;
-      forget(call, extent);
+      forget(call, indexOf(call, extent));
     }
     if (checks_callers_) [[unlikely]] {
       const ByteRange range{address, extent->bytes};
@@ -92,19 +97,21 @@ void PagerImpl::free(Call* hint, std::byte* address) noexcept {
 Result<Block*> PagerImpl::adopt(Call& call, std::byte* address,
                                 std::size_t bytes) {
   const Lock lock(*this);
-  Extent* const extent = arena_->find(address);
-  const auto found =
-      std::find(call.in_call_.begin(), call.in_call_.end(), extent);
-  if (extent == nullptr || found == call.in_call_.end() || bytes == 0 ||
-      bytes > extent->bytes) {
+  const std::size_t index = call.in_call_.findIf([&](const Extent* extent) {
+    return arena_->address(*extent) == address;
+  });
+  if (index == call.in_call_.size() || bytes == 0 ||
+      bytes > call.in_call_[index]->bytes) {
     return Error(ErrorCode::kInvalidArgument,
-                 name() + ": memory to adopt was not allocated inside this "
-                          "call, or is smaller than the tensor");
+                 name() +
+                     ": memory to adopt was not allocated inside this "
+                     "call, or is smaller than the tensor");
   }
+  Extent* const extent = call.in_call_[index];
   Result<Block*> result = newBlock(bytes, extent->bytes);
   if (!result.ok()) return result;
   Block& block = **result;
-  forget(call, extent);
+  forget(call, index);
   if (call.in_call_.empty()) unlist(call); // spares end() the lock
   arena_->adopt(extent, &block);
   block.device = extent;
@@ -117,7 +124,7 @@ Result<Block*> PagerImpl::adopt(Call& call, std::byte* address,
   call.adopted_bytes_ += extent->bytes;
   call.pins_.push_back({&block, Access::kWrite});
   policy_->entered(block);
-  addLogical(bytes);
+  addLogical(block);
   return result;
 }
 
@@ -138,19 +145,20 @@ void PagerImpl::list(Call& call, Extent* extent) {
   }
 }
 
-void PagerImpl::forget(Call& call, Extent* extent) noexcept {
-  const auto found =
-      std::find(call.in_call_.begin(), call.in_call_.end(), extent);
-  CHAMELEON_CHECK(found != call.in_call_.end(), "an extent of another call");
-  *found = call.in_call_.back();
-  call.in_call_.pop_back();
-  call.in_call_bytes_ -= extent->bytes;
+void PagerImpl::forget(Call& call, std::size_t index) noexcept {
+  CHAMELEON_CHECK(index < call.in_call_.size(), "an extent of another call");
+  call.in_call_bytes_ -= call.in_call_[index]->bytes;
+  call.in_call_.remove(index);
+}
+
+std::size_t PagerImpl::indexOf(const Call& call,
+                               const Extent* extent) const noexcept {
+  return call.in_call_.findIf([=](const Extent* e) { return e == extent; });
 }
 
 Call& PagerImpl::ownerOf(Call* hint, const Extent* extent) noexcept {
   const auto owns = [&](const Call& call) {
-    return std::find(call.in_call_.begin(), call.in_call_.end(), extent) !=
-           call.in_call_.end();
+    return indexOf(call, extent) < call.in_call_.size();
   };
   if (hint != nullptr && owns(*hint)) return *hint;
   Call* call = calls_;
@@ -168,7 +176,8 @@ void PagerImpl::unlist(Call& call) noexcept {
 // The call ends: what it still has allocated outlives it.
 void PagerImpl::makeForeign(Call& call, Position position) noexcept {
   const Lock lock(*this);
-  for (Extent* extent : call.in_call_) {
+  for (std::size_t i = 0; i < call.in_call_.size(); ++i) {
+    Extent* const extent = call.in_call_[i];
     arena_->makeForeign(extent);
     extent->fence.add(position); // the stream that a later free() is ordered on
     call.room_bytes_ -= extent->bytes; // stays committed

@@ -11,8 +11,7 @@ namespace {
 
 bool evictable(const Extent& extent) {
   if (extent.use != ExtentUse::kBlock) return false;
-  const std::uint64_t word =
-      extent.block->word.load(std::memory_order_relaxed);
+  const std::uint64_t word = extent.block->word.load(std::memory_order_relaxed);
   return Block::stateOf(word) == Residency::kResident &&
          Block::pinsOf(word) == 0;
 }
@@ -31,7 +30,7 @@ Extent* PagerImpl::place(std::size_t bytes, End end, ExtentUse use,
     if (arena_->freeBytes() >= bytes) {
       // Enough, but in pieces: moving blocks is cheaper than evicting them.
       if (compactFor(bytes, stream, shortage)) continue;
-      if (shortage.failure || largestRun(/*moving=*/true) < bytes) {
+      if (shortage.failure || largestRun(/*moving=*/true, bytes) < bytes) {
         return nullptr;
       }
     }
@@ -49,11 +48,12 @@ bool PagerImpl::movable(const Extent& extent) const noexcept {
          Block::pinsOf(word) == block.claims;
 }
 
-std::size_t PagerImpl::largestRun(bool moving) const noexcept {
-  std::size_t largest = 0;
+std::size_t PagerImpl::largestRun(bool moving,
+                                  std::size_t enough) const noexcept {
+  std::size_t largest = arena_->largestFree();
   std::size_t run = 0;
-  for (const Extent* extent = arena_->extents().first(); extent != nullptr;
-       extent = extent->next) {
+  for (const Extent* extent = arena_->extents().first();
+       extent != nullptr && largest < enough; extent = extent->next) {
     if (extent->use == ExtentUse::kFree || evictable(*extent)) {
       run += extent->bytes;
       largest = std::max(largest, run);
@@ -119,9 +119,8 @@ bool PagerImpl::slide(Extent& extent, StreamIndex stream, Shortage& shortage) {
   Fence uses;
   if (resident) {
     if (Block::pinsOf(word) != block.claims) return false;
-    const std::uint64_t moving =
-        word - Block::stateBits(Residency::kResident) +
-        Block::stateBits(Residency::kFetching);
+    const std::uint64_t moving = word - Block::stateBits(Residency::kResident) +
+                                 Block::stateBits(Residency::kFetching);
     if (!block.word.compare_exchange_strong(word, moving,
                                             std::memory_order_acq_rel)) {
       return false;

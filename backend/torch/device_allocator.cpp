@@ -1,5 +1,7 @@
 #include "backend/torch/device_allocator.h"
 
+#include <algorithm>
+
 #include "backend/torch/device.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
@@ -41,12 +43,17 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     const DeviceContext* used = context_if_used(resolve_index(index));
     if (used == nullptr) return result;
     const memory::Stats stats = used->pager->stats();
-    for (auto* level :
-         {&result.allocated_bytes, &result.active_bytes,
-          &result.requested_bytes, &result.reserved_bytes}) {
+    for (auto* level : {&result.allocated_bytes, &result.active_bytes,
+                        &result.requested_bytes}) {
       (*level)[kAll].current = stats.logical_bytes;
       (*level)[kAll].peak = stats.peak_logical_bytes;
     }
+    // The same bytes after rounding, so never less than what is allocated.
+    const auto rounded = static_cast<std::int64_t>(
+        used->pager->levels().logical_rounded_bytes);
+    result.reserved_bytes[kAll].current = rounded;
+    result.reserved_bytes[kAll].peak =
+        std::max(rounded, stats.peak_logical_bytes);
     return result;
   }
   void resetAccumulatedStats(c10::DeviceIndex) override {}

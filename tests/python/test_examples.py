@@ -28,7 +28,9 @@ def test_docstrings(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem
+)
 def test_examples(path):
     done = subprocess.run(
         [sys.executable, path], capture_output=True, text=True, check=False

@@ -96,7 +96,9 @@ def test_deepcopy_keeps_ties():
     twin = copy.deepcopy(model)
     assert twin[1].weight is twin[0].weight
     assert twin[0].weight.grad is None  # as torch does natively
-    (x := torch.ones(2, device="chameleon", requires_grad=True)).sum().backward()
+    (
+        x := torch.ones(2, device="chameleon", requires_grad=True)
+    ).sum().backward()
     assert same_bits(copy.deepcopy(x).grad, x.grad)
 
 

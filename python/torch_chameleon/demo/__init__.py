@@ -57,9 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     print_report(summary)
     write_json(options.out / "demo.json", summary, runs)
-    if write_plot(
-        options.out / "demo.png", summary, runs["unlimited"], runs["limited"]
-    ):
+    if write_plot(options.out / "demo.png", summary, runs["limited"]):
         print(f"Memory over time: {options.out / 'demo.png'}")
     else:
         print("No picture: matplotlib is missing (pip install matplotlib)")

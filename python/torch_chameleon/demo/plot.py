@@ -6,15 +6,12 @@ from typing import Any
 _MIB = 1 << 20
 
 
-def write_plot(
-    path: Path, summary: dict[str, Any], unlimited: Any, limited: Any
-) -> bool:
-    """Draws memory over time of the unlimited and the limited run.
+def write_plot(path: Path, summary: dict[str, Any], limited: Any) -> bool:
+    """Draws memory over time of the run within the budget.
 
     Args:
         path: The PNG to write.
         summary: Of `report.summarize`.
-        unlimited: Result of the run without a limit.
         limited: Result of the run within the budget.
 
     Returns:
@@ -28,7 +25,7 @@ def write_plot(
     from matplotlib import pyplot as plt
 
     budget = summary["hbm_budget_bytes"] / _MIB
-    figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
     seconds, logical, resident, host = _columns(limited["history"])
     axes.fill_between(
         seconds, logical, color="#d9e4f2", label="live tensors", step="post"
@@ -60,14 +57,14 @@ def write_plot(
         ylim=(0, None),
         title=(
             f"GPT, {summary['parameters'] / 1e6:.1f} M parameters, "
-            f"{summary['steps']} AdamW steps within 1/{summary['k']:g} of the "
-            f"memory it needs\nlosses equal to the native run: "
-            f"{'every bit' if summary['losses_equal'] else 'NO'}; measured on "
-            f"{summary['machine']}"
+            f"within 1/{summary['k']:g} of the memory it needs: the first "
+            f"{limited['history_steps']} AdamW steps\nlosses equal to the "
+            f"native run: {'every bit' if summary['losses_equal'] else 'NO'}; "
+            f"measured on {summary['machine']}"
         ),
     )
     axes.title.set_fontsize(10)
-    axes.legend(loc="upper right", framealpha=0.9, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.savefig(path, dpi=150)

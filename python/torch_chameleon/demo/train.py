@@ -25,6 +25,7 @@ from torch_chameleon.demo.model import GPT, Shape, generate
 
 _PROMPT = b"def "
 _GENERATED_BYTES = 240
+_HISTORY_STEPS = 8  # of the memory over time; more would blur the picture
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ def train(run: Run) -> dict[str, Any]:
                     after["bytes_out"] - before["bytes_out"],
                 )
             )
+            if step <= _HISTORY_STEPS:
+                history_steps, history = step, _C.memory_history(0)
         _print(step=step, loss=losses[-1])
         del logits, loss
     result: dict[str, Any] = {
@@ -105,7 +108,8 @@ def train(run: Run) -> dict[str, Any]:
         result["bytes_in_per_step"] = sum(b for b, _ in steady) // len(steady)
         result["bytes_out_per_step"] = sum(b for _, b in steady) // len(steady)
         result["stats"] = torch_chameleon.swap_stats()
-        result["history"] = _C.memory_history(0)
+        result["history_steps"] = history_steps
+        result["history"] = history
         result["physical_device"] = _C.physical_device()
     if run.generates:
         text = generate(model, _PROMPT, _GENERATED_BYTES, run.seed)

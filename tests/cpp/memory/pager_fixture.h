@@ -2,9 +2,8 @@
 // kernels run on the calling thread, as they do on that runtime.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstring>
+#include <gtest/gtest.h>
 #include <map>
 #include <memory>
 #include <string>

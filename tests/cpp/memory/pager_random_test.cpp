@@ -70,8 +70,10 @@ class PagerRandomTest : public PagerTest,
       operands.push_back({inputs.back()->block, Access::kRead});
     }
     Tensor* const written = below(2) == 0 ? &any() : nullptr;
-    if (written != nullptr) operands.push_back({written->block, Access::kWrite});
-    const std::size_t output_bytes = below(2) == 0 ? 1 + below(kLargestBlock) : 0;
+    if (written != nullptr)
+      operands.push_back({written->block, Access::kWrite});
+    const std::size_t output_bytes =
+        below(2) == 0 ? 1 + below(kLargestBlock) : 0;
     const std::size_t work_bytes = below(3) == 0 ? 1 + below(kLargestBlock) : 0;
     OpMemory& memory = memories_[(written != nullptr) * 2 + (output_bytes > 0)];
     const std::uint64_t seed = random_();
@@ -83,8 +85,8 @@ class PagerRandomTest : public PagerTest,
       ASSERT_FALSE(failed(error));
       for (const Tensor* input : inputs) {
         if (!input->written) continue;
-        ASSERT_EQ(std::memcmp(input->block->device_address,
-                              input->bytes.data(), input->bytes.size()),
+        ASSERT_EQ(std::memcmp(input->block->device_address, input->bytes.data(),
+                              input->bytes.size()),
                   0);
       }
       bool good = true;
@@ -144,15 +146,15 @@ class PagerRandomTest : public PagerTest,
     const std::size_t count = !tensor.written ? size : below(size - offset + 1);
     if (writes) {
       const std::vector<std::byte> bytes = pattern(count, random_());
-      ASSERT_FALSE(failed(pager->write(*tensor.block, offset, bytes.data(),
-                                       count, stream_)));
+      ASSERT_FALSE(failed(
+          pager->write(*tensor.block, offset, bytes.data(), count, stream_)));
       std::copy(bytes.begin(), bytes.end(),
                 tensor.bytes.begin() + static_cast<std::ptrdiff_t>(offset));
       tensor.written = true;
     } else {
       std::vector<std::byte> bytes(count);
-      ASSERT_FALSE(failed(pager->read(*tensor.block, offset, bytes.data(),
-                                      count, stream_)));
+      ASSERT_FALSE(failed(
+          pager->read(*tensor.block, offset, bytes.data(), count, stream_)));
       if (!tensor.written || count == 0) return;
       ASSERT_EQ(std::memcmp(bytes.data(), tensor.bytes.data() + offset, count),
                 0);
@@ -243,8 +245,8 @@ TEST_P(PagerRandomTest, AgreesWithTheModel) {
   for (const Tensor& tensor : tensors_) {
     if (!tensor.written) continue;
     std::vector<std::byte> bytes(tensor.bytes.size());
-    ASSERT_FALSE(failed(pager->read(*tensor.block, 0, bytes.data(),
-                                    bytes.size(), stream_)));
+    ASSERT_FALSE(failed(
+        pager->read(*tensor.block, 0, bytes.data(), bytes.size(), stream_)));
     ASSERT_EQ(bytes, tensor.bytes);
   }
   for (std::byte* bytes : foreign_) pager->free(nullptr, bytes);

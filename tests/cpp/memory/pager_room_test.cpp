@@ -62,8 +62,8 @@ TEST_F(PagerTest, CompactionGoesAroundPins) {
   for (int i = 0; i < 8; ++i) blocks.push_back(filled(kUnit, i));
   const Operand pinned{blocks[3], Access::kRead};
   Call call;
-  ASSERT_FALSE(failed(
-      pager->begin(call, kStream, {&pinned, 1}, nullptr, "op", true)));
+  ASSERT_FALSE(
+      failed(pager->begin(call, kStream, {&pinned, 1}, nullptr, "op", true)));
   std::byte* const address = blocks[3]->device_address;
   for (int i : {0, 2, 5, 7}) pager->release(blocks[i]);
   // 0 and 2 lie below the pin, 5 and 7 above.
@@ -251,14 +251,13 @@ TEST_F(PagerTest, HbmBudgetBelowWhatIsPinned) {
   Block* const block = filled(3 * kUnit, 1);
   const Operand operand{block, Access::kRead};
   Call call;
-  ASSERT_FALSE(failed(
-      pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
+  ASSERT_FALSE(
+      failed(pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
   const Error error = pager->setHbmBudget(2 * kUnit);
   ASSERT_TRUE(failed(error));
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   for (const char* part : {"hbm_budget = 128.00 KiB", "192.00 KiB"}) {
-    EXPECT_NE(error.message().find(part), std::string::npos)
-        << error.message();
+    EXPECT_NE(error.message().find(part), std::string::npos) << error.message();
   }
   EXPECT_EQ(pager->limits().hbm_budget_bytes, 8 * kUnit);
   EXPECT_FALSE(failed(pager->setHbmBudget(4 * kUnit)));
@@ -272,8 +271,8 @@ TEST_F(PagerTest, HbmBudgetBelowWhereSomethingIsPinned) {
   Block* const high = filled(kUnit, 2);
   const Operand operand{high, Access::kRead};
   Call call;
-  ASSERT_FALSE(failed(
-      pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
+  ASSERT_FALSE(
+      failed(pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
   pager->release(low);
   const Error error = pager->setHbmBudget(2 * kUnit);
   ASSERT_TRUE(failed(error)); // a thread inside a call does not wait
@@ -354,8 +353,8 @@ class PagerFaultTest : public PagerTest {
     OpMemory memory;
     Call call;
     do {
-      if (Error error = pager->begin(call, kStream, {&operand, 1}, &memory,
-                                     "op", true)) {
+      if (Error error =
+              pager->begin(call, kStream, {&operand, 1}, &memory, "op", true)) {
         return error;
       }
       runtime::Result<std::byte*> bytes = pager->allocate(call, 3 * kUnit / 2);
@@ -363,17 +362,15 @@ class PagerFaultTest : public PagerTest {
       pager->end(call);
       if (!bytes.ok() && !call.worthRetrying()) return bytes.takeError();
     } while (call.worthRetrying());
-    std::vector<std::byte> data(kUnit);
     for (const auto& [block, value] : model_) {
-      if (Error error =
-              pager->read(*block, 0, data.data(), kUnit, kStream)) {
+      if (Error error = pager->read(*block, 0, data_.data(), kUnit, kStream)) {
         return error;
       }
-      EXPECT_TRUE(holds(data.data(), kUnit, value));
+      EXPECT_TRUE(holds(data_.data(), kUnit, value));
     }
-    data = pattern(kUnit, seed + 2);
+    fill_pattern(data_.data(), kUnit, seed + 2);
     if (Error error =
-            pager->write(*blocks_[0], 0, data.data(), kUnit, kStream)) {
+            pager->write(*blocks_[0], 0, data_.data(), kUnit, kStream)) {
       // The bytes that a failed write was to write are lost.
       (void)fillModel(blocks_[0], seed + 2).ok();
       return error;
@@ -401,6 +398,8 @@ class PagerFaultTest : public PagerTest {
 
   std::vector<Block*> blocks_;
   std::map<Block*, std::uint64_t> model_;
+  // Outlives the copies of a round whose waits failed.
+  std::vector<std::byte> data_ = std::vector<std::byte>(kUnit);
 };
 
 // Every pass of every point fails once, and for ever for a while: no block

@@ -50,14 +50,13 @@ class PagerStressTest : public PagerTest {
   Error op(Stream stream, Block* a, Block* b, Block* c, std::uint64_t seed,
            bool writes, std::size_t bytes, OpMemory& memory,
            Block** output = nullptr) {
-    const Operand operands[] = {
-        {a, Access::kRead},
-        {b, Access::kRead},
-        {c, writes ? Access::kWrite : Access::kRead}};
+    const Operand operands[] = {{a, Access::kRead},
+                                {b, Access::kRead},
+                                {c, writes ? Access::kWrite : Access::kRead}};
     Call call;
     for (;;) {
-      if (Error error = pager->begin(call, stream, operands, &memory, "add",
-                                     !writes)) {
+      if (Error error =
+              pager->begin(call, stream, operands, &memory, "add", !writes)) {
         return error;
       }
       EXPECT_TRUE(holds(a->device_address, a->bytes, seed));
@@ -69,8 +68,7 @@ class PagerStressTest : public PagerTest {
         if (result.ok()) {
           fill_pattern(*result, bytes, seed + 3);
           if (output != nullptr) {
-            runtime::Result<Block*> block =
-                pager->adopt(call, *result, bytes);
+            runtime::Result<Block*> block = pager->adopt(call, *result, bytes);
             EXPECT_TRUE(block.ok());
             *output = *block;
           } else {
@@ -144,8 +142,8 @@ TEST_F(PagerStressTest, SharedOperandsAreCountedOnce) {
     const Stream stream{static_cast<std::uint64_t>(id)};
     for (int round = 0; round < 30; ++round) {
       Block* output = nullptr;
-      EXPECT_FALSE(failed(op(stream, weight, bias, weight, 1, false, kUnit,
-                             memory, &output)));
+      EXPECT_FALSE(failed(
+          op(stream, weight, bias, weight, 1, false, kUnit, memory, &output)));
       if (output == nullptr) continue;
       EXPECT_FALSE(failed(expect(output, 4, stream)));
       pager->release(output);
@@ -160,6 +158,7 @@ TEST_F(PagerStressTest, SharedOperandsAreCountedOnce) {
 TEST_F(PagerStressTest, Everything) {
   runtime::CpuAdversary adversary;
   adversary.copies = runtime::CopyTiming::kReordered;
+  adversary.compute_delay_ops = 4;
   for (const bool adversarial : {false, true}) {
     open(12 * kUnit, 64 * kMiB, 64,
          adversarial ? adversary : runtime::CpuAdversary{});
@@ -203,8 +202,8 @@ TEST_F(PagerStressTest, Everything) {
         Block* const b = create(kUnit / 3);
         const std::vector<std::byte> bytes = pattern(kUnit / 3, seed + 1);
         EXPECT_FALSE(failed(fill(a, seed, stream)));
-        EXPECT_FALSE(failed(
-            pager->write(*b, 0, bytes.data(), bytes.size(), stream)));
+        EXPECT_FALSE(
+            failed(pager->write(*b, 0, bytes.data(), bytes.size(), stream)));
         const bool writes = random() % 2 == 0;
         Block* const c = writes ? create(kUnit) : shared;
         Block* output = nullptr;
@@ -230,6 +229,88 @@ TEST_F(PagerStressTest, Everything) {
   }
 }
 
+// A pin without the lock and an eviction with it: one of them wins.
+TEST_F(PagerStressTest, PinsRaceWithEvictions) {
+  open(8 * kUnit, 64 * kMiB);
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(filled(512, i));
+  std::atomic<int> running{2};
+  inThreads(3, [&](int id) {
+    if (id == 2) {
+      while (running > 0) {
+        for (Block* block : blocks) {
+          if (Error error = pager->evict(*block)) {
+            EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument); // pinned
+          }
+        }
+      }
+      return;
+    }
+    for (int i = 0; i < 2000; ++i) {
+      EXPECT_FALSE(failed(expect(blocks[i % 3], i % 3)));
+    }
+    --running;
+  });
+  EXPECT_EQ(pager->stats().pinned_bytes, 0);
+}
+
+// A call whose kernel must not fail found its room beside another: later pins
+// do not come to lie in it.
+TEST_F(PagerStressTest, ItsHoleIsHeldBesideOtherCalls) {
+  open(8 * kUnit, 64 * kMiB);
+  OpMemory memory;
+  memory.peak_bytes = 4 * kUnit;
+  memory.known = true;
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(filled(kUnit, i));
+  const Operand first{blocks[1], Access::kRead};
+  const Operand second{blocks[2], Access::kWrite};
+  const Operand third{blocks[5], Access::kRead};
+  Call beside;
+  Call call;
+  Call later;
+  ASSERT_FALSE(failed(
+      pager->begin(beside, kStream, {&first, 1}, nullptr, "beside", true)));
+  ASSERT_FALSE(failed(
+      pager->begin(call, kStream, {&second, 1}, &memory, "writes", false)));
+  ASSERT_FALSE(failed(
+      pager->begin(later, kStream, {&third, 1}, nullptr, "later", true)));
+  check(2);
+  runtime::Result<std::byte*> low = pager->allocate(call, kUnit);
+  runtime::Result<std::byte*> high = pager->allocate(call, 3 * kUnit);
+  ASSERT_TRUE(low.ok() && high.ok());
+  check(2);
+  pager->free(&call, *low);
+  pager->free(&call, *high);
+  for (Call* each : {&beside, &call, &later}) pager->end(*each);
+  for (int i = 0; i < 8; ++i) EXPECT_FALSE(failed(expect(blocks[i], i)));
+}
+
+// Alone it lets no other call in instead.
+TEST_F(PagerStressTest, AnExclusiveCallLetsNobodyIn) {
+  for (const bool fast : {true, false}) {
+    open(8 * kUnit, 64 * kMiB);
+    OpMemory memory;
+    memory.peak_bytes = (fast ? 2 : 5) * kUnit;
+    memory.known = true;
+    Block* const block = filled(kUnit, 1);
+    Block* const other = filled(kUnit, 2);
+    const Operand operand{block, Access::kWrite};
+    Call call;
+    ASSERT_FALSE(failed(
+        pager->begin(call, kStream, {&operand, 1}, &memory, "op", false)));
+    std::atomic<bool> entered{false};
+    std::thread thread([&] {
+      EXPECT_FALSE(failed(expect(other, 2)));
+      entered = true;
+    });
+    while (pager->stats().host_waits == 0) std::this_thread::yield();
+    EXPECT_FALSE(entered);
+    pager->end(call);
+    thread.join();
+  }
+}
+
 // A call that needs all of the memory gets its turn among many small ones.
 TEST_F(PagerStressTest, TicketsKeepItFair) {
   open(8 * kUnit, 64 * kMiB);
@@ -245,8 +326,8 @@ TEST_F(PagerStressTest, TicketsKeepItFair) {
     while (!stop) {
       Call call;
       const Operand operand{small[id], Access::kRead};
-      EXPECT_FALSE(failed(pager->begin(call, kStream, {&operand, 1}, nullptr,
-                                       "small", true)));
+      EXPECT_FALSE(failed(
+          pager->begin(call, kStream, {&operand, 1}, nullptr, "small", true)));
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       pager->end(call);
     }
@@ -265,8 +346,8 @@ TEST_F(PagerStressTest, NestedCallsCannotWaitForEachOther) {
     const Operand outer{blocks[id], Access::kRead};
     const Operand inner{blocks[id + 2], Access::kRead};
     Call call;
-    EXPECT_FALSE(failed(pager->begin(call, kStream, {&outer, 1}, nullptr,
-                                     "outer", true)));
+    EXPECT_FALSE(failed(
+        pager->begin(call, kStream, {&outer, 1}, nullptr, "outer", true)));
     ++inside;
     while (inside < 2) std::this_thread::yield();
     Call nested;
@@ -310,11 +391,10 @@ TEST_F(PagerStressTest, LoweringTheBudgetWaitsForCalls) {
   Block* const high = filled(kUnit, 2);
   const Operand operand{high, Access::kRead};
   Call call;
-  ASSERT_FALSE(failed(
-      pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
-  std::thread other([&] {
-    EXPECT_FALSE(failed(pager->setHbmBudget(2 * kUnit)));
-  });
+  ASSERT_FALSE(
+      failed(pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
+  std::thread other(
+      [&] { EXPECT_FALSE(failed(pager->setHbmBudget(2 * kUnit))); });
   while (pager->stats().host_waits == 0) std::this_thread::yield();
   EXPECT_TRUE(holds(high->device_address, kUnit, 2));
   pager->end(call);

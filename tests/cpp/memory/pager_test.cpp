@@ -158,8 +158,7 @@ TEST_F(PagerTest, AdoptedMemoryIsABlock) {
   ASSERT_TRUE(output.ok());
   EXPECT_TRUE(pager->contains(*output));
   fill_pattern(*output, 100, 7);
-  runtime::Result<std::byte*> workspace =
-      pager->allocate(call, 10 * kKiB);
+  runtime::Result<std::byte*> workspace = pager->allocate(call, 10 * kKiB);
   ASSERT_TRUE(workspace.ok());
   std::memset(*workspace, 1, 10 * kKiB);
   check(2);
@@ -226,8 +225,8 @@ TEST_F(PagerTest, InCallAllocationEvictsAndFails) {
   const Operand operand{input, Access::kRead};
   OpMemory memory;
   Call call;
-  ASSERT_FALSE(failed(
-      pager->begin(call, kStream, {&operand, 1}, &memory, "mm", true)));
+  ASSERT_FALSE(
+      failed(pager->begin(call, kStream, {&operand, 1}, &memory, "mm", true)));
   runtime::Result<std::byte*> output =
       pager->allocate(call, 192 * kKiB); // all that is not pinned
   ASSERT_TRUE(output.ok());
@@ -280,8 +279,7 @@ TEST_F(PagerTest, RetriesEndInAnExclusiveCallAndThenForGood) {
   Call call;
   for (int attempt = 0; attempt < 3; ++attempt) {
     EXPECT_EQ(call.worthRetrying(), attempt > 0);
-    ASSERT_FALSE(
-        failed(pager->begin(call, kStream, {}, &memory, "op", true)));
+    ASSERT_FALSE(failed(pager->begin(call, kStream, {}, &memory, "op", true)));
     EXPECT_FALSE(pager->allocate(call, 512 * kKiB).ok());
     EXPECT_FALSE(pager->allocate(call, 512 * kKiB).ok());
     pager->end(call);
@@ -292,8 +290,8 @@ TEST_F(PagerTest, RetriesEndInAnExclusiveCallAndThenForGood) {
   const Operand operand{block, Access::kWrite};
   for (bool may_retry : {true, false}) {
     Call next;
-    ASSERT_FALSE(failed(pager->begin(next, kStream, {&operand, 1}, &memory,
-                                     "op", may_retry)));
+    ASSERT_FALSE(failed(
+        pager->begin(next, kStream, {&operand, 1}, &memory, "op", may_retry)));
     pager->end(next);
   }
 }
@@ -324,8 +322,8 @@ TEST_F(PagerTest, ReleaseOfAPinnedBlockWaitsForItsUnpin) {
   Block* const block = filled(64 * kKiB, 1);
   const Operand operand{block, Access::kRead};
   Call call;
-  ASSERT_FALSE(failed(
-      pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
+  ASSERT_FALSE(
+      failed(pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
   pager->release(block);
   EXPECT_EQ(pager->stats().logical_bytes, 0);
   pager->trim();
@@ -344,8 +342,8 @@ TEST_F(PagerTest, ReleaseOfAPinnedBlockWaitsForItsUnpin) {
 
 TEST_F(PagerTest, ReleaseInEveryState) {
   open(kMiB);
-  create(1);                                        // Unbacked
-  filled(1024, 1);                                  // Resident
+  create(1);                                            // Unbacked
+  filled(1024, 1);                                      // Resident
   EXPECT_FALSE(failed(pager->evict(*filled(1024, 2)))); // Evicting or Host
   Block* const clean = filled(1024, 3);
   EXPECT_FALSE(failed(pager->evict(*clean)));
@@ -371,8 +369,8 @@ TEST_F(PagerTest, ReadInEveryState) {
   Block* const block = create(100 * kKiB);
   std::vector<std::byte> bytes(100 * kKiB, std::byte{1});
   const auto read = [&](std::size_t offset, std::size_t count) {
-    EXPECT_FALSE(failed(
-        pager->read(*block, offset, bytes.data(), count, kStream)));
+    EXPECT_FALSE(
+        failed(pager->read(*block, offset, bytes.data(), count, kStream)));
     check();
   };
   read(0, 100 * kKiB);
@@ -406,14 +404,14 @@ TEST_F(PagerTest, WriteInEveryState) {
   const auto write = [&](std::size_t offset, std::size_t count,
                          std::uint64_t seed) {
     const std::vector<std::byte> bytes = pattern(count, seed);
-    EXPECT_FALSE(failed(
-        pager->write(*block, offset, bytes.data(), count, kStream)));
+    EXPECT_FALSE(
+        failed(pager->write(*block, offset, bytes.data(), count, kStream)));
     std::copy(bytes.begin(), bytes.end(),
               model.begin() + static_cast<std::ptrdiff_t>(offset));
     std::vector<std::byte> now(model.size());
     check();
-    EXPECT_FALSE(failed(
-        pager->read(*block, 0, now.data(), now.size(), kStream)));
+    EXPECT_FALSE(
+        failed(pager->read(*block, 0, now.data(), now.size(), kStream)));
     EXPECT_EQ(now, model);
   };
   write(0, 100 * kKiB, 1); // Unbacked, room in HBM
@@ -428,8 +426,7 @@ TEST_F(PagerTest, WriteInEveryState) {
   write(30, 100, 5);
   EXPECT_FALSE(failed(pager->evict(*block)));
   std::vector<std::byte> now(model.size());
-  EXPECT_FALSE(
-      failed(pager->read(*block, 0, now.data(), now.size(), kStream)));
+  EXPECT_FALSE(failed(pager->read(*block, 0, now.data(), now.size(), kStream)));
   write(40, 100, 6);
 }
 
@@ -440,8 +437,8 @@ TEST_F(PagerTest, WritesToNewBlocksDoNotFloodHbm) {
   for (int i = 0; i < 4; ++i) {
     blocks.push_back(create(100 * kKiB));
     const std::vector<std::byte> bytes = pattern(100 * kKiB, 10 + i);
-    EXPECT_FALSE(failed(pager->write(*blocks.back(), 0, bytes.data(),
-                                     bytes.size(), kStream)));
+    EXPECT_FALSE(failed(
+        pager->write(*blocks.back(), 0, bytes.data(), bytes.size(), kStream)));
     EXPECT_EQ(blocks.back()->state(), Residency::kHost);
     check();
   }

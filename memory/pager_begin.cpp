@@ -1,40 +1,21 @@
-// Op calls: the way in, with the lock and without it, and the way out.
+// Op calls, the way in: with the lock and without it.
 #include <algorithm>
 
 #include "backend/runtime/check.h"
-#include "backend/runtime/options.h"
 #include "memory/pager_impl.h"
 
 namespace chameleon::memory {
 
-using runtime::ByteRange;
 using runtime::Error;
-using runtime::ErrorCode;
-using runtime::format_bytes;
 
 namespace {
 
-// Calls that this thread is inside of, on all pagers. Such a thread holds pins
-// and therefore never waits for other calls.
-thread_local int calls_of_thread = 0;
-
-void raise(std::atomic<std::size_t>& mark, std::size_t value) {
-  std::size_t old = mark.load(std::memory_order_relaxed);
-  while (old < value && !mark.compare_exchange_weak(
-                            old, value, std::memory_order_relaxed)) {
-  }
-}
-
-// Later work on the stream runs after the position in any case. (The last
-// index may stand for several streams.)
-bool in_order(Position position, StreamIndex stream) {
-  return position.none() ||
-         (position.stream() == stream && stream + 1u < kMaxStreams);
-}
+constexpr std::size_t kReleasedShare = 16; // of the budget, at most unfreed
 
 } // namespace
 
 WaitHooks PagerImpl::wait_hooks;
+constinit thread_local int PagerImpl::calls_of_thread = 0;
 
 Error PagerImpl::begin(Call& call, runtime::Stream stream,
                        std::span<const Operand> operands, OpMemory* memory,
@@ -64,12 +45,16 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
   for (const Operand& operand : operands) call.pins_.push_back(operand);
   call.active_ = true;
   ++calls_of_thread;
-  // Outside the lock: where compute runs inline, this blocks the thread.
-  if (Error error = waitFor(call.stream_, waits)) {
-    leave(call); // no work was submitted: nothing to stamp
-    return error;
+  if (!waits.empty()) {
+    // Outside the lock: where compute runs inline, this blocks the thread.
+    if (Error error = waitFor(call.stream_, waits)) {
+      leave(call); // no work was submitted: nothing to stamp
+      return error;
+    }
   }
-  if (checks_callers_) [[unlikely]] reviveWritten(operands);
+  if (checks_callers_) [[unlikely]] {
+    reviveWritten(operands);
+  }
   return {};
 }
 
@@ -81,7 +66,8 @@ std::size_t PagerImpl::roomWished(const OpMemory* memory,
   const bool known = memory->known.load(std::memory_order_acquire);
   std::size_t peak = memory->peak_bytes.load(std::memory_order_relaxed);
   // Operands larger than any seen so far: in proportion.
-  const std::size_t seen = memory->operand_bytes.load(std::memory_order_relaxed);
+  const std::size_t seen =
+      memory->operand_bytes.load(std::memory_order_relaxed);
   if (bytes > seen && seen > 0) {
     peak = static_cast<std::size_t>(static_cast<double>(peak) *
                                     static_cast<double>(bytes) /
@@ -94,8 +80,10 @@ std::size_t PagerImpl::roomWished(const OpMemory* memory,
 // dropped, all fits beside the other calls, and nobody waits.
 bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
                           bool must_not_fail, Fence& waits) {
-  if (admission_.closed() ||
-      released_.load(std::memory_order_relaxed) != nullptr) {
+  // Released blocks lie where they are until somebody needs the lock anyway;
+  // a lot of them is a reason to take it.
+  if (admission_.closed() || released_bytes_.load(std::memory_order_relaxed) >
+                                 admission_.budgetBytes() / kReleasedShare) {
     return false;
   }
   std::size_t bytes = 0;
@@ -128,7 +116,7 @@ bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
     if (Block::pinsOf(word) > 0) shared_bytes += block.rounded_bytes;
     block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
     const Position written{block.last_write.load(std::memory_order_acquire)};
-    if (!in_order(written, call.stream_)) addTo(waits, written);
+    if (!inOrder(written, call.stream_)) addTo(waits, written);
   }
   if (good) {
     if (shared_bytes != 0) {
@@ -181,36 +169,6 @@ Error PagerImpl::beginSlow(Call& call, std::span<const Operand> operands,
   return outOfMemory(call, needed_bytes, 0, shortage);
 }
 
-bool PagerImpl::serve(Lock& lock, bool exclusive,
-                      const std::function<Attempt(bool alone)>& attempt) {
-  const bool may_wait = calls_of_thread == 0;
-  Admission::Ticket ticket = 0;
-  Attempt result = Attempt::kLater;
-  for (;;) {
-    // With the gate closed (a ticket drawn), nobody enters after this look.
-    const bool alone = admission_.load().calls == 0;
-    bool tried = false;
-    if (!may_wait ||
-        (admission_.turnOf(ticket) && (alone || !exclusive))) {
-      result = attempt(alone);
-      tried = true;
-    }
-    if (!may_wait || (tried && (result == Attempt::kDone ||
-                                result == Attempt::kFailed))) {
-      break;
-    }
-    if (ticket == 0) {
-      ticket = admission_.draw();
-    } else if (tried && alone && result == Attempt::kLater) {
-      break;
-    } else {
-      admission_.wait(lock.base(), wait_hooks);
-    }
-  }
-  if (ticket != 0) admission_.handBack(ticket);
-  return result == Attempt::kDone;
-}
-
 // One try to pin everything, under the lock from start to end.
 PagerImpl::Attempt PagerImpl::tryBegin(Call& call,
                                        std::span<const Operand> operands,
@@ -253,8 +211,8 @@ bool PagerImpl::gather(std::span<const Operand> operands,
     const bool write = operand.access == Access::kWrite;
     if (block.host_writing || (write && block.host_pins > 0)) good = false;
     if (block.claims++ == 0) {
-      wanted_.push_back({&block, write,
-                         block.state() != Residency::kResident, nullptr});
+      wanted_.push_back(
+          {&block, write, block.state() != Residency::kResident, nullptr});
       total_bytes += block.rounded_bytes;
     } else if (write) {
       std::find_if(wanted_.begin(), wanted_.end(), [&](const Wanted& wanted) {
@@ -323,7 +281,7 @@ bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
   const bool guess = call.memory_ != nullptr &&
                      !call.memory_->known.load(std::memory_order_acquire);
   if (call.room_bytes_ == 0 || (guess && !must_not_fail)) return true;
-  if (largestRun(/*moving=*/false) >= call.room_bytes_) {
+  if (largestRun(/*moving=*/false, call.room_bytes_) >= call.room_bytes_) {
     if (!must_not_fail) return true;
     call.exclusive_ = alone && admission_.makeExclusive();
     if (call.exclusive_) return true;
@@ -361,7 +319,7 @@ void PagerImpl::commit(Call& call, Fence& waits) {
       dropHostCopy(block);
     }
     const Position written{block.last_write.load(std::memory_order_acquire)};
-    if (!in_order(written, call.stream_)) addTo(waits, written);
+    if (!inOrder(written, call.stream_)) addTo(waits, written);
     block.claims = 0;
   }
 }
@@ -390,98 +348,6 @@ void PagerImpl::undo(Call& call) noexcept {
   admission_.wakeLocked();
 }
 
-Error PagerImpl::waitFor(StreamIndex stream, const Fence& fence) {
-  if (timelines_.passed(fence)) return {};
-  const std::int64_t start_ns = runtime_.now_ns();
-  Error error = timelines_.wait(stream, fence);
-  counters_.stall_ns.fetch_add(runtime_.now_ns() - start_ns,
-                               std::memory_order_relaxed);
-  return error;
-}
-
-// ---- the way out -------------------------------------------------------
-
-void PagerImpl::end(Call& call) noexcept {
-  CHAMELEON_CHECK(call.active_, "end() of a call that did not begin");
-  if (checks_callers_) [[unlikely]] report(call);
-  const Position position = timelines_.advance(call.stream_);
-  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
-    Block& block = *call.pins_[i].block;
-    stamp(block, position);
-    if (call.pins_[i].access == Access::kWrite) {
-      block.last_write.store(position.word, std::memory_order_release);
-      block.version.fetch_add(1, std::memory_order_relaxed);
-    }
-  }
-  learn(call);
-  if (call.listed_) makeForeign(call, position);
-  leave(call);
-}
-
-void PagerImpl::leave(Call& call) noexcept {
-  std::size_t freed = 0;
-  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
-    Block& block = *call.pins_[i].block;
-    const std::size_t size = block.rounded_bytes; // gone after the unpin
-    const std::uint64_t old =
-        block.word.fetch_sub(1, std::memory_order_acq_rel);
-    if (Block::pinsOf(old) == 1) freed += size;
-  }
-  if (call.held_) {
-    fixed_extents_.fetch_sub(call.pins_.size(), std::memory_order_relaxed);
-  }
-  call.pins_.clear();
-  if (call.hole_ != nullptr) {
-    const Lock lock(*this);
-    freeHole(call);
-  }
-  admission_.subtract(call.held_ ? 0 : 1, freed + call.room_bytes_,
-                      call.exclusive_);
-  admission_.wake();
-  if (!call.held_) --calls_of_thread;
-  call.active_ = false;
-}
-
-void PagerImpl::holdHole(Call& call, Extent* hole) noexcept {
-  call.hole_ = hole;
-  if (hole != nullptr) hole_bytes_ += hole->bytes;
-}
-
-void PagerImpl::freeHole(Call& call) noexcept {
-  if (call.hole_ == nullptr) return;
-  hole_bytes_ -= call.hole_->bytes;
-  arena_->free(call.hole_, {});
-  call.hole_ = nullptr;
-}
-
-void PagerImpl::learn(Call& call) noexcept {
-  call.failures_ = call.failed_ ? call.failures_ : 0;
-  if (call.memory_ == nullptr) return;
-  raise(call.memory_->operand_bytes, call.operand_bytes_);
-  raise(call.memory_->peak_bytes, call.peak_bytes_);
-  if (!call.failed_ && !call.memory_->known.load(std::memory_order_relaxed)) {
-    call.memory_->known.store(true, std::memory_order_release);
-  }
-}
-
-void PagerImpl::hold(Call& call) noexcept {
-  CHAMELEON_CHECK(call.active_ && !call.held_ && !call.listed_,
-                  "hold() of a call that does not run or has allocated");
-  call.held_ = true;
-  --calls_of_thread;
-  if (call.hole_ != nullptr) {
-    const Lock lock(*this);
-    freeHole(call);
-  }
-  fixed_extents_.fetch_add(call.pins_.size(), std::memory_order_relaxed);
-  admission_.subtract(1, call.room_bytes_, call.exclusive_);
-  call.exclusive_ = false;
-  call.room_bytes_ = 0;
-  admission_.wake();
-}
-
-// ---- runtimes that check their callers ---------------------------------
-
 void PagerImpl::reviveWritten(std::span<const Operand> operands) noexcept {
   for (const Operand& operand : operands) {
     if (operand.access != Access::kWrite) continue;
@@ -490,54 +356,13 @@ void PagerImpl::reviveWritten(std::span<const Operand> operands) noexcept {
   }
 }
 
-void PagerImpl::report(Call& call) noexcept {
-  std::vector<ByteRange> reads;
-  std::vector<ByteRange> writes;
-  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
-    const Operand& operand = call.pins_[i];
-    const Block& block = *operand.block;
-    (operand.access == Access::kWrite ? writes : reads)
-        .push_back({block.device_address, block.bytes});
-  }
-  if (call.listed_) {
-    const Lock lock(*this);
-    for (const Extent* extent : call.in_call_) {
-      writes.push_back({arena_->address(*extent), extent->bytes});
-    }
-  }
-  runtime_.submitted(timelines_.stream(call.stream_), reads, writes);
-}
-
-// ---- messages ------------------------------------------------------------
-
-Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
-                             std::size_t inside_bytes, Shortage& shortage) {
-  if (shortage.failure && shortage.failure.code() == ErrorCode::kDevice) {
-    return std::move(shortage.failure);
-  }
-  const Lock lock(*this);
-  std::string text = name() + ": out of memory: " + std::string(call.op_) +
-                     " needs " + format_bytes(needed_bytes + inside_bytes) +
-                     " of HBM (operands " + format_bytes(needed_bytes) +
-                     ", inside the kernel " + format_bytes(inside_bytes) +
-                     "); budget " + format_bytes(limits_.hbm_budget_bytes) +
-                     ", resident " + format_bytes(arena_->usedBytes()) +
-                     ", pinned " + format_bytes(pinnedBytes()) +
-                     ", in one piece " + format_bytes(largestRun(false)) +
-                     ", host use " + format_bytes(host_pool_->usedBytes()) +
-                     " of " + format_bytes(host_pool_->budgetBytes()) + ". ";
-  if (shortage.failure) {
-    return {shortage.failure.code(), text + shortage.failure.message()};
-  }
-  if (shortage.host_full) {
-    return {ErrorCode::kOutOfHostMemory,
-            text + "The host memory for evicted tensors is full: raise "
-                   "torch_chameleon.config.host_budget, or use smaller "
-                   "tensors"};
-  }
-  return {ErrorCode::kOutOfDeviceMemory,
-          text + "Raise torch_chameleon.config.hbm_budget, or use smaller "
-                 "tensors (a smaller batch)"};
+Error PagerImpl::waitFor(StreamIndex stream, const Fence& fence) {
+  if (timelines_.passed(fence)) return {};
+  const std::int64_t start_ns = runtime_.now_ns();
+  Error error = timelines_.wait(stream, fence);
+  counters_.stall_ns.fetch_add(runtime_.now_ns() - start_ns,
+                               std::memory_order_relaxed);
+  return error;
 }
 
 } // namespace chameleon::memory

@@ -1,0 +1,161 @@
+// Op calls, the way out; and what is said when there was no way in.
+#include "backend/runtime/check.h"
+#include "backend/runtime/options.h"
+#include "memory/pager_impl.h"
+
+namespace chameleon::memory {
+
+using runtime::ByteRange;
+using runtime::Error;
+using runtime::ErrorCode;
+using runtime::format_bytes;
+
+namespace {
+
+void raise(std::atomic<std::size_t>& mark, std::size_t value) {
+  std::size_t old = mark.load(std::memory_order_relaxed);
+  while (old < value &&
+         !mark.compare_exchange_weak(old, value, std::memory_order_relaxed)) {
+  }
+}
+
+} // namespace
+
+void PagerImpl::end(Call& call) noexcept {
+  CHAMELEON_CHECK(call.active_, "end() of a call that did not begin");
+  if (checks_callers_) [[unlikely]] {
+    report(call);
+  }
+  const Position position = timelines_.advance(call.stream_);
+  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
+    Block& block = *call.pins_[i].block;
+    stamp(block, position);
+    if (call.pins_[i].access == Access::kWrite) {
+      block.last_write.store(position.word, std::memory_order_release);
+      block.version.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  learn(call);
+  if (call.listed_) makeForeign(call, position);
+  leave(call);
+}
+
+void PagerImpl::leave(Call& call) noexcept {
+  std::size_t freed = 0;
+  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
+    Block& block = *call.pins_[i].block;
+    const std::size_t size = block.rounded_bytes; // gone after the unpin
+    const std::uint64_t old =
+        block.word.fetch_sub(1, std::memory_order_acq_rel);
+    if (Block::pinsOf(old) == 1) freed += size;
+  }
+  if (call.held_) {
+    fixed_extents_.fetch_sub(call.pins_.size(), std::memory_order_relaxed);
+  }
+  call.pins_.clear();
+  if (call.hole_ != nullptr) {
+    const Lock lock(*this);
+    freeHole(call);
+  }
+  admission_.subtract(call.held_ ? 0 : 1, freed + call.room_bytes_,
+                      call.exclusive_);
+  admission_.wake();
+  if (!call.held_) --calls_of_thread;
+  call.active_ = false;
+}
+
+void PagerImpl::holdHole(Call& call, Extent* hole) noexcept {
+  call.hole_ = hole;
+  if (hole != nullptr) hole_bytes_ += hole->bytes;
+}
+
+void PagerImpl::freeHole(Call& call) noexcept {
+  if (call.hole_ == nullptr) return;
+  hole_bytes_ -= call.hole_->bytes;
+  arena_->free(call.hole_, {});
+  call.hole_ = nullptr;
+}
+
+void PagerImpl::learn(Call& call) noexcept {
+  call.failures_ = call.failed_ ? call.failures_ : 0;
+  if (call.memory_ == nullptr) return;
+  raise(call.memory_->operand_bytes, call.operand_bytes_);
+  raise(call.memory_->peak_bytes, call.peak_bytes_);
+  if (!call.failed_ && !call.memory_->known.load(std::memory_order_relaxed)) {
+    call.memory_->known.store(true, std::memory_order_release);
+  }
+}
+
+void PagerImpl::hold(Call& call) noexcept {
+  CHAMELEON_CHECK(call.active_ && !call.held_ && !call.listed_,
+                  "hold() of a call that does not run or has allocated");
+  call.held_ = true;
+  --calls_of_thread;
+  if (call.hole_ != nullptr) {
+    const Lock lock(*this);
+    freeHole(call);
+  }
+  fixed_extents_.fetch_add(call.pins_.size(), std::memory_order_relaxed);
+  admission_.subtract(1, call.room_bytes_, call.exclusive_);
+  call.exclusive_ = false;
+  call.room_bytes_ = 0;
+  admission_.wake();
+}
+
+// ---- runtimes that check their callers ---------------------------------
+
+void PagerImpl::report(Call& call) noexcept {
+  std::vector<ByteRange> reads;
+  std::vector<ByteRange> writes;
+  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
+    const Operand& operand = call.pins_[i];
+    const Block& block = *operand.block;
+    (operand.access == Access::kWrite ? writes : reads)
+        .push_back({block.device_address, block.bytes});
+  }
+  if (call.listed_) {
+    const Lock lock(*this);
+    for (std::size_t i = 0; i < call.in_call_.size(); ++i) {
+      const Extent& extent = *call.in_call_[i];
+      writes.push_back({arena_->address(extent), extent.bytes});
+    }
+  }
+  runtime_.submitted(timelines_.stream(call.stream_), reads, writes);
+}
+
+// ---- messages ------------------------------------------------------------
+
+Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
+                             std::size_t inside_bytes, Shortage& shortage) {
+  if (shortage.failure && shortage.failure.code() == ErrorCode::kDevice) {
+    return std::move(shortage.failure);
+  }
+  const Lock lock(*this);
+  std::string text = name() + ": out of memory: " + std::string(call.op_) +
+                     " needs " + format_bytes(needed_bytes + inside_bytes) +
+                     " of HBM (operands " + format_bytes(needed_bytes) +
+                     ", inside the kernel " + format_bytes(inside_bytes) +
+                     "); budget " + format_bytes(limits_.hbm_budget_bytes) +
+                     ", resident " + format_bytes(arena_->usedBytes()) +
+                     ", pinned " + format_bytes(pinnedBytes()) +
+                     ", in one piece " +
+                     format_bytes(largestRun(false, SIZE_MAX)) + ", host use " +
+                     format_bytes(host_pool_->usedBytes()) + " of " +
+                     format_bytes(host_pool_->budgetBytes()) + ". ";
+  if (shortage.failure) {
+    return {shortage.failure.code(), text + shortage.failure.message()};
+  }
+  if (shortage.host_full) {
+    return {ErrorCode::kOutOfHostMemory,
+            text +
+                "The host memory for evicted tensors is full: raise "
+                "torch_chameleon.config.host_budget, or use smaller "
+                "tensors"};
+  }
+  return {ErrorCode::kOutOfDeviceMemory,
+          text +
+              "Raise torch_chameleon.config.hbm_budget, or use smaller "
+              "tensors (a smaller batch)"};
+}
+
+} // namespace chameleon::memory

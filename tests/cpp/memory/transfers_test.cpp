@@ -1,0 +1,72 @@
+#include "memory/transfers.h"
+
+#include <cstring>
+#include <gtest/gtest.h>
+#include <vector>
+
+#include "backend/runtime/cpu_runtime.h"
+#include "backend/runtime/fault_injection.h"
+
+namespace chameleon::memory {
+namespace {
+
+class TransfersTest : public ::testing::Test {
+ protected:
+  TransfersTest() {
+    runtime::CpuAdversary adversary;
+    adversary.copies = runtime::CopyTiming::kOnAwait;
+    runtime_ = runtime::make_cpu_runtime({adversary, {}});
+    timelines = std::make_unique<Timelines>(*runtime_);
+    transfers = std::make_unique<Transfers>(*runtime_, *timelines);
+  }
+  ~TransfersTest() override { runtime::FaultInjection::instance().disarmAll(); }
+
+  std::unique_ptr<runtime::DeviceRuntime> runtime_;
+  std::unique_ptr<Timelines> timelines;
+  std::unique_ptr<Transfers> transfers;
+};
+
+TEST_F(TransfersTest, ABatchHasOnePositionAndWaitsForItsFence) {
+  std::vector<std::byte> a(100, std::byte{1});
+  std::vector<std::byte> b(100, std::byte{2});
+  std::vector<std::byte> middle(200);
+  std::vector<std::byte> end(200);
+  const runtime::Copy out[] = {{middle.data(), a.data(), 100},
+                               {middle.data() + 100, b.data(), 100}};
+  Position written;
+  ASSERT_TRUE(transfers->out(out, {}, written).ok());
+  EXPECT_EQ(written.stream(), kCopyOut);
+  EXPECT_EQ(middle[0], std::byte{0}); // nobody has waited yet
+  Fence fence;
+  fence.add(written);
+  const runtime::Copy in{end.data(), middle.data(), 200};
+  Position read;
+  ASSERT_TRUE(transfers->in({&in, 1}, fence, read).ok());
+  EXPECT_EQ(read.stream(), kCopyIn);
+  ASSERT_TRUE(timelines->synchronize(read).ok());
+  EXPECT_EQ(end[0], std::byte{1});
+  EXPECT_EQ(end[199], std::byte{2});
+}
+
+TEST_F(TransfersTest, FailedSubmissions) {
+  using runtime::FaultPoint;
+  std::vector<std::byte> a(10);
+  std::vector<std::byte> b(10);
+  const runtime::Copy copy{b.data(), a.data(), 10};
+  Position done;
+  auto& faults = runtime::FaultInjection::instance();
+  faults.arm(FaultPoint::kCopy, 1, false);
+  EXPECT_FALSE(transfers->out({&copy, 1}, {}, done).ok());
+  EXPECT_FALSE(done.none()); // something may be under way
+  ASSERT_TRUE(transfers->out({&copy, 1}, {}, done).ok());
+  Fence fence;
+  fence.add(done);
+  faults.arm(FaultPoint::kEvent, 1, false);
+  const runtime::Copy back{a.data(), b.data(), 10};
+  EXPECT_FALSE(transfers->in({&back, 1}, fence, done).ok());
+  EXPECT_TRUE(done.none());                      // nothing was submitted
+  ASSERT_TRUE(timelines->synchronizeAll().ok()); // before the vectors go
+}
+
+} // namespace
+} // namespace chameleon::memory
