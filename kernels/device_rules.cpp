@@ -50,7 +50,6 @@ constexpr std::array kUnannounced{
     ArgumentRow{"aten::batch_norm_gather_stats", "running_var"},
     ArgumentRow{"aten::batch_norm_gather_stats_with_counts", "running_mean"},
     ArgumentRow{"aten::batch_norm_gather_stats_with_counts", "running_var"},
-    ArgumentRow{"aten::mkldnn_rnn_layer_backward", "workspace"},
 };
 
 template <typename Table>

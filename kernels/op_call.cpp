@@ -31,18 +31,16 @@ const c10::DispatchKeySet kAboveKernels =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView |
     c10::DispatchKeySet(c10::DispatchKey::AutocastCPU);
 
-// Pins held from begin() to the end of scope.
+// Pins held from begin() to the end of scope. The call itself lives on over
+// several attempts: it remembers that one failed.
 struct Pinned {
   memory::Pager& pager;
-  memory::Call call;
+  memory::Call& call;
   bool held = false;
 
-  explicit Pinned(memory::Pager& p) : pager(p) {}
   ~Pinned() {
     if (held) pager.end(call);
   }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
 };
 
 class NativeCall {
@@ -150,7 +148,7 @@ class NativeCall {
   // ---- one attempt -------------------------------------------------------
   void runOnce(backend::DeviceContext& device) {
     in_kernel_ = false;
-    Pinned pinned(*device.pager);
+    Pinned pinned{*device.pager, call_};
     pin(pinned);
     // Unbinds on every way out, before the pins go.
     struct Unbind {
@@ -416,6 +414,7 @@ class NativeCall {
   c10::DeviceIndex index_ = -1;
   bool result_elsewhere_ = false; // a Device argument names another device
   bool in_kernel_ = false;
+  memory::Call call_;
   TwinSet twins_;
   c10::SmallVector<std::uint32_t, 8> slots_; // operand -> entry, in order
   c10::SmallVector<Stray, 2> strays_;

@@ -91,7 +91,7 @@ struct Block {
   std::byte* host_address = nullptr;
   Extent* device = nullptr;
   Extent* host = nullptr;      // in the host pool
-  Position host_ready;         // copy-out that fills `host`
+  Position host_ready;         // copy-out that fills `host`; a fetch waits
   std::uint32_t host_pins = 0; // host threads that use the host copy
   std::uint32_t claims = 0;    // pins held by the call that begins just now
   bool host_writing = false;   // a host thread writes the host copy

@@ -315,7 +315,6 @@ void PagerImpl::commit(Call& call, Fence& waits) {
       policy_->entered(block);
     }
     if (wanted.write && block.host != nullptr) {
-      addTo(waits, block.host_ready); // a copy-out may still read the block
       dropHostCopy(block);
     }
     const Position written{block.last_write.load(std::memory_order_acquire)};

@@ -195,8 +195,7 @@ Fence PagerImpl::usesOf(const Block& block) {
   Fence fence;
   const std::uint64_t first = block.last_use[0].load(std::memory_order_acquire);
   if (block.last_use[1].load(std::memory_order_acquire) == 0 &&
-      block.last_write.load(std::memory_order_acquire) == first &&
-      block.host_ready.none()) {
+      block.last_write.load(std::memory_order_acquire) == first) {
     fence.add(Position{first}); // written once, on one stream
     return fence;
   }
@@ -204,7 +203,6 @@ Fence PagerImpl::usesOf(const Block& block) {
     addTo(fence, Position{slot.load(std::memory_order_acquire)});
   }
   addTo(fence, Position{block.last_write.load(std::memory_order_acquire)});
-  addTo(fence, block.host_ready);
   return fence;
 }
 

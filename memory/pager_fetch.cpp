@@ -84,8 +84,6 @@ void PagerImpl::dropHostCopy(Block& block) noexcept {
   unlinkCopy(block);
   block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
   host_pool_->free(block.host, hostUsesOf(block));
-  // The copy-out that filled it reads the device bytes, perhaps still.
-  if (!timelines_.passed(block.host_ready)) stamp(block, block.host_ready);
   block.host = nullptr;
   block.host_address = nullptr;
   block.host_ready = {};

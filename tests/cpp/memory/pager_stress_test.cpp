@@ -2,6 +2,7 @@
 // under TSan), although their working sets do not fit together.
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -252,6 +253,41 @@ TEST_F(PagerStressTest, PinsRaceWithEvictions) {
     --running;
   });
   EXPECT_EQ(pager->stats().pinned_bytes, 0);
+}
+
+// Host copies go when an op writes, but not under a thread that reads them.
+// The user's own mutex keeps reads and kernels apart, but not begin().
+TEST_F(PagerStressTest, ReadersOfHostCopiesAndWriters) {
+  open(64 * kUnit, 64 * kMiB);
+  Block* const block = filled(8 * kUnit, 0);
+  std::mutex users;
+  std::uint64_t seed = 0;
+  std::atomic<bool> stop{false};
+  inThreads(3, [&](int id) {
+    std::vector<std::byte> bytes(8 * kUnit);
+    for (int i = 0; i < 150 && !stop; ++i) {
+      if (id == 0) {
+        Call call;
+        const Operand operand{block, Access::kWrite};
+        EXPECT_FALSE(failed(pager->begin(call, kStream, {&operand, 1}, nullptr,
+                                         "fill", false)));
+        {
+          const std::lock_guard lock(users);
+          fill_pattern(block->device_address, block->bytes, ++seed);
+        }
+        pager->end(call);
+      } else {
+        if (Error error = pager->evict(*block)) {
+          EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument); // pinned
+        }
+        const std::lock_guard lock(users);
+        EXPECT_FALSE(failed(
+            pager->read(*block, 0, bytes.data(), bytes.size(), kStream)));
+        EXPECT_TRUE(holds(bytes.data(), bytes.size(), seed));
+      }
+    }
+    stop = true;
+  });
 }
 
 // A call whose kernel must not fail found its room beside another: later pins
