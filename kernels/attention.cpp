@@ -18,12 +18,12 @@ namespace {
 // Same metadata on the target, no bytes: backend choices look at shapes only.
 at::Tensor without_bytes(const at::Tensor& outer) {
   const c10::Device device = backend::target_device(outer.device().index());
-  at::Tensor shadow(make_outer(
-      *outer.unsafeGetTensorImpl(),
-      c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-          c10::StorageImpl::use_byte_size_t(), 0,
-          c10::DataPtr(nullptr, device), nullptr, false)),
-      device));
+  at::Tensor shadow(
+      make_outer(*outer.unsafeGetTensorImpl(),
+                 c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+                     c10::StorageImpl::use_byte_size_t(), 0,
+                     c10::DataPtr(nullptr, device), nullptr, false)),
+                 device));
   shadow.set_requires_grad(outer.requires_grad());
   return shadow;
 }
@@ -40,13 +40,13 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key,
       without_bytes(query), without_bytes(key), without_bytes(value),
       mask_shadow, dropout_p, is_causal, scale, enable_gqa);
   const bool fused = choice != static_cast<int64_t>(at::SDPBackend::math) &&
-      choice != static_cast<int64_t>(at::SDPBackend::error);
+                     choice != static_cast<int64_t>(at::SDPBackend::error);
   return fused ? static_cast<int64_t>(at::SDPBackend::overrideable) : choice;
 }
 
-using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor,
-                           c10::SymInt, c10::SymInt, at::Tensor, at::Tensor,
-                           at::Tensor>;
+using Forward =
+    std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
+               c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
 
 // On cpu the only fused kernel is flash attention for CPU, itself redirected.
 Forward fused(const at::Tensor& query, const at::Tensor& key,
@@ -56,8 +56,8 @@ Forward fused(const at::Tensor& query, const at::Tensor& key,
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       query, key, value, dropout_p, is_causal, mask, scale);
   const at::Tensor none;
-  return {output, logsumexp, none, none, query.sym_size(2), key.sym_size(2),
-          none,   none,      none};
+  return {output,          logsumexp, none, none, query.sym_size(2),
+          key.sym_size(2), none,      none, none};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_backward(

@@ -27,8 +27,8 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 // The bytes of `from` may be copied as one piece into `to`.
 bool one_piece(const at::Tensor& from, const at::Tensor& to) {
   return from.scalar_type() == to.scalar_type() && same_bits(from, to) &&
-      from.sizes() == to.sizes() && from.strides() == to.strides() &&
-      from.is_non_overlapping_and_dense();
+         from.sizes() == to.sizes() && from.strides() == to.strides() &&
+         from.is_non_overlapping_and_dense();
 }
 
 struct Place {
@@ -40,13 +40,14 @@ struct Place {
 Place place_of(const at::Tensor& tensor) {
   memory::Block* block =
       backend::block_of(*tensor.storage().unsafeGetStorageImpl());
-  TORCH_CHECK(block != nullptr,
-              "chameleon: this tensor's memory was not allocated by the device, "
-              "so it cannot be copied");
-  return {block,
-          static_cast<std::size_t>(tensor.storage_offset()) *
-              tensor.element_size(),
-          tensor.nbytes(), backend::current_stream(tensor.device().index())};
+  TORCH_CHECK(
+      block != nullptr,
+      "chameleon: this tensor's memory was not allocated by the device, "
+      "so it cannot be copied");
+  return {
+      block,
+      static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size(),
+      tensor.nbytes(), backend::current_stream(tensor.device().index())};
 }
 
 void write_piece(const at::Tensor& from_cpu, const at::Tensor& to) {
@@ -108,8 +109,8 @@ void copy_within(const at::Tensor& from, const at::Tensor& to) {
   at::Tensor destination = to;
   // Straight to the redirect: the fallbacks for lazy conjugation and negation
   // would resolve them by a copy, and so for ever.
-  op.redispatch(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                destination, from);
+  op.redispatch(c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), destination,
+                from);
 }
 
 // The target's own copy_; runs on twins, redirected like every other op.

@@ -68,10 +68,9 @@ CpuRule cpu_rule(std::string_view op, std::string_view argument, bool writes) {
 }
 
 bool result_stays_on_cpu(std::string_view op, std::size_t index) {
-  return std::any_of(kCpuResults.begin(), kCpuResults.end(),
-                     [&](const ResultRow& row) {
-                       return row.op == op && row.index == index;
-                     });
+  return std::any_of(
+      kCpuResults.begin(), kCpuResults.end(),
+      [&](const ResultRow& row) { return row.op == op && row.index == index; });
 }
 
 bool writes_unannounced(std::string_view op, std::string_view argument) {

@@ -33,7 +33,8 @@ void check_options(std::optional<at::Layout> layout,
       layout.value_or(at::kStrided) == at::kStrided,
       "chameleon works on dense (strided) tensors; layout ", *layout,
       " was asked for");
-  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  TORCH_CHECK(!pin_memory.value_or(false),
+              "Only dense CPU tensors can be pinned");
 }
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);

@@ -17,14 +17,15 @@ constexpr std::size_t kChunksPerBudget = 8;
 
 bool is_list(const ArgumentPlan& argument) {
   return argument.kind == ArgumentKind::kTensorList ||
-      argument.kind == ArgumentKind::kOtherList;
+         argument.kind == ArgumentKind::kOtherList;
 }
 
 std::size_t bytes_of(const c10::IValue& value) {
   const at::Tensor& tensor = value.toTensor();
-  return tensor.defined() && backend::is_chameleon(*tensor.unsafeGetTensorImpl())
-      ? tensor.nbytes()
-      : 0;
+  return tensor.defined() &&
+                 backend::is_chameleon(*tensor.unsafeGetTensorImpl())
+             ? tensor.nbytes()
+             : 0;
 }
 
 // One call's lists, all of the same length (empty ones aside).
@@ -144,8 +145,7 @@ bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
                    Stack& stack) {
   const backend::DeviceContext& device =
       backend::context(backend::current_device(), plan.name);
-  const std::size_t chunk_bytes =
-      device.pager->hbmBudget() / kChunksPerBudget;
+  const std::size_t chunk_bytes = device.pager->hbmBudget() / kChunksPerBudget;
   if (!is_long(plan, stack, chunk_bytes)) return false;
   Lists lists(plan, stack);
   if (!lists.consistent()) return false;

@@ -18,8 +18,10 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
     TORCH_CHECK_VALUE(
         backend::is_chameleon(*tensor.unsafeGetTensorImpl()) &&
             tensor.has_storage() && tensor.device().index() == index,
-        purpose, ": all tensors must be dense chameleon tensors of one device; "
-        "got one on ", tensor.device());
+        purpose,
+        ": all tensors must be dense chameleon tensors of one device; "
+        "got one on ",
+        tensor.device());
     if (memory::Block* block =
             backend::block_of(*tensor.storage().unsafeGetStorageImpl())) {
       operands.push_back({block, access});
@@ -39,18 +41,17 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
   }
   twins.bind();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    natives_.push_back(at::Tensor(
-        make_outer(*tensors[i].unsafeGetTensorImpl(),
-                   c10::Storage(twins.entries()[entries[i]].alias),
-                   backend::target_device(index))));
+    natives_.push_back(
+        at::Tensor(make_outer(*tensors[i].unsafeGetTensorImpl(),
+                              c10::Storage(twins.entries()[entries[i]].alias),
+                              backend::target_device(index))));
   }
 }
 
 NativeView::~NativeView() {
   for (const at::Tensor& native : natives_) {
     c10::StorageImpl& storage = *native.storage().unsafeGetStorageImpl();
-    storage.set_data_ptr_noswap(
-        c10::DataPtr(nullptr, backend::target().type));
+    storage.set_data_ptr_noswap(c10::DataPtr(nullptr, backend::target().type));
     storage.set_nbytes(0);
   }
   if (call_) pager_->end(*call_);

@@ -91,8 +91,10 @@ class NativeCall {
         case ArgumentKind::kDevice:
           if (value.isDevice()) {
             const c10::Device device = value.toDevice();
-            if (device.type() == kChameleon) named = device.index();
-            else result_elsewhere_ = true;
+            if (device.type() == kChameleon)
+              named = device.index();
+            else
+              result_elsewhere_ = true;
           }
           break;
         default:
@@ -114,8 +116,8 @@ class NativeCall {
       TORCH_CHECK(index_ == -1 || index_ == index,
                   "Expected all tensors to be on the same device, but found at "
                   "least two devices, chameleon:",
-                  static_cast<int>(index_), " and chameleon:",
-                  static_cast<int>(index), "!");
+                  static_cast<int>(index_),
+                  " and chameleon:", static_cast<int>(index), "!");
       index_ = index;
       slots_.push_back(
           static_cast<std::uint32_t>(twins_.add(tensor, argument.writes)));
@@ -175,10 +177,10 @@ class NativeCall {
       operands.push_back({entry.block, entry.writes ? memory::Access::kWrite
                                                     : memory::Access::kRead});
     }
-    backend::throw_if(pinned.pager.begin(
-        pinned.call, backend::current_stream(index_),
-        {operands.data(), operands.size()}, &plan_.memory, plan_.name,
-        plan_.mayRetry()));
+    backend::throw_if(
+        pinned.pager.begin(pinned.call, backend::current_stream(index_),
+                           {operands.data(), operands.size()}, &plan_.memory,
+                           plan_.name, plan_.mayRetry()));
     pinned.held = true;
   }
 
@@ -242,7 +244,7 @@ class NativeCall {
 
   static bool isOurs(const c10::IValue& value) {
     return value.isTensor() &&
-        backend::is_chameleon(*value.unsafeToTensorImpl());
+           backend::is_chameleon(*value.unsafeToTensorImpl());
   }
 
   at::Tensor twinOf(const c10::IValue& value, const ArgumentPlan& argument,
@@ -303,8 +305,8 @@ class NativeCall {
         entry.block == nullptr ? nullptr : entry.block->device_address;
     c10::StorageImpl& alias = *entry.alias;
     if (alias.data() != before) {
-      c10::DataPtr data = alias.set_data_ptr(
-          c10::DataPtr(nullptr, backend::target().type));
+      c10::DataPtr data =
+          alias.set_data_ptr(c10::DataPtr(nullptr, backend::target().type));
       entry.outer->set_data_ptr_noswap(
           adopt(pinned, std::move(data), alias.nbytes()));
     }
@@ -351,11 +353,12 @@ class NativeCall {
     if (const TwinSet::Entry* entry = twins_.find(storage)) {
       return at::Tensor(make_outer(
           *tensor.unsafeGetTensorImpl(),
-          c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
-              entry->outer)),
+          c10::Storage(
+              c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry->outer)),
           device));
     }
-    if (result.stays_on_cpu || result_elsewhere_) return leaveArena(pinned, tensor);
+    if (result.stays_on_cpu || result_elsewhere_)
+      return leaveArena(pinned, tensor);
 
     if (storage.device().type() != kChameleon) { // else: shared with a sibling
       const std::size_t bytes = storage.nbytes();
@@ -368,8 +371,8 @@ class NativeCall {
       retag(*tensor.unsafeGetTensorImpl(), device);
       return tensor;
     }
-    return at::Tensor(make_outer(*tensor.unsafeGetTensorImpl(),
-                                 tensor.storage(), device));
+    return at::Tensor(
+        make_outer(*tensor.unsafeGetTensorImpl(), tensor.storage(), device));
   }
 
   // Makes native memory the bytes of a block; takes `data` over.

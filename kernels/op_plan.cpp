@@ -17,9 +17,9 @@ bool starts_with(std::string_view text, std::string_view prefix) {
 // the other lists only.
 bool is_element_wise_list_op(std::string_view op) {
   return starts_with(op, "aten::_foreach_") ||
-      op == "aten::_amp_foreach_non_finite_check_and_unscale_" ||
-      (starts_with(op, "aten::_fused_ada") && op.back() == '_') ||
-      op == "aten::_fused_sgd_";
+         op == "aten::_amp_foreach_non_finite_check_and_unscale_" ||
+         (starts_with(op, "aten::_fused_ada") && op.back() == '_') ||
+         op == "aten::_fused_sgd_";
 }
 
 std::optional<ArgumentKind> kind_of(const c10::Argument& argument) {
@@ -77,7 +77,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
     if (!kind) continue;
     const auto* alias = argument.alias_info();
     const bool written = (alias != nullptr && alias->isWrite()) ||
-        writes_unannounced(base, argument.name());
+                         writes_unannounced(base, argument.name());
     arguments.push_back({static_cast<std::uint16_t>(i), *kind, written,
                          cpu_rule(base, argument.name(), written)});
     writes = writes || written;
@@ -85,10 +85,11 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
     only_tensors = only_tensors && *kind == ArgumentKind::kTensor;
   }
   random = random || op.hasTag(at::Tag::nondeterministic_seeded);
-  is_list_op = is_element_wise_list_op(base) &&
+  is_list_op =
+      is_element_wise_list_op(base) &&
       std::any_of(arguments.begin(), arguments.end(), [](const auto& plan) {
-                 return plan.kind == ArgumentKind::kTensorList;
-               });
+        return plan.kind == ArgumentKind::kTensorList;
+      });
   if (!is_list_op) {
     std::erase_if(arguments, [](const ArgumentPlan& plan) {
       return plan.kind == ArgumentKind::kOtherList;

@@ -50,13 +50,13 @@ struct ResultPlan {
 struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& op);
 
-  std::string name;      // "aten::add.Tensor", for messages
+  std::string name; // "aten::add.Tensor", for messages
   std::uint16_t argument_count;
   std::vector<ArgumentPlan> arguments; // only those of interest, in order
   std::vector<ResultPlan> results;
-  bool writes;      // any argument
-  bool random;      // consumes random numbers
-  bool is_list_op;  // element-wise over lists: may run in chunks
+  bool writes;       // any argument
+  bool random;       // consumes random numbers
+  bool is_list_op;   // element-wise over lists: may run in chunks
   bool only_tensors; // no list, generator, device or stream among arguments
   mutable memory::OpMemory memory;
 

@@ -54,14 +54,14 @@ bool is_safe(const c10::OperatorHandle& op) {
     return true;
   }
   return op.hasKernelForDispatchKey(c10::DispatchKey::Autograd) &&
-      op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+         op.hasKernelForDispatchKey(c10::DispatchKey::CPU);
 }
 
 bool takes_storage(const c10::FunctionSchema& schema) {
   return std::any_of(schema.arguments().begin(), schema.arguments().end(),
                      [](const c10::Argument& argument) {
                        return argument.real_type()->kind() ==
-                           c10::TypeKind::StorageType;
+                              c10::TypeKind::StorageType;
                      });
 }
 

@@ -36,7 +36,7 @@ void redirect_unplanned(const c10::OperatorHandle& op, c10::DispatchKeySet,
                                              const c10::OperatorName&)>(
       [](const c10::OperatorName& a, const c10::OperatorName& b) {
         return std::tie(a.name, a.overload_name) <
-            std::tie(b.name, b.overload_name);
+               std::tie(b.name, b.overload_name);
       });
   const OpPlan* plan = nullptr;
   {
@@ -64,22 +64,22 @@ void register_redirects() {
     const std::string space = name.name.substr(0, name.name.find("::"));
     std::unique_ptr<torch::Library>& library = (*libraries)[space];
     if (!library) {
-      library = std::make_unique<torch::Library>(
-          torch::Library::IMPL, space, c10::DispatchKey::PrivateUse1, __FILE__,
-          __LINE__);
+      library = std::make_unique<torch::Library>(torch::Library::IMPL, space,
+                                                 c10::DispatchKey::PrivateUse1,
+                                                 __FILE__, __LINE__);
     }
     const std::string text = c10::toString(name);
-    library->impl(text.c_str(),
-                  torch::CppFunction::makeFromBoxedKernel(
-                      c10::BoxedKernel::makeFromFunctor(
-                          std::make_unique<Redirect>(op))));
+    library->impl(
+        text.c_str(),
+        torch::CppFunction::makeFromBoxedKernel(
+            c10::BoxedKernel::makeFromFunctor(std::make_unique<Redirect>(op))));
     names().push_back(text);
   }
-  static auto* fallback = new torch::Library(torch::Library::IMPL, "_",
-                                             c10::DispatchKey::PrivateUse1,
-                                             __FILE__, __LINE__);
-  fallback->fallback(torch::CppFunction::makeFromBoxedFunction<
-                     &redirect_unplanned>());
+  static auto* fallback =
+      new torch::Library(torch::Library::IMPL, "_",
+                         c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  fallback->fallback(
+      torch::CppFunction::makeFromBoxedFunction<&redirect_unplanned>());
 }
 
 const std::vector<std::string>& redirected_ops() { return names(); }

@@ -59,9 +59,9 @@ struct Access : c10::TensorImpl {
       };
       const c10::DispatchKeySet outer = plain(backend::kChameleon);
       const c10::DispatchKeySet twin = plain(native);
-      return std::array<Translation, 2>{Translation{outer, native, twin},
-                                        Translation{twin, backend::kChameleon,
-                                                    outer}};
+      return std::array<Translation, 2>{
+          Translation{outer, native, twin},
+          Translation{twin, backend::kChameleon, outer}};
     }();
     return table;
   }
@@ -80,7 +80,6 @@ c10::intrusive_ptr<c10::StorageImpl> new_alias() {
       c10::GetAllocator(type), /*resizable=*/true);
 }
 
-
 template <typename T>
 c10::intrusive_ptr<T> take(std::vector<c10::intrusive_ptr<T>>& pool,
                            c10::intrusive_ptr<T> (*make)()) {
@@ -93,8 +92,8 @@ c10::intrusive_ptr<T> take(std::vector<c10::intrusive_ptr<T>>& pool,
 // Nobody else holds the shell, and nothing was attached to it.
 bool is_empty_shell(const c10::intrusive_ptr<c10::TensorImpl>& tensor) {
   return tensor.use_count() == 1 && tensor.weak_use_count() == 1 &&
-      tensor->autograd_meta() == nullptr && !Access::hasExtraMeta(*tensor) &&
-      tensor->pyobj_slot()->load_pyobj() == nullptr;
+         tensor->autograd_meta() == nullptr && !Access::hasExtraMeta(*tensor) &&
+         tensor->pyobj_slot()->load_pyobj() == nullptr;
 }
 
 } // namespace
@@ -143,8 +142,8 @@ std::size_t TwinSet::lookup(const c10::StorageImpl* outer) const noexcept {
     return kNoEntry;
   }
   const std::size_t mask = hashed_.size() - 1;
-  for (std::size_t slot = (reinterpret_cast<std::uintptr_t>(outer) >> 4) & mask;;
-       slot = (slot + 1) & mask) {
+  for (std::size_t slot = (reinterpret_cast<std::uintptr_t>(outer) >> 4) & mask;
+       ; slot = (slot + 1) & mask) {
     if (hashed_[slot] == kNoEntry) return kNoEntry;
     if (entries_[hashed_[slot]].outer == outer) return hashed_[slot];
   }
@@ -180,8 +179,7 @@ std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes) {
     rehash();
   } else if (!hashed_.empty()) {
     const std::size_t mask = hashed_.size() - 1;
-    std::size_t slot =
-        (reinterpret_cast<std::uintptr_t>(storage) >> 4) & mask;
+    std::size_t slot = (reinterpret_cast<std::uintptr_t>(storage) >> 4) & mask;
     while (hashed_[slot] != kNoEntry) slot = (slot + 1) & mask;
     hashed_[slot] = index;
   } else if (entries_.size() > kHashFrom) {

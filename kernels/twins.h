@@ -53,7 +53,7 @@ class TwinSet {
  private:
   c10::SmallVector<Entry, 6> entries_;
   c10::SmallVector<c10::intrusive_ptr<c10::TensorImpl>, 8> twins_;
-  Shells* shells_ = nullptr; // set from bind() to unbind()
+  Shells* shells_ = nullptr;        // set from bind() to unbind()
   std::vector<std::size_t> hashed_; // open addressing, for long lists
   void rehash();
   std::size_t lookup(const c10::StorageImpl* outer) const noexcept;

@@ -61,8 +61,8 @@ at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source,
 }
 
 at::Tensor& set_storage(at::Tensor& self, at::Storage source) {
-  const auto elements = static_cast<int64_t>(source.nbytes() /
-                                             self.dtype().itemsize());
+  const auto elements =
+      static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
   return set_storage_offset(self, std::move(source), 0, elements, {});
 }
 

@@ -86,7 +86,7 @@ std::size_t LogicalSpace::classOf(std::size_t bytes) noexcept {
   const std::size_t last_unit = (bytes - 1) / kAlignment;
   if (last_unit < 4) return last_unit;
   const auto bits = static_cast<unsigned>(std::bit_width(last_unit)) - 1;
-  return 4 * (bits - 1) + (last_unit >> (bits - 2) & 3);
+  return std::size_t{4} * (bits - 1) + (last_unit >> (bits - 2) & 3);
 }
 
 std::size_t LogicalSpace::bytesOf(std::size_t size_class) noexcept {

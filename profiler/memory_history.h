@@ -34,9 +34,9 @@ class MemoryHistory {
  private:
   std::atomic<bool> recording_{false};
   mutable std::mutex mutex_;
-  std::vector<Sample> samples_;  // guarded by mutex_
-  std::size_t stride_ = 1;       // ops per sample
-  std::size_t skipped_ = 0;      // ops since the last sample
+  std::vector<Sample> samples_; // guarded by mutex_
+  std::size_t stride_ = 1;      // ops per sample
+  std::size_t skipped_ = 0;     // ops since the last sample
 };
 
 } // namespace chameleon::profiler

@@ -25,8 +25,7 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
-#define _KERNEL_LOWER(...) \
-  KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
+#define _KERNEL_LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
   AT_FORALL_LOWER_PRECISION_FP(_KERNEL_LOWER)
 #undef _KERNEL_LOWER
 #define _KERNEL_FP32(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)

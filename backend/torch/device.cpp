@@ -2,7 +2,6 @@
 
 #include <array>
 #include <mutex>
-
 #include <pthread.h>
 
 #include <c10/util/Exception.h>
@@ -16,8 +15,7 @@ namespace chameleon::backend {
 
 namespace detail {
 std::atomic<DeviceContext*> first_context{nullptr};
-Target target{c10::DeviceType::CPU,
-              c10::DispatchKeySet(c10::DispatchKey::CPU)};
+Target target{c10::DeviceType::CPU, c10::DispatchKeySet(c10::DispatchKey::CPU)};
 } // namespace detail
 
 namespace {
@@ -37,10 +35,9 @@ memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
   limits.hbm_budget_bytes =
       runtime::option_bytes("hbm_budget")
           .value_or(runtime::default_hbm_budget_bytes(device));
-  limits.host_budget_bytes =
-      runtime::option_bytes("host_budget")
-          .value_or(runtime::default_host_budget_bytes(
-              device, limits.hbm_budget_bytes));
+  limits.host_budget_bytes = runtime::option_bytes("host_budget")
+                                 .value_or(runtime::default_host_budget_bytes(
+                                     device, limits.hbm_budget_bytes));
   limits.oversubscription = runtime::option_number("oversubscription")
                                 .value_or(kDefaultOversubscription);
   return limits;
@@ -127,8 +124,7 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
   }
   if (!applied.ok()) {
     throw_if(runtime::set_option(
-        key, before ? std::optional<std::string_view>(*before)
-                    : std::nullopt));
+        key, before ? std::optional<std::string_view>(*before) : std::nullopt));
     throw_error(applied);
   }
 }

@@ -52,9 +52,9 @@ c10::DeviceIndex resolve_index(c10::DeviceIndex index);
 
 // The context of a device; `what` names this use if it is the first one.
 inline DeviceContext& context(c10::DeviceIndex index, std::string_view what) {
-  DeviceContext* first =
-      detail::first_context.load(std::memory_order_acquire);
-  if (first != nullptr && index == 0) [[likely]] return *first;
+  DeviceContext* first = detail::first_context.load(std::memory_order_acquire);
+  if (first != nullptr && index == 0) [[likely]]
+    return *first;
   return detail::context_slow(index, what);
 }
 // Null: the device was not used yet.

@@ -49,8 +49,8 @@ class DeviceAllocator final : public c10::DeviceAllocator {
       (*level)[kAll].peak = stats.peak_logical_bytes;
     }
     // The same bytes after rounding, so never less than what is allocated.
-    const auto rounded = static_cast<std::int64_t>(
-        used->pager->levels().logical_rounded_bytes);
+    const auto rounded =
+        static_cast<std::int64_t>(used->pager->levels().logical_rounded_bytes);
     result.reserved_bytes[kAll].current = rounded;
     result.reserved_bytes[kAll].peak =
         std::max(rounded, stats.peak_logical_bytes);
@@ -68,8 +68,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
         *context(resolve_index(index), "a memory query").pager;
     const memory::Limits limits = pager.limits();
     const auto limit = static_cast<std::size_t>(
-        limits.oversubscription *
-        static_cast<double>(limits.hbm_budget_bytes));
+        limits.oversubscription * static_cast<double>(limits.hbm_budget_bytes));
     const auto live = static_cast<std::size_t>(pager.stats().logical_bytes);
     return {limit > live ? limit - live : 0, limit};
   }

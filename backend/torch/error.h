@@ -10,12 +10,14 @@ namespace chameleon::backend {
 [[noreturn]] void throw_error(const runtime::Error& error);
 
 inline void throw_if(const runtime::Error& error) {
-  if (!error.ok()) [[unlikely]] throw_error(error);
+  if (!error.ok()) [[unlikely]]
+    throw_error(error);
 }
 
 template <typename T>
 T value_or_throw(runtime::Result<T> result) {
-  if (!result.ok()) [[unlikely]] throw_error(result.error());
+  if (!result.ok()) [[unlikely]]
+    throw_error(result.error());
   return std::move(result).value();
 }
 

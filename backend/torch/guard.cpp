@@ -47,8 +47,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, indexed(device));
   }
-  c10::Stream getStreamFromGlobalPool(c10::Device device,
-                                      bool) const override {
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     return new_stream(indexed(device).index());
   }
   c10::Stream getNewStream(c10::Device device, int) const override {
@@ -94,9 +93,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
-    throw_if(runtime_of(stream.device_index())
-                 .wait(to_runtime(stream),
-                       static_cast<EventState*>(event)->event));
+    throw_if(
+        runtime_of(stream.device_index())
+            .wait(to_runtime(stream), static_cast<EventState*>(event)->event));
   }
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
@@ -105,8 +104,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
-    throw_if(runtime_of(0).synchronize(
-        static_cast<EventState*>(event)->event));
+    throw_if(runtime_of(0).synchronize(static_cast<EventState*>(event)->event));
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     auto* state = static_cast<EventState*>(event);
@@ -116,15 +114,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     }
     delete state;
   }
-  double elapsedTime(void* start, void* end,
-                     c10::DeviceIndex) const override {
+  double elapsedTime(void* start, void* end, c10::DeviceIndex) const override {
     TORCH_CHECK(start != nullptr && end != nullptr,
                 "Both events must be recorded before calculating elapsed "
                 "time.");
     constexpr double kNsPerMs = 1e6;
     return static_cast<double>(static_cast<EventState*>(end)->time_ns -
                                static_cast<EventState*>(start)->time_ns) /
-        kNsPerMs;
+           kNsPerMs;
   }
 
   void recordDataPtrOnStream(const c10::DataPtr& data,

@@ -17,8 +17,7 @@ c10::Allocator* native_allocator = nullptr; // set once by install
 void release(void* data) {
   if (data == nullptr) return;
   // One device only allocates on cpu: its pager owns every arena address.
-  DeviceContext* first =
-      detail::first_context.load(std::memory_order_acquire);
+  DeviceContext* first = detail::first_context.load(std::memory_order_acquire);
   if (first != nullptr && first->pager->contains(data)) {
     first->pager->free(current_pager == first->pager ? current_call : nullptr,
                        static_cast<std::byte*>(data));

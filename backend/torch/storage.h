@@ -25,8 +25,8 @@ inline bool is_chameleon(const c10::TensorImpl& tensor) noexcept {
 inline memory::Block* block_of(const c10::StorageImpl& storage) noexcept {
   const c10::DataPtr& data = storage.data_ptr();
   return data.get_deleter() == &release_block
-      ? static_cast<memory::Block*>(data.get_context())
-      : nullptr;
+             ? static_cast<memory::Block*>(data.get_context())
+             : nullptr;
 }
 
 // A DataPtr that owns `block`.

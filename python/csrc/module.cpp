@@ -1,8 +1,7 @@
 // torch_chameleon._C: bindings without logic. python/torch_chameleon/_C.pyi is
 // the interface with its comments.
-#include <torch/csrc/utils/pybind.h>
-
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "backend/runtime/options.h"
 #include "backend/runtime/physical_device.h"
@@ -28,8 +27,7 @@ memory::Pager& pager(c10::DeviceIndex index, const char* what) {
   return *context(resolve_index(index), what).pager;
 }
 
-constexpr std::string_view kKindNames[] = {"bytes", "number", "choice",
-                                           "text"};
+constexpr std::string_view kKindNames[] = {"bytes", "number", "choice", "text"};
 
 std::vector<py::dict> option_specs() {
   std::vector<py::dict> rows;
@@ -38,8 +36,8 @@ std::vector<py::dict> option_specs() {
     row["key"] = spec.key;
     row["kind"] = kKindNames[static_cast<std::size_t>(spec.kind)];
     row["default"] = spec.default_text.empty()
-        ? py::object(py::none())
-        : py::object(py::str(std::string(spec.default_text)));
+                         ? py::object(py::none())
+                         : py::object(py::str(std::string(spec.default_text)));
     row["environment"] = spec.environment;
     py::list choices;
     if (!spec.choices.empty()) {
@@ -65,9 +63,8 @@ void bind_options(py::module_& m) {
   m.def("set_option",
         [](const std::string& key, const std::optional<std::string>& text) {
           const py::gil_scoped_release no_gil;
-          backend::set_option(
-              key, text ? std::optional<std::string_view>(*text)
-                        : std::nullopt);
+          backend::set_option(key, text ? std::optional<std::string_view>(*text)
+                                        : std::nullopt);
         });
   m.def("parse_bytes", [](const std::string& text) {
     return backend::value_or_throw(runtime::parse_bytes(text));
@@ -200,9 +197,9 @@ void bind_testing(py::module_& m) {
                       "set_stress: mode is never, all or random, not '", mode,
                       "'");
     pager(0, "set_stress()")
-        .setStress(mode == "all"          ? Stress::kAll
-                       : mode == "random" ? Stress::kRandom
-                                          : Stress::kNever,
+        .setStress(mode == "all"      ? Stress::kAll
+                   : mode == "random" ? Stress::kRandom
+                                      : Stress::kNever,
                    seed);
   });
   m.def("check_invariants", [](c10::DeviceIndex index, int level) {

@@ -6,10 +6,9 @@
 namespace chameleon::python {
 
 void set_data(const at::Tensor& tensor, const at::Tensor& new_data) {
-  TORCH_CHECK_VALUE(
-      tensor.defined() && new_data.defined() && tensor.has_storage() &&
-          new_data.has_storage(),
-      "set_data: both tensors must have storage");
+  TORCH_CHECK_VALUE(tensor.defined() && new_data.defined() &&
+                        tensor.has_storage() && new_data.has_storage(),
+                    "set_data: both tensors must have storage");
   auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
   if (meta != nullptr) {
     const std::lock_guard lock(meta->mutex_);

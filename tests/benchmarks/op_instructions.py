@@ -103,9 +103,7 @@ def main() -> None:
             for device in DEVICES
         }
         for device, cost in per_op.items():
-            print(
-                f"{device:10} {cost:8.0f} instructions an op (torch.add, 8 floats)"
-            )
+            print(f"{device:10} {cost:8.0f} instructions an op (torch.add)")
         print(f"{'extra':10} {per_op['chameleon'] - per_op['cpu']:8.0f}")
         if options.functions:
             table = subprocess.run(

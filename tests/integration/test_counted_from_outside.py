@@ -19,7 +19,8 @@ import ctypes, json, torch, torch_chameleon
 torch_chameleon.config.hbm_budget = {HBM_BUDGET}
 torch_chameleon.config.host_budget = {HOST_BUDGET}
 torch_chameleon.config.oversubscription = 8.0
-layers = [m for _ in range(8) for m in (torch.nn.Linear(512, 512), torch.nn.GELU())]
+pair = lambda: (torch.nn.Linear(512, 512), torch.nn.GELU())
+layers = [layer for _ in range(8) for layer in pair()]
 model = torch.nn.Sequential(*layers).to("chameleon")
 optimizer = torch.optim.AdamW(model.parameters())
 for _ in range(3):
@@ -44,10 +45,8 @@ print(json.dumps({{
 def test_memory_taken_stays_within_the_budgets(fresh, tmp_path):
     library = tmp_path / "mapping_counter.so"
     source = pathlib.Path(__file__).with_name("mapping_counter.c")
-    subprocess.run(
-        ["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl", "-lpthread"],
-        check=True,
-    )
+    build = ["cc", "-O1", "-shared", "-fPIC", "-o", library, source]
+    subprocess.run([*build, "-ldl", "-lpthread"], check=True)
     counted = json.loads(fresh(TRAINING, LD_PRELOAD=str(library)))
     assert counted["peak_logical"] > 3 * HBM_BUDGET
     assert 0 < counted["device"] <= HBM_BUDGET

@@ -50,6 +50,19 @@ def test_in_place_op_that_cannot_fit_changes_nothing():
         del a, b
 
 
+def test_out_of_memory_inside_a_kernel():
+    """A cast of the operand, which only the kernel knows of, does not fit."""
+    with torch_chameleon.config.patch(hbm_budget="8MiB"):
+        x, other = zeros(5).add_(3), zeros(2).add_(4)
+        with pytest.raises(torch.OutOfMemoryError, match="inside the kernel"):
+            x.sum()
+        assert _C.block_state(x)["pins"] == 0
+        assert x.cpu().eq(3).all()
+        assert other.cpu().eq(4).all()
+        assert other.add(1).cpu().eq(5).all()  # the next op works
+        del x, other
+
+
 def test_full_host_budget():
     with torch_chameleon.config.patch(hbm_budget="8MiB", host_budget="8MiB"):
         held = []

@@ -6,8 +6,8 @@ from pathlib import Path
 _SIZES = ("layers", "width", "heads", "context", "batch")
 _PRESETS = {
     "tiny": (2, 64, 2, 64, 8),
-    "base": (6, 384, 6, 128, 16),
-    "large": (12, 512, 8, 256, 16),
+    "base": (6, 384, 6, 128, 8),
+    "large": (12, 512, 8, 256, 8),
 }
 
 

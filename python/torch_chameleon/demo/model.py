@@ -1,5 +1,6 @@
 """A GPT over bytes: as plain as such a model can be."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ class Block(nn.Module):
         super().__init__()
         width = shape.width
         self.heads = shape.heads
+        self.residual_std = 0.02 / math.sqrt(2 * shape.layers)
         self.attention_norm = nn.LayerNorm(width)
         self.attention_in = nn.Linear(width, 3 * width)
         self.attention_out = nn.Linear(width, width)
@@ -83,6 +85,9 @@ def _initialize(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
+    if isinstance(module, Block):  # after its layers: less is added up
+        for layer in (module.attention_out, module.mlp_out):
+            nn.init.normal_(layer.weight, std=module.residual_std)
 
 
 @torch.no_grad()

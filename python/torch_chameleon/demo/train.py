@@ -4,8 +4,10 @@ The process prints one JSON object per line: {"step", "loss"} after every step,
 and {"result"} at the end.
 """
 
+import functools
 import hashlib
 import json
+import math
 import statistics
 import struct
 import sys
@@ -24,7 +26,7 @@ from torch_chameleon.demo.data import batches, standard_library
 from torch_chameleon.demo.model import GPT, Shape, generate
 
 _PROMPT = b"def "
-_GENERATED_BYTES = 240
+_GENERATED_BYTES = 160
 _HISTORY_STEPS = 8  # of the memory over time; more would blur the picture
 
 
@@ -62,7 +64,9 @@ def train(run: Run) -> dict[str, Any]:
     torch.manual_seed(run.seed)
     model = GPT(run.shape).to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=run.foreach)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, run.steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, functools.partial(_cosine, run.steps)
+    )
     data = batches(standard_library(), run.shape, run.seed)
     losses: list[float] = []
     times_ns: list[int] = []
@@ -115,6 +119,15 @@ def train(run: Run) -> dict[str, Any]:
         text = generate(model, _PROMPT, _GENERATED_BYTES, run.seed)
         result["sample"] = text.decode("utf-8", "replace")
     return result
+
+
+def _cosine(steps: int, step: int) -> float:
+    """Learning rate over its highest: a warm-up, then half a cosine."""
+    warm_up = max(1, steps // 6)
+    if step < warm_up:
+        return (step + 1) / warm_up
+    done = (step - warm_up) / max(1, steps - warm_up)
+    return (1 + math.cos(math.pi * done)) / 2
 
 
 def _state(
