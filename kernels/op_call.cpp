@@ -23,8 +23,6 @@ namespace {
 using backend::kChameleon;
 using torch::jit::Stack;
 
-constexpr int kMaxAttempts = 8;
-
 // Native kernels run below autograd and below the target's autocast: both
 // took place on the outer tensors.
 const c10::DispatchKeySet kAboveKernels =
@@ -54,12 +52,12 @@ class NativeCall {
   void run() {
     collect();
     backend::DeviceContext& device = backend::context(index_, plan_.name);
-    for (int attempt = 1;; ++attempt) {
+    for (;;) {
       try {
         runOnce(device);
         break;
       } catch (const c10::OutOfMemoryError&) {
-        if (!in_kernel_ || !plan_.mayRetry() || attempt == kMaxAttempts) throw;
+        if (!in_kernel_ || !plan_.mayRetry() || !call_.worthRetrying()) throw;
         // Other calls were in the way; the next begin() reserves more room.
         restoreArguments();
       }
