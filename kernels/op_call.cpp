@@ -1,19 +1,17 @@
 #include "kernels/op_call.h"
 
-#include <cstring>
-
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/UndefinedTensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "backend/torch/device.h"
-#include "backend/torch/device_allocator.h"
 #include "backend/torch/error.h"
 #include "backend/torch/generator.h"
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
+#include "kernels/adoption.h"
 #include "kernels/list_ops.h"
 #include "kernels/twins.h"
 
@@ -22,12 +20,6 @@ namespace {
 
 using backend::kChameleon;
 using torch::jit::Stack;
-
-// Native kernels run below autograd and below the target's autocast: both
-// took place on the outer tensors.
-const c10::DispatchKeySet kAboveKernels =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-    c10::DispatchKeySet(c10::DispatchKey::AutocastCPU);
 
 // Pins held from begin() to the end of scope. The call itself lives on over
 // several attempts: it remembers that one failed.
@@ -62,11 +54,7 @@ class NativeCall {
         restoreArguments();
       }
     }
-    if (device.history->recording()) [[unlikely]] {
-      const auto levels = device.pager->levels();
-      device.history->add({device.runtime->now_ns(), levels.logical_bytes,
-                           levels.resident_bytes, levels.host_bytes});
-    }
+    sample_memory(device);
   }
 
  private:
@@ -158,7 +146,7 @@ class NativeCall {
     twins_.bind();
     replaceArguments();
     {
-      const c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+      const c10::impl::ExcludeDispatchKeyGuard below(keys_above_kernels());
       const backend::InKernelScope scope(&pinned.pager, &pinned.call);
       in_kernel_ = true;
       op_.redispatchBoxed(backend::target().dispatch_key, &stack_);
@@ -306,7 +294,8 @@ class NativeCall {
       c10::DataPtr data =
           alias.set_data_ptr(c10::DataPtr(nullptr, backend::target().type));
       entry.outer->set_data_ptr_noswap(
-          adopt(pinned, std::move(data), alias.nbytes()));
+          Adoption{pinned.pager, pinned.call, index_}.memory(std::move(data),
+                                                             alias.nbytes()));
     }
     if (alias.nbytes() != entry.outer->nbytes()) {
       entry.outer->set_nbytes(alias.nbytes());
@@ -358,41 +347,8 @@ class NativeCall {
     if (result.stays_on_cpu || result_elsewhere_)
       return leaveArena(pinned, tensor);
 
-    if (storage.device().type() != kChameleon) { // else: shared with a sibling
-      const std::size_t bytes = storage.nbytes();
-      c10::DataPtr data =
-          storage.set_data_ptr(c10::DataPtr(nullptr, storage.device()));
-      storage.set_data_ptr_noswap(adopt(pinned, std::move(data), bytes));
-      storage.set_allocator(backend::device_allocator());
-    }
-    if (tensor.use_count() == 1) {
-      retag(*tensor.unsafeGetTensorImpl(), device);
-      return tensor;
-    }
-    return at::Tensor(
-        make_outer(*tensor.unsafeGetTensorImpl(), tensor.storage(), device));
-  }
-
-  // Makes native memory the bytes of a block; takes `data` over.
-  c10::DataPtr adopt(Pinned& pinned, c10::DataPtr data, std::size_t bytes) {
-    if (bytes == 0 || data.get() == nullptr) {
-      return {nullptr, c10::Device(kChameleon, index_)};
-    }
-    auto* address = static_cast<std::byte*>(data.get());
-    if (pinned.pager.contains(address)) {
-      auto block = pinned.pager.adopt(pinned.call, address, bytes);
-      if (block.ok()) {
-        data.release_context();
-        return backend::own_block(*block, index_);
-      }
-    }
-    // Memory that the kernel got elsewhere (another thread's, a cache's).
-    std::byte* copy =
-        backend::value_or_throw(pinned.pager.allocate(pinned.call, bytes));
-    std::memcpy(copy, address, bytes);
-    return backend::own_block(
-        backend::value_or_throw(pinned.pager.adopt(pinned.call, copy, bytes)),
-        index_);
+    return Adoption{pinned.pager, pinned.call, index_}.tensor(
+        std::move(tensor));
   }
 
   // A result that is a true CPU tensor must not keep arena memory.
@@ -424,6 +380,21 @@ class NativeCall {
 };
 
 } // namespace
+
+c10::DispatchKeySet keys_above_kernels() noexcept {
+  static const c10::DispatchKeySet keys =
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+      c10::DispatchKeySet(c10::DispatchKey::AutocastCPU);
+  return keys;
+}
+
+void sample_memory(backend::DeviceContext& device) {
+  if (!device.history->recording()) [[likely]]
+    return;
+  const auto levels = device.pager->levels();
+  device.history->add({device.runtime->now_ns(), levels.logical_bytes,
+                       levels.resident_bytes, levels.host_bytes});
+}
 
 void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
                  Stack* stack) {

@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include "backend/torch/device.h"
 #include "kernels/op_plan.h"
 
 namespace chameleon::kernels {
@@ -15,5 +16,12 @@ namespace chameleon::kernels {
 // not fit, RuntimeError where devices mix that CUDA would not mix.
 void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
                  torch::jit::Stack* stack);
+
+// What native kernels run below: autograd and the target's autocast have taken
+// place on the outer tensors.
+c10::DispatchKeySet keys_above_kernels() noexcept;
+
+// A point of the memory history, when one is being recorded.
+void sample_memory(backend::DeviceContext& device);
 
 } // namespace chameleon::kernels

@@ -6,6 +6,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <torch/library.h>
 
+#include "kernels/direct_call.h"
 #include "kernels/op_call.h"
 #include "kernels/op_plan.h"
 #include "kernels/op_set.h"
@@ -13,17 +14,17 @@
 namespace chameleon::kernels {
 namespace {
 
-// The kernel of one op: its plan and nothing else.
+// The boxed kernel of one op: its plan and nothing else.
 class Redirect final : public c10::OperatorKernel {
  public:
-  explicit Redirect(const c10::OperatorHandle& op) : plan_(op) {}
+  explicit Redirect(const OpPlan* plan) : plan_(plan) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
                   torch::jit::Stack* stack) {
-    call_native(plan_, op, stack);
+    call_native(*plan_, op, stack);
   }
 
  private:
-  const OpPlan plan_;
+  const OpPlan* plan_;
 };
 
 // Ops whose kernels are loaded later (torchvision, custom libraries) reach us
@@ -69,10 +70,12 @@ void register_redirects() {
                                                  __FILE__, __LINE__);
     }
     const std::string text = c10::toString(name);
-    library->impl(
-        text.c_str(),
-        torch::CppFunction::makeFromBoxedKernel(
-            c10::BoxedKernel::makeFromFunctor(std::make_unique<Redirect>(op))));
+    const auto* plan = new OpPlan(op); // leaked, as the libraries are
+    if (!register_direct(*library, text.c_str(), op, plan)) {
+      library->impl(text.c_str(), torch::CppFunction::makeFromBoxedKernel(
+                                      c10::BoxedKernel::makeFromFunctor(
+                                          std::make_unique<Redirect>(plan))));
+    }
     names().push_back(text);
   }
   static auto* fallback =

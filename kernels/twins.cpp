@@ -36,6 +36,16 @@ struct Access : c10::TensorImpl {
   static c10::Storage& storageOf(c10::TensorImpl& tensor) {
     return tensor.*(&Access::storage_);
   }
+  static bool isPlain(const c10::TensorImpl& outer) {
+    return outer.key_set() == translations()[0].from;
+  }
+  // As show(), keeping the storage.
+  static void showPlain(const c10::TensorImpl& like, c10::TensorImpl& twin,
+                        c10::Device device) {
+    copy_generic_tensor_metadata(&like, &twin);
+    twin.*(&Access::device_opt_) = device;
+    twin.*(&Access::key_set_) = translations()[0].to;
+  }
   static bool hasExtraMeta(const c10::TensorImpl& tensor) {
     return tensor.*(&Access::extra_meta_) != nullptr;
   }
@@ -90,7 +100,8 @@ c10::intrusive_ptr<T> take(std::vector<c10::intrusive_ptr<T>>& pool,
 }
 
 // Nobody else holds the shell, and nothing was attached to it.
-bool is_empty_shell(const c10::intrusive_ptr<c10::TensorImpl>& tensor) {
+template <typename Pointer> // at::Tensor's pointer type differs from ours
+bool is_empty_shell(const Pointer& tensor) {
   return tensor.use_count() == 1 && tensor.weak_use_count() == 1 &&
          tensor->autograd_meta() == nullptr && !Access::hasExtraMeta(*tensor) &&
          tensor->pyobj_slot()->load_pyobj() == nullptr;
@@ -98,16 +109,16 @@ bool is_empty_shell(const c10::intrusive_ptr<c10::TensorImpl>& tensor) {
 
 } // namespace
 
-// Empty shells of the calling thread.
 struct Shells {
   std::vector<c10::intrusive_ptr<c10::TensorImpl>> tensors;
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
-
-  static Shells& ofThread() {
-    thread_local Shells instance;
-    return instance;
-  }
+  std::vector<at::Tensor> singles; // each with a storage of its own
 };
+
+Shells& shells_of_thread() {
+  thread_local Shells instance;
+  return instance;
+}
 
 void TwinSet::unbind() noexcept {
   if (shells_ == nullptr) return;
@@ -189,7 +200,7 @@ std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes) {
 }
 
 void TwinSet::bind() {
-  shells_ = &Shells::ofThread();
+  shells_ = &shells_of_thread();
   const c10::DeviceType type = backend::target().type;
   for (Entry& entry : entries_) {
     entry.alias = take(shells_->storages, &new_alias);
@@ -216,6 +227,45 @@ const TwinSet::Entry* TwinSet::find(
     if (entry.alias.get() == &alias) return &entry;
   }
   return nullptr;
+}
+
+bool is_plain(const c10::TensorImpl& outer) noexcept {
+  return Access::isPlain(outer);
+}
+
+at::Tensor take_single_twin(Shells& shells, const c10::TensorImpl& outer,
+                            std::byte* address) {
+  std::vector<at::Tensor>& pool = shells.singles;
+  at::Tensor twin;
+  if (pool.empty()) {
+    c10::intrusive_ptr<c10::TensorImpl> shell = new_shell();
+    Access::storageOf(*shell) = c10::Storage(new_alias());
+    twin = at::Tensor(std::move(shell));
+  } else {
+    twin = std::move(pool.back());
+    pool.pop_back();
+  }
+  c10::TensorImpl& impl = *twin.unsafeGetTensorImpl();
+  c10::StorageImpl& alias = *Access::storageOf(impl).unsafeGetStorageImpl();
+  alias.set_data_ptr_noswap(c10::DataPtr(address, backend::target().type));
+  alias.set_nbytes(outer.unsafe_storage().unsafeGetStorageImpl()->nbytes());
+  Access::showPlain(outer, impl,
+                    backend::target_device(outer.device().index()));
+  return twin;
+}
+
+void give_back_single_twin(Shells& shells, at::Tensor twin) noexcept {
+  c10::TensorImpl& impl = *twin.unsafeGetTensorImpl();
+  const c10::Storage& storage = Access::storageOf(impl);
+  c10::StorageImpl& alias = *storage.unsafeGetStorageImpl();
+  // A twin that a kernel kept must not see memory that is no longer pinned.
+  alias.set_data_ptr_noswap(c10::DataPtr(nullptr, backend::target().type));
+  alias.set_nbytes(0);
+  std::vector<at::Tensor>& pool = shells.singles;
+  if (pool.size() < kMaxShells && is_empty_shell(twin.getIntrusivePtr()) &&
+      storage.use_count() == 1 && alias.resizable()) {
+    pool.push_back(std::move(twin));
+  }
 }
 
 void retag(c10::TensorImpl& tensor, c10::Device device) {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
@@ -19,7 +20,7 @@
 
 namespace chameleon::kernels {
 
-struct Shells;
+struct Shells; // empty ones, of one thread
 
 // The storages of one call. Lives on the stack between pin and unpin.
 class TwinSet {
@@ -58,6 +59,17 @@ class TwinSet {
   void rehash();
   std::size_t lookup(const c10::StorageImpl* outer) const noexcept;
 };
+
+// An ordinary dense chameleon tensor: no lazy bits, no subclass, autograd keys
+// as at birth.
+bool is_plain(const c10::TensorImpl& outer) noexcept;
+
+// One recycled twin with an alias storage of its own, for operands that share
+// none, on pinned bytes at `address`; and its way back.
+at::Tensor take_single_twin(Shells& shells, const c10::TensorImpl& outer,
+                            std::byte* address);
+void give_back_single_twin(Shells& shells, at::Tensor twin) noexcept;
+Shells& shells_of_thread();
 
 // Turns a fresh native tensor into a chameleon tensor in place: same impl,
 // same sizes and strides, other device and keys.

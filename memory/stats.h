@@ -8,34 +8,34 @@
 namespace chameleon::memory {
 
 // X(name): one row each, in display order.
-#define CHAMELEON_STATS(X)                                                \
-  X(logical_bytes)         /* live tensor bytes, unrounded */             \
-  X(peak_logical_bytes)                                                   \
-  X(resident_bytes)        /* blocks and in-call extents in HBM */        \
-  X(peak_resident_bytes)                                                  \
-  X(host_bytes)            /* extents in use in the host pool */          \
-  X(peak_host_bytes)                                                      \
-  X(hbm_budget)                                                           \
-  X(host_budget)                                                          \
-  X(faults)                /* operands that had to be fetched */          \
-  X(evictions)             /* blocks that left HBM */                     \
-  X(clean_evictions)       /* of these: without a copy */                 \
-  X(bytes_in)                                                             \
-  X(bytes_out)                                                            \
-  X(prefetched_bytes)                                                     \
-  X(prefetch_hits)                                                        \
-  X(stall_ns)              /* compute waited for bytes */                 \
-  X(compute_ns)                                                           \
-  X(host_waits)            /* host blocked where native would not */      \
-  X(ops)                                                                  \
-  X(steps)                                                                \
-  X(forecast_hits)                                                        \
-  X(forecast_misses)                                                      \
-  X(compactions)                                                          \
-  X(pinned_bytes)                                                         \
-  X(foreign_bytes)                                                        \
-  X(dropped_bytes)                                                        \
-  X(rerun_ops)                                                            \
+#define CHAMELEON_STATS(X)                                  \
+  X(logical_bytes) /* live tensor bytes, unrounded */       \
+  X(peak_logical_bytes)                                     \
+  X(resident_bytes) /* blocks and in-call extents in HBM */ \
+  X(peak_resident_bytes)                                    \
+  X(host_bytes) /* extents in use in the host pool */       \
+  X(peak_host_bytes)                                        \
+  X(hbm_budget)                                             \
+  X(host_budget)                                            \
+  X(faults)          /* operands that had to be fetched */  \
+  X(evictions)       /* blocks that left HBM */             \
+  X(clean_evictions) /* of these: without a copy */         \
+  X(bytes_in)                                               \
+  X(bytes_out)                                              \
+  X(prefetched_bytes)                                       \
+  X(prefetch_hits)                                          \
+  X(stall_ns) /* compute waited for bytes */                \
+  X(compute_ns)                                             \
+  X(host_waits) /* host blocked where native would not */   \
+  X(ops)                                                    \
+  X(steps)                                                  \
+  X(forecast_hits)                                          \
+  X(forecast_misses)                                        \
+  X(compactions)                                            \
+  X(pinned_bytes)                                           \
+  X(foreign_bytes)                                          \
+  X(dropped_bytes)                                          \
+  X(rerun_ops)                                              \
   X(rerun_ns)
 
 struct Stats {

@@ -1,5 +1,7 @@
 #include "backend/torch/in_kernel_allocator.h"
 
+#include <utility>
+
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
@@ -9,8 +11,7 @@
 namespace chameleon::backend {
 namespace {
 
-thread_local memory::Pager* current_pager = nullptr;
-thread_local memory::Call* current_call = nullptr;
+thread_local InKernelScope::Current current;
 
 c10::Allocator* native_allocator = nullptr; // set once by install
 
@@ -19,7 +20,8 @@ void release(void* data) {
   // One device only allocates on cpu: its pager owns every arena address.
   DeviceContext* first = detail::first_context.load(std::memory_order_acquire);
   if (first != nullptr && first->pager->contains(data)) {
-    first->pager->free(current_pager == first->pager ? current_call : nullptr,
+    const InKernelScope::Current& now = current;
+    first->pager->free(now.pager == first->pager ? now.call : nullptr,
                        static_cast<std::byte*>(data));
     return;
   }
@@ -29,11 +31,11 @@ void release(void* data) {
 class InKernelAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    if (current_call == nullptr || bytes == 0) {
+    const InKernelScope::Current& now = current;
+    if (now.call == nullptr || bytes == 0) {
       return native_allocator->allocate(bytes);
     }
-    std::byte* data =
-        value_or_throw(current_pager->allocate(*current_call, bytes));
+    std::byte* data = value_or_throw(now.pager->allocate(*now.call, bytes));
     return {data, data, &release, c10::DeviceType::CPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -52,14 +54,8 @@ void install_in_kernel_allocator() {
 }
 
 InKernelScope::InKernelScope(memory::Pager* pager, memory::Call* call) noexcept
-    : previous_pager_(current_pager), previous_call_(current_call) {
-  current_pager = pager;
-  current_call = call;
-}
+    : previous_(std::exchange(current, {pager, call})) {}
 
-InKernelScope::~InKernelScope() {
-  current_pager = previous_pager_;
-  current_call = previous_call_;
-}
+InKernelScope::~InKernelScope() { current = previous_; }
 
 } // namespace chameleon::backend

@@ -18,14 +18,17 @@ void install_in_kernel_allocator();
 // `call`. Nests (a kernel may run other ops); `nullptr` suspends.
 class InKernelScope {
  public:
+  struct Current {
+    memory::Pager* pager = nullptr;
+    memory::Call* call = nullptr;
+  };
   InKernelScope(memory::Pager* pager, memory::Call* call) noexcept;
   ~InKernelScope();
   InKernelScope(const InKernelScope&) = delete;
   InKernelScope& operator=(const InKernelScope&) = delete;
 
  private:
-  memory::Pager* previous_pager_;
-  memory::Call* previous_call_;
+  Current previous_;
 };
 
 } // namespace chameleon::backend

@@ -80,8 +80,13 @@ def test_failed_run_is_reported():
         run.run_in_process(job, lambda loss: None)
 
 
-def test_plain_progress(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "tqdm", None)
+@pytest.mark.parametrize("bar_of", ["tqdm", "ours"])
+def test_progress(bar_of, monkeypatch, capsys):
+    if bar_of == "ours":
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    else:
+        pytest.importorskip("tqdm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with run.ProgressBar(2) as bar:
         bar.start("one")
         bar.advance(1.5)
@@ -89,6 +94,15 @@ def test_plain_progress(monkeypatch, capsys):
     text = capsys.readouterr().err
     assert "loss 1.250" in text
     assert "2/2" in text
+
+
+def test_progress_in_a_log(capsys):
+    with run.ProgressBar(2) as bar:
+        bar.start("one")
+        bar.advance(1.5)
+        bar.start("two")
+        bar.advance(1.25)
+    assert capsys.readouterr().err == "one ...\ntwo ...\n"
 
 
 def test_unequal_bits_are_shown():

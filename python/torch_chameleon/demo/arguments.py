@@ -41,7 +41,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     add(
         "--steps",
         type=_positive,
-        default=60,
+        default=50,
         help="training steps of each run (default: %(default)s)",
     )
     add(

@@ -42,12 +42,18 @@ def run_in_process(run: Run, on_step: Callable[[float], None]) -> Any:
 
 
 class ProgressBar:
-    """A bar over the steps of all runs: tqdm's, else one of ours."""
+    """A bar over the steps of all runs: tqdm's, else one of ours.
+
+    Where stderr is no terminal, one line for each run.
+    """
 
     def __init__(self, total: int) -> None:
         self._total, self._done = total, 0
         self._label = ""
         self._tqdm: Any = None
+        self._is_terminal = sys.stderr.isatty()
+        if not self._is_terminal:
+            return
         try:
             import tqdm
         except ModuleNotFoundError:
@@ -69,25 +75,29 @@ class ProgressBar:
     ) -> None:
         if self._tqdm is not None:
             self._tqdm.close()
-        else:
+        elif self._is_terminal:
             print(file=sys.stderr)
 
     def start(self, label: str) -> None:
         """Names the run whose steps follow."""
         self._label = label
-        self._show("")
+        if self._is_terminal:
+            self._show("")
+        else:
+            print(f"{label} ...", file=sys.stderr, flush=True)
 
     def advance(self, loss: float) -> None:
         """Counts one step."""
         self._done += 1
-        if self._tqdm is not None:
-            self._tqdm.update()
-        self._show(f"loss {loss:.3f}")
+        if self._is_terminal:
+            self._show(f"loss {loss:.3f}")
 
     def _show(self, text: str) -> None:
         label = f"{self._label:<24} {text:<10}"
         if self._tqdm is not None:
-            self._tqdm.set_description_str(label)
+            self._tqdm.set_description_str(label, refresh=False)
+            self._tqdm.n = self._done
+            self._tqdm.refresh()
             return
         filled = 30 * self._done // self._total
         bar = "#" * filled + "." * (30 - filled)
