@@ -6,14 +6,19 @@ import torch_chameleon
 MIB = 1 << 20
 
 
+def packed(tensor):
+    """All elements in a row; contiguous() keeps odd strides of one element."""
+    return tensor.flatten().clone(memory_format=torch.contiguous_format)
+
+
 def same_bits(a, b):
     """Whether two tensors, wherever they are, have the same bits."""
     a, b = a.detach().cpu(), b.detach().cpu()
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     return torch.equal(
-        a.contiguous().flatten().view(torch.uint8),
-        b.contiguous().flatten().view(torch.uint8),
+        packed(a).view(torch.uint8),
+        packed(b).view(torch.uint8),
     )
 
 
