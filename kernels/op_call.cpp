@@ -12,7 +12,6 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/adoption.h"
-#include "kernels/list_ops.h"
 #include "kernels/twins.h"
 
 namespace chameleon::kernels {
@@ -398,7 +397,6 @@ void sample_memory(backend::DeviceContext& device) {
 
 void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
                  Stack* stack) {
-  if (plan.is_list_op && run_in_chunks(plan, op, *stack)) return;
   NativeCall(plan, op, *stack).run();
 }
 

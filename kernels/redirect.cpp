@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "kernels/direct_call.h"
+#include "kernels/list_ops.h"
 #include "kernels/op_call.h"
 #include "kernels/op_plan.h"
 #include "kernels/op_set.h"
@@ -14,13 +15,19 @@
 namespace chameleon::kernels {
 namespace {
 
+void run(const OpPlan& plan, const c10::OperatorHandle& op,
+         torch::jit::Stack* stack) {
+  if (plan.is_list_op && run_in_chunks(plan, op, *stack)) return;
+  call_native(plan, op, stack);
+}
+
 // The boxed kernel of one op: its plan and nothing else.
 class Redirect final : public c10::OperatorKernel {
  public:
   explicit Redirect(const OpPlan* plan) : plan_(plan) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
                   torch::jit::Stack* stack) {
-    call_native(*plan_, op, stack);
+    run(*plan_, op, stack);
   }
 
  private:
@@ -46,7 +53,7 @@ void redirect_unplanned(const c10::OperatorHandle& op, c10::DispatchKeySet,
     if (!slot) slot = std::make_unique<OpPlan>(op);
     plan = slot.get();
   }
-  call_native(*plan, op, stack);
+  run(*plan, op, stack);
 }
 
 std::vector<std::string>& names() {
