@@ -1,5 +1,6 @@
 // Op calls, the way in: with the lock and without it.
 #include <algorithm>
+#include <tuple>
 
 #include "backend/runtime/check.h"
 #include "memory/pager_impl.h"
@@ -259,10 +260,12 @@ bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
     if (!evictNext(shortage)) return false;
   }
   // The largest first: they have the fewest holes to choose from.
-  std::stable_sort(wanted_.begin(), wanted_.end(),
-                   [](const Wanted& a, const Wanted& b) {
-                     return a.block->rounded_bytes > b.block->rounded_bytes;
-                   });
+  // Equal ones by address, so that a run repeats.
+  std::sort(
+      wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) {
+        return std::tie(b.block->rounded_bytes, a.block->logical_address) <
+               std::tie(a.block->rounded_bytes, b.block->logical_address);
+      });
   for (Wanted& wanted : wanted_) {
     if (!wanted.missing) continue;
     wanted.extent = place(wanted.block->rounded_bytes, End::kBottom,

@@ -23,7 +23,7 @@ KNOWN = {
     "sparse_mm_reduce": "sparse layouts are not supported",
     "to": "its samples ask for CPU results",
     "tensor_split": "its samples put indices on the device; they must be CPU",
-    "linalg.lstsq": "LAPACK's gelsy: native varies with the operands' addresses",
+    "linalg.lstsq": "native itself varies with the operands' addresses",
     "chalf": "the CPU cannot compare complex32",
     "empty": "uninitialised memory",
     "empty_like": "uninitialised memory",
