@@ -13,7 +13,8 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
     : outers_(tensors) {
   if (tensors.empty()) return;
   const c10::DeviceIndex index = tensors.front().device().index();
-  std::vector<memory::Operand> operands;
+  TwinSet twins;
+  std::vector<std::size_t> entries;
   for (const at::Tensor& tensor : tensors) {
     TORCH_CHECK_VALUE(
         backend::is_chameleon(*tensor.unsafeGetTensorImpl()) &&
@@ -22,23 +23,18 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
         ": all tensors must be dense chameleon tensors of one device; "
         "got one on ",
         tensor.device());
-    if (memory::Block* block =
-            backend::block_of(*tensor.storage().unsafeGetStorageImpl())) {
-      operands.push_back({block, access});
-    }
+    entries.push_back(twins.add(*tensor.unsafeGetTensorImpl(),
+                                access == memory::Access::kWrite));
   }
   pager_ = backend::context(index, purpose).pager;
+  const auto operands = twins.operands();
   auto call = std::make_unique<memory::Call>();
   backend::throw_if(pager_->begin(*call, backend::current_stream(index),
-                                  operands, nullptr, purpose, true));
+                                  {operands.data(), operands.size()}, nullptr,
+                                  purpose, true));
   pager_->hold(*call);
   call_ = std::move(call);
 
-  TwinSet twins;
-  std::vector<std::size_t> entries;
-  for (const at::Tensor& tensor : tensors) {
-    entries.push_back(twins.add(*tensor.unsafeGetTensorImpl(), true));
-  }
   twins.bind();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     natives_.push_back(
@@ -50,9 +46,7 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
 
 NativeView::~NativeView() {
   for (const at::Tensor& native : natives_) {
-    c10::StorageImpl& storage = *native.storage().unsafeGetStorageImpl();
-    storage.set_data_ptr_noswap(c10::DataPtr(nullptr, backend::target().type));
-    storage.set_nbytes(0);
+    let_go(*native.storage().unsafeGetStorageImpl());
   }
   if (call_) pager_->end(*call_);
 }

@@ -156,12 +156,7 @@ class NativeCall {
   }
 
   void pin(Pinned& pinned) {
-    c10::SmallVector<memory::Operand, 8> operands;
-    for (const TwinSet::Entry& entry : twins_.entries()) {
-      if (entry.block == nullptr) continue;
-      operands.push_back({entry.block, entry.writes ? memory::Access::kWrite
-                                                    : memory::Access::kRead});
-    }
+    const auto operands = twins_.operands();
     backend::throw_if(
         pinned.pager.begin(pinned.call, backend::current_stream(index_),
                            {operands.data(), operands.size()}, &plan_.memory,
@@ -235,9 +230,8 @@ class NativeCall {
   at::Tensor twinOf(const c10::IValue& value, const ArgumentPlan& argument,
                     std::size_t& slot) {
     c10::TensorImpl* outer = value.unsafeToTensorImpl();
-    const std::uint32_t entry = slots_[slot++];
-    auto twin = twins_.twin(*outer, entry);
-    if (argument.writes) written_.push_back({outer, twin.get(), entry});
+    auto twin = twins_.twin(*outer, slots_[slot++]);
+    if (argument.writes) written_.push_back({outer, twin.get()});
     return at::Tensor(std::move(twin));
   }
 
@@ -360,7 +354,6 @@ class NativeCall {
   struct Written {
     c10::TensorImpl* outer;
     c10::TensorImpl* twin;
-    std::uint32_t entry;
   };
 
   const OpPlan& plan_;

@@ -24,10 +24,8 @@ bool is_element_wise_list_op(std::string_view op) {
 
 std::optional<ArgumentKind> kind_of(const c10::Argument& argument) {
   c10::TypePtr type = argument.real_type();
-  bool optional = false;
   if (auto wrapped = type->cast<c10::OptionalType>()) {
     type = wrapped->getElementType();
-    optional = true;
   }
   switch (type->kind()) {
     case c10::TypeKind::TensorType:
@@ -52,7 +50,6 @@ std::optional<ArgumentKind> kind_of(const c10::Argument& argument) {
       return std::nullopt;
     }
     default:
-      (void)optional;
       return std::nullopt;
   }
 }
@@ -65,8 +62,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
           static_cast<std::uint16_t>(op.schema().arguments().size())),
       writes(false),
       random(false),
-      is_list_op(false),
-      only_tensors(true) {
+      is_list_op(false) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
   const auto& schema_arguments = schema.arguments();
@@ -82,7 +78,6 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
                          cpu_rule(base, argument.name(), written)});
     writes = writes || written;
     random = random || *kind == ArgumentKind::kGenerator;
-    only_tensors = only_tensors && *kind == ArgumentKind::kTensor;
   }
   random = random || op.hasTag(at::Tag::nondeterministic_seeded);
   is_list_op =

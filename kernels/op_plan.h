@@ -54,10 +54,9 @@ struct OpPlan {
   std::uint16_t argument_count;
   std::vector<ArgumentPlan> arguments; // only those of interest, in order
   std::vector<ResultPlan> results;
-  bool writes;       // any argument
-  bool random;       // consumes random numbers
-  bool is_list_op;   // element-wise over lists: may run in chunks
-  bool only_tensors; // no list, generator, device or stream among arguments
+  bool writes;     // any argument
+  bool random;     // consumes random numbers
+  bool is_list_op; // element-wise over lists: may run in chunks
   mutable memory::OpMemory memory;
 
   // A failed call may be run again from the start.

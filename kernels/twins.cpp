@@ -120,10 +120,24 @@ Shells& shells_of_thread() {
   return instance;
 }
 
+void let_go(c10::StorageImpl& alias) noexcept {
+  alias.set_data_ptr_noswap(c10::DataPtr(nullptr, backend::target().type));
+  alias.set_nbytes(0);
+}
+
+c10::SmallVector<memory::Operand, 8> TwinSet::operands() const {
+  c10::SmallVector<memory::Operand, 8> operands;
+  for (const Entry& entry : entries_) {
+    if (entry.block == nullptr) continue;
+    operands.push_back({entry.block, entry.writes ? memory::Access::kWrite
+                                                  : memory::Access::kRead});
+  }
+  return operands;
+}
+
 void TwinSet::unbind() noexcept {
   if (shells_ == nullptr) return;
   Shells& pool = *shells_;
-  const c10::DeviceType type = backend::target().type;
   for (c10::intrusive_ptr<c10::TensorImpl>& twin : twins_) {
     if (pool.tensors.size() < kMaxShells && is_empty_shell(twin)) {
       Access::storageOf(*twin) = c10::Storage();
@@ -133,9 +147,7 @@ void TwinSet::unbind() noexcept {
   twins_.clear();
   for (Entry& entry : entries_) {
     if (!entry.alias) continue;
-    // A twin that a kernel kept must not see memory that is no longer pinned.
-    entry.alias->set_data_ptr_noswap(c10::DataPtr(nullptr, type));
-    entry.alias->set_nbytes(0);
+    let_go(*entry.alias);
     if (pool.storages.size() < kMaxShells && entry.alias.use_count() == 1 &&
         entry.alias->resizable()) {
       pool.storages.push_back(std::move(entry.alias));
@@ -258,9 +270,7 @@ void give_back_single_twin(Shells& shells, at::Tensor twin) noexcept {
   c10::TensorImpl& impl = *twin.unsafeGetTensorImpl();
   const c10::Storage& storage = Access::storageOf(impl);
   c10::StorageImpl& alias = *storage.unsafeGetStorageImpl();
-  // A twin that a kernel kept must not see memory that is no longer pinned.
-  alias.set_data_ptr_noswap(c10::DataPtr(nullptr, backend::target().type));
-  alias.set_nbytes(0);
+  let_go(alias);
   std::vector<at::Tensor>& pool = shells.singles;
   if (pool.size() < kMaxShells && is_empty_shell(twin.getIntrusivePtr()) &&
       storage.use_count() == 1 && alias.resizable()) {

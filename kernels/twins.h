@@ -17,6 +17,7 @@
 
 #include "backend/torch/storage.h"
 #include "memory/block.h"
+#include "memory/pager_call.h"
 
 namespace chameleon::kernels {
 
@@ -39,6 +40,8 @@ class TwinSet {
 
   // Collects the storage of an operand before pinning. Returns its entry.
   std::size_t add(const c10::TensorImpl& outer, bool writes);
+  // What to pin: every collected storage that has bytes.
+  c10::SmallVector<memory::Operand, 8> operands() const;
   // After pinning: makes the alias storages / before unpinning: lets go of
   // them and of all twins.
   void bind();
@@ -59,6 +62,10 @@ class TwinSet {
   void rehash();
   std::size_t lookup(const c10::StorageImpl* outer) const noexcept;
 };
+
+// An alias storage loses its memory: a tensor that somebody kept must not see
+// what is no longer pinned.
+void let_go(c10::StorageImpl& alias) noexcept;
 
 // An ordinary dense chameleon tensor: no lazy bits, no subclass, autograd keys
 // as at birth.

@@ -48,18 +48,22 @@ memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
 c10::DeviceIndex device_count() noexcept { return kMaxDevices; }
 c10::DeviceIndex current_device() noexcept { return current_index; }
 
-void set_current_device(c10::DeviceIndex index) {
+namespace {
+void check_index(c10::DeviceIndex index) {
   TORCH_CHECK(index >= 0 && index < device_count(), "chameleon: device index ",
               static_cast<int>(index), " does not exist; there are ",
               static_cast<int>(device_count()), " devices");
+}
+} // namespace
+
+void set_current_device(c10::DeviceIndex index) {
+  check_index(index);
   current_index = index;
 }
 
 c10::DeviceIndex resolve_index(c10::DeviceIndex index) {
   if (index == -1) return current_index;
-  TORCH_CHECK(index >= 0 && index < device_count(), "chameleon: device index ",
-              static_cast<int>(index), " does not exist; there are ",
-              static_cast<int>(device_count()), " devices");
+  check_index(index);
   return index;
 }
 
