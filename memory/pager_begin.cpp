@@ -37,8 +37,7 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
   Fence waits;
   // A second failure is one too many, and a third attempt runs exclusively.
   const bool must_not_fail = !may_retry || call.failures_ > 0;
-  if (call.failures_ >= Call::kMaxRetries ||
-      !beginFast(call, operands, must_not_fail, waits)) {
+  if (call.failures_ > 0 || !beginFast(call, operands, must_not_fail, waits)) {
     if (Error error = beginSlow(call, operands, must_not_fail, waits)) {
       return error;
     }
@@ -284,7 +283,10 @@ bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
   const bool guess = call.memory_ != nullptr &&
                      !call.memory_->known.load(std::memory_order_acquire);
   if (call.room_bytes_ == 0 || (guess && !must_not_fail)) return true;
-  if (largestRun(/*moving=*/false, call.room_bytes_) >= call.room_bytes_) {
+  // After a failure the hole is taken: the kernel's own small allocations may
+  // be what splits a run that is only there.
+  if (call.failures_ == 0 &&
+      largestRun(/*moving=*/false, call.room_bytes_) >= call.room_bytes_) {
     if (!must_not_fail) return true;
     call.exclusive_ = alone && admission_.makeExclusive();
     if (call.exclusive_) return true;

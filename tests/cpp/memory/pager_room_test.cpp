@@ -123,6 +123,39 @@ TEST_F(PagerTest, KernelThatWritesFindsItsRoomBeforehand) {
   for (int i = 0; i < 8; ++i) EXPECT_FALSE(failed(expect(blocks[i], i)));
 }
 
+// A small allocation falls into the smallest hole, in the middle of the only
+// run that has room for the large one. The second attempt takes its room as one
+// hole beforehand.
+TEST_F(PagerTest, RetriedKernelDoesNotSplitItsOwnRoom) {
+  open(16 * kUnit);
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(filled(kUnit, i));
+  for (int i : {1, 2, 3, 4, 5, 7, 9, 10, 11, 12}) pager->release(blocks[i]);
+  const Operand operands[] = {{blocks[0], Access::kRead}};
+  OpMemory memory;
+  memory.known = true; // of another shape, which needs nothing
+  Call call;
+  int attempts = 0;
+  for (bool done = false; !done;) {
+    ++attempts;
+    ASSERT_FALSE(
+        failed(pager->begin(call, kStream, operands, &memory, "op", true)));
+    runtime::Result<std::byte*> small = pager->allocate(call, kUnit);
+    ASSERT_TRUE(small.ok());
+    runtime::Result<std::byte*> large = pager->allocate(call, 9 * kUnit);
+    done = large.ok();
+    if (done) pager->free(&call, *large);
+    pager->free(&call, *small);
+    pager->end(call);
+    ASSERT_TRUE(done || call.worthRetrying()) << large.error().message();
+  }
+  EXPECT_EQ(attempts, 2);
+  EXPECT_EQ(pager->stats().evictions, 0);
+  for (int i : {0, 6, 8, 13, 14, 15}) {
+    EXPECT_FALSE(failed(expect(blocks[i], i)));
+  }
+}
+
 TEST_F(PagerTest, AllOrNothing) {
   open(4 * kUnit);
   std::vector<Block*> blocks;
