@@ -20,8 +20,14 @@ class Generator final : public c10::GeneratorImpl {
   void set_current_seed(uint64_t seed) override {
     inner_.set_current_seed(seed);
   }
-  void set_offset(uint64_t offset) override { inner_.set_offset(offset); }
-  uint64_t get_offset() const override { return inner_.get_offset(); }
+  // The CPU's have no offset, and torch asks every device but the CPU for one
+  // when it copies or pickles a generator.
+  void set_offset(uint64_t offset) override {
+    if (offset != 0 || !inner_.device().is_cpu()) inner_.set_offset(offset);
+  }
+  uint64_t get_offset() const override {
+    return inner_.device().is_cpu() ? 0 : inner_.get_offset();
+  }
   uint64_t current_seed() const override { return inner_.current_seed(); }
   uint64_t seed() override { return inner_.seed(); }
   void set_state(const c10::TensorImpl& state) override {
