@@ -36,17 +36,25 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
   call_ = std::move(call);
 
   twins.bind();
+  for (const TwinSet::Entry& entry : twins.entries()) {
+    entry.alias->set_resizable(false); // growing would leave the block behind
+  }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    natives_.push_back(
-        at::Tensor(make_outer(*tensors[i].unsafeGetTensorImpl(),
-                              c10::Storage(twins.entries()[entries[i]].alias),
-                              backend::target_device(index))));
+    c10::TensorImpl& outer = *tensors[i].unsafeGetTensorImpl();
+    auto native =
+        make_outer(outer, c10::Storage(twins.entries()[entries[i]].alias),
+                   backend::target_device(index));
+    // Writes to it are writes to the tensor: autograd has to notice.
+    if (!outer.is_inference()) {
+      native->set_version_counter(outer.version_counter());
+    }
+    natives_.push_back(at::Tensor(std::move(native)));
   }
 }
 
 NativeView::~NativeView() {
   for (const at::Tensor& native : natives_) {
-    let_go(*native.storage().unsafeGetStorageImpl());
+    close(*native.storage().unsafeGetStorageImpl());
   }
   if (call_) pager_->end(*call_);
 }

@@ -125,6 +125,14 @@ void let_go(c10::StorageImpl& alias) noexcept {
   alias.set_nbytes(0);
 }
 
+void close(c10::StorageImpl& alias) {
+  let_go(alias);
+  alias.release_data_and_set_meta_custom_data_ptr_error_msg_(
+      "This native tensor showed a chameleon tensor's memory during one op "
+      "call or one `with torch_chameleon.resident(...)` block, which has "
+      "ended: clone() it inside, or keep the chameleon tensor.");
+}
+
 c10::SmallVector<memory::Operand, 8> TwinSet::operands() const {
   c10::SmallVector<memory::Operand, 8> operands;
   for (const Entry& entry : entries_) {
@@ -151,6 +159,8 @@ void TwinSet::unbind() noexcept {
     if (pool.storages.size() < kMaxShells && entry.alias.use_count() == 1 &&
         entry.alias->resizable()) {
       pool.storages.push_back(std::move(entry.alias));
+    } else {
+      close(*entry.alias);
     }
     entry.alias.reset();
   }
@@ -194,7 +204,8 @@ std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes) {
   memory::Block* block = backend::block_of(*storage);
   TORCH_CHECK(block != nullptr || storage->data() == nullptr,
               "chameleon: this tensor's memory was not allocated by the device "
-              "(from_blob or a raw pointer); copy it to the device instead, or "
+              "(a slice of a storage, from_blob or a raw pointer); copy it to "
+              "the device instead, or "
               "use torch_chameleon.resident(...) to work on tensors in place");
   entries_.push_back({storage, block, writes, nullptr});
   const std::size_t index = entries_.size() - 1;
@@ -275,6 +286,8 @@ void give_back_single_twin(Shells& shells, at::Tensor twin) noexcept {
   if (pool.size() < kMaxShells && is_empty_shell(twin.getIntrusivePtr()) &&
       storage.use_count() == 1 && alias.resizable()) {
     pool.push_back(std::move(twin));
+  } else {
+    close(alias);
   }
 }
 

@@ -67,6 +67,9 @@ class TwinSet {
 // what is no longer pinned.
 void let_go(c10::StorageImpl& alias) noexcept;
 
+// The same where somebody did keep one: using it raises one sentence.
+void close(c10::StorageImpl& alias);
+
 // An ordinary dense chameleon tensor: no lazy bits, no subclass, autograd keys
 // as at birth.
 bool is_plain(const c10::TensorImpl& outer) noexcept;

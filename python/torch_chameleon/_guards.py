@@ -2,8 +2,8 @@
 
 A chameleon tensor's address is logical: nobody may read memory there. What
 would hand it to other libraries or processes raises one sentence instead, and
-names `torch_chameleon.resident`, which gives native tensors. `.numpy()`,
-`__array__` and `__cuda_array_interface__` already raise in torch.
+names `torch_chameleon.resident`, which gives native tensors.
+`__cuda_array_interface__` already raises in torch.
 """
 
 import functools
@@ -36,6 +36,16 @@ def _guard_dlpack(function: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
+def _guard_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def guarded(tensor: torch.Tensor, *, force: bool = False) -> Any:
+        if tensor.device.type == "chameleon" and not force:
+            raise TypeError(_refusal("NumPy"))
+        return function(tensor, force=force)
+
+    return guarded
+
+
 def _name_device(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def named(tensor: torch.Tensor) -> Any:
@@ -64,6 +74,9 @@ def install() -> None:
     # torch knows no name of the device here; __dlpack__ is to explain.
     torch.Tensor.__dlpack_device__ = _name_device(  # type: ignore[method-assign]
         torch.Tensor.__dlpack_device__
+    )
+    torch.Tensor.numpy = _guard_numpy(  # type: ignore[method-assign]
+        torch.Tensor.numpy
     )
     for module in (torch, torch.utils.dlpack):
         name = "to_dlpack"

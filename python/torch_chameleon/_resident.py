@@ -12,8 +12,11 @@ class resident:  # noqa: N801 (reads as a function)
 
     Inside, each native tensor has the same bytes as its chameleon tensor on
     the physical device (CUDA or CPU): read and write it with Triton, custom
-    kernels, NCCL, DLPack or NumPy. Leaving the block ends that: do not keep
-    the native tensors. The tensors must fit into `config.hbm_budget` together.
+    kernels, NCCL, DLPack or NumPy. Leaving the block ends that: torch raises
+    when a native tensor is used later, and nobody can where an address was
+    handed on. The tensors must fit into `config.hbm_budget` together. Native
+    tensors take no part in autograd; writing to one counts as an in-place op
+    on its chameleon tensor.
 
     Args:
         *tensors: Chameleon tensors. They share storage where they did.
@@ -37,6 +40,11 @@ class resident:  # noqa: N801 (reads as a function)
 
     def __init__(self, *tensors: torch.Tensor) -> None:
         for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor):
+                raise ValueError(
+                    "torch_chameleon.resident takes chameleon tensors, one an "
+                    f"argument, but got a {type(tensor).__name__}"
+                )
             if tensor.device.type != "chameleon":
                 raise ValueError(
                     "torch_chameleon.resident takes chameleon tensors, but "
