@@ -6,6 +6,7 @@
 #include "backend/torch/device.h"
 #include "backend/torch/device_allocator.h"
 #include "backend/torch/storage.h"
+#include "kernels/late_ops.h"
 
 namespace chameleon::kernels {
 namespace {
@@ -44,6 +45,7 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Device> device,
                  std::optional<bool> pin_memory,
                  std::optional<at::MemoryFormat> memory_format) {
+  redirect_new_kernels_if_any(); // every use of the device comes by here
   check_options(layout, pin_memory);
   const OnDevice guard(device);
   return at::detail::empty_generic(size, backend::device_allocator(), kKeys,

@@ -339,7 +339,10 @@ class NativeCall {
     }
     if (result.stays_on_cpu || result_elsewhere_)
       return leaveArena(pinned, tensor);
-
+    if ((tensor.use_count() > 1 || tensor.storage().use_count() > 1) &&
+        plan_.name.compare(0, 6, "aten::") != 0) {
+      tensor = tensor.clone(); // another library's kernel may keep what it has
+    }
     return Adoption{pinned.pager, pinned.call, index_}.tensor(
         std::move(tensor));
   }

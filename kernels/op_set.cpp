@@ -67,6 +67,16 @@ bool takes_storage(const c10::FunctionSchema& schema) {
 
 } // namespace
 
+bool is_redirectable(const c10::OperatorHandle& op) {
+  const std::string_view name = op.operator_name().name;
+  return std::none_of(std::begin(kOtherNamespaces), std::end(kOtherNamespaces),
+                      [&](std::string_view prefix) {
+                        return starts_with(name, prefix);
+                      }) &&
+         !op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) &&
+         is_safe(op);
+}
+
 std::vector<c10::OperatorHandle> collect_op_set() {
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   std::set<std::string> names;
@@ -81,20 +91,14 @@ std::vector<c10::OperatorHandle> collect_op_set() {
 
   std::vector<c10::OperatorHandle> ops;
   for (const std::string& text : names) {
-    if (std::any_of(std::begin(kOtherNamespaces), std::end(kOtherNamespaces),
-                    [&](std::string_view prefix) {
-                      return starts_with(text, prefix);
-                    })) {
-      continue;
+    if (!starts_with(text, "aten::") && !starts_with(text, "chameleon::")) {
+      continue; // may come and go: see late_ops
     }
     const std::size_t dot = text.find('.', text.find("::"));
     const auto op = dispatcher.findSchema(
         {text.substr(0, dot),
          dot == std::string::npos ? std::string() : text.substr(dot + 1)});
-    if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
-      continue; // unknown to this torch, or manual
-    }
-    if (!is_safe(*op)) continue;
+    if (!op || !is_redirectable(*op)) continue; // or unknown to this torch
     if (text == "aten::_nested_view_from_buffer") continue; // nested layout
     TORCH_INTERNAL_ASSERT(
         !returns_view(op->schema()) && !takes_storage(op->schema()),

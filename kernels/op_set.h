@@ -8,8 +8,12 @@
 
 namespace chameleon::kernels {
 
-// Every op that gets the boxed kernel, sorted by name. Looks at the
-// dispatcher's tables only.
+// Every op of PyTorch's own that gets the boxed kernel, sorted by name. Looks
+// at the dispatcher's tables only.
 std::vector<c10::OperatorHandle> collect_op_set();
+
+// Whether the op may get a kernel of ours: it has none yet, its kernels are
+// not bound to a device type, and autograd does not need its decomposition.
+bool is_redirectable(const c10::OperatorHandle& op);
 
 } // namespace chameleon::kernels

@@ -34,28 +34,6 @@ class Redirect final : public c10::OperatorKernel {
   const OpPlan* plan_;
 };
 
-// Ops whose kernels are loaded later (torchvision, custom libraries) reach us
-// through the backend fallback: planned at their first call.
-void redirect_unplanned(const c10::OperatorHandle& op, c10::DispatchKeySet,
-                        torch::jit::Stack* stack) {
-  static std::mutex mutex;
-  static auto* plans = new std::map<c10::OperatorName, std::unique_ptr<OpPlan>,
-                                    bool (*)(const c10::OperatorName&,
-                                             const c10::OperatorName&)>(
-      [](const c10::OperatorName& a, const c10::OperatorName& b) {
-        return std::tie(a.name, a.overload_name) <
-               std::tie(b.name, b.overload_name);
-      });
-  const OpPlan* plan = nullptr;
-  {
-    const std::lock_guard lock(mutex);
-    std::unique_ptr<OpPlan>& slot = (*plans)[op.operator_name()];
-    if (!slot) slot = std::make_unique<OpPlan>(op);
-    plan = slot.get();
-  }
-  run(*plan, op, stack);
-}
-
 std::vector<std::string>& names() {
   static auto* list = new std::vector<std::string>;
   return *list;
@@ -85,11 +63,6 @@ void register_redirects() {
     }
     names().push_back(text);
   }
-  static auto* fallback =
-      new torch::Library(torch::Library::IMPL, "_",
-                         c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-  fallback->fallback(
-      torch::CppFunction::makeFromBoxedFunction<&redirect_unplanned>());
 }
 
 const std::vector<std::string>& redirected_ops() { return names(); }

@@ -79,3 +79,17 @@ def fresh():
         return done.stdout.strip()
 
     return run
+
+
+@pytest.fixture
+def library():
+    """A function that makes a torch.library.Library until the test ends."""
+    made = []
+
+    def make(namespace="chameleon_test", kind="FRAGMENT"):
+        made.append(torch.library.Library(namespace, kind))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one._destroy()

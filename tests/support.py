@@ -30,3 +30,22 @@ def moved(action, device=0):
     torch.chameleon.synchronize()
     after = torch_chameleon.swap_stats(device)
     return {key: after[key] - before[key] for key in after}
+
+
+def on_both(function):
+    """Calls with a device, natively and on chameleon; returns the latter.
+
+    What comes back, tensors and others, has to be the same: bits, strides, and
+    whether a gradient is required.
+    """
+    native, ours = function("cpu"), function("chameleon")
+    assert len(native) == len(ours) > 0
+    for one, other in zip(native, ours, strict=True):
+        if isinstance(one, torch.Tensor):
+            assert other.is_chameleon
+            assert other.stride() == one.stride()
+            assert other.requires_grad == one.requires_grad
+            assert same_bits(one, other)
+        else:
+            assert one == other
+    return ours

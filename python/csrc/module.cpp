@@ -10,6 +10,7 @@
 #include "backend/torch/generator.h"
 #include "backend/torch/storage.h"
 #include "chameleon_version.h"
+#include "kernels/late_ops.h"
 #include "kernels/native_view.h"
 #include "kernels/redirect.h"
 #include "python/csrc/set_data.h"
@@ -173,6 +174,10 @@ std::string_view residency_name(memory::Residency state) {
 
 void bind_tensors(py::module_& m) {
   m.def("set_data", &python::set_data);
+  m.def("redirect_new_kernel", &kernels::redirect_new_kernel,
+        py::call_guard<py::gil_scoped_release>());
+  m.def("redirect_new_kernels", &kernels::redirect_new_kernels,
+        py::call_guard<py::gil_scoped_release>());
   m.def("is_chameleon_storage", [](const c10::Storage& storage) {
     return storage.device().type() == backend::kChameleon;
   });
@@ -237,6 +242,7 @@ PYBIND11_MODULE(_C, m) {
   backend::throw_if(runtime::load_options_from_environment());
   python::install_wait_hooks();
   kernels::register_redirects();
+  kernels::register_late_ops();
   bind_options(m);
   bind_device(m);
   bind_memory(m);

@@ -9,9 +9,10 @@ from torch.utils import backend_registration
 
 from torch_chameleon import _C as _C  # registers operators, guard and hooks
 from torch_chameleon import (
+    _custom_ops,
     _guards,
     _module_to,
-    _storage_files,
+    _storage_bytes,
     chameleon,
 )
 
@@ -30,7 +31,8 @@ def _register() -> None:
     allowed.append(torch.Tensor.chameleon)  # type: ignore[attr-defined]
     _module_to.install()
     _guards.install()
-    _storage_files.install()
+    _storage_bytes.install()
+    _custom_ops.install()
 
 
 _register()

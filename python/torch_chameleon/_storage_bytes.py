@@ -1,7 +1,7 @@
-"""Storages in files: through the CPU.
+"""What torch does to a storage's bytes at its address: through the CPU.
 
-torch reads and writes a storage's bytes in a file (`torch.save` in its old
-format, pickle) at the storage's address, which is only logical here.
+Files (`torch.save` in its old format, pickle) are read and written there, and
+bytes are swapped. Here the address is only logical.
 """
 
 import functools
@@ -35,9 +35,23 @@ def _through_the_cpu_in(method: _Method) -> _Method:
     return set_from_file
 
 
+def _through_the_cpu_and_back(method: _Method) -> _Method:
+    @functools.wraps(method)
+    def in_place(storage: torch.UntypedStorage, *args: Any) -> Any:
+        if storage.device.type != "chameleon":
+            return method(storage, *args)
+        copy = storage.cpu()
+        method(copy, *args)
+        storage.copy_(copy)
+        return None
+
+    return in_place
+
+
 def install() -> None:
-    """Replaces the two methods for chameleon storages; once a process."""
+    """Replaces the methods for chameleon storages; once a process."""
     for name, through_the_cpu in (
+        ("_byteswap", _through_the_cpu_and_back),
         ("_write_file", _through_the_cpu_out),
         ("_set_from_file", _through_the_cpu_in),
     ):

@@ -1,0 +1,40 @@
+// Ops of other libraries (torchvision, C++ extensions, torch.library): their
+// schemas and kernels come, change and go while the process runs.
+//
+// The backend fallback runs them: planned at the first call, forgotten when
+// the schema is taken back. It is what PyTorch finds for an op that has device
+// kernels and nothing else. An op with a device-agnostic kernel beside its CPU
+// or CUDA kernel would find the former; redirect_new_kernels() registers the
+// same code for it, so that the target's kernel runs, as it does natively.
+//
+//  op has a kernel for                        | runs on chameleon tensors
+//  the target (CPU, CUDA)                     | that kernel, on twins
+//  the target, and CompositeExplicitAutograd  | that kernel, on twins
+//  CompositeExplicitAutograd                  | that one, on the tensors
+//  CompositeImplicitAutograd, whatever else   | that one, on the tensors
+//  none of these                              | one sentence
+#pragma once
+
+#include <atomic>
+#include <string>
+
+namespace chameleon::kernels {
+
+// The fallback and the listener; called once, when the extension is loaded.
+void register_late_ops();
+
+// Looks for device kernels that were registered since, of one op ("ns::op" or
+// "ns::op.overload") or of all, and lets go of those whose op is gone.
+// Thread-safe. Must not be called from a registration.
+void redirect_new_kernel(const std::string& op);
+void redirect_new_kernels();
+
+// Set when a schema was registered: its kernels follow.
+extern std::atomic<bool> schemas_are_new;
+
+inline void redirect_new_kernels_if_any() {
+  if (schemas_are_new.load(std::memory_order_relaxed)) [[unlikely]]
+    redirect_new_kernels();
+}
+
+} // namespace chameleon::kernels
