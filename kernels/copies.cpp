@@ -3,6 +3,7 @@
 // whatever place the block has, without a fault; everything else goes through
 // a dense tensor on one side.
 #include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
@@ -42,8 +43,9 @@ Place place_of(const at::Tensor& tensor) {
       backend::block_of(*tensor.storage().unsafeGetStorageImpl());
   TORCH_CHECK(
       block != nullptr,
-      "chameleon: this tensor's memory was not allocated by the device, "
-      "so it cannot be copied");
+      "chameleon: this tensor's memory was not allocated by the device "
+      "(a slice of a storage, from_blob or a raw pointer), so it cannot be "
+      "copied");
   return {
       block,
       static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size(),
@@ -122,7 +124,12 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to,
                      bool /*non_blocking: copies are complete on return*/) {
   if (to.numel() == 0) return to;
   at::Tensor source = from;
-  if (from.sizes() != to.sizes()) source = from.expand(to.sizes());
+  if (from.sizes() != to.sizes()) {
+    const auto shape = at::infer_size(to.sizes(), from.sizes());
+    TORCH_CHECK(to.sizes() == shape, "output with shape ", to.sizes(),
+                " doesn't match the broadcast shape ", at::IntArrayRef(shape));
+    source = from.expand(to.sizes());
+  }
   if (is_ours(source) && is_ours(to)) {
     copy_within(source, to);
   } else if (is_ours(to)) {

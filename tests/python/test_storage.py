@@ -1,0 +1,160 @@
+"""Storages: as torch's own, but for reading at their address."""
+
+import copy
+
+import pytest
+import torch
+from torch_chameleon import _C
+
+VALUES = [0, 0, 0, 0, 0, 0, 128, 63, 0, 0, 0, 64]  # 0., 1., 2.
+
+
+def storage(device="chameleon"):
+    return torch.arange(3.0, device=device).untyped_storage()
+
+
+def test_what_it_is():
+    s = storage()
+    assert s.device == torch.device("chameleon:0")
+    assert s.nbytes() == s.size() == len(s) == 12
+    assert s.element_size() == 1
+    assert s.resizable()
+    assert s.is_chameleon
+    assert not s.is_cuda
+    assert not s.is_shared()
+    assert not s.is_pinned()
+    assert s.tolist() == VALUES
+    assert "chameleon:0" in repr(s)
+
+
+@pytest.mark.parametrize("source", ["cpu", "chameleon"])
+@pytest.mark.parametrize("target", ["cpu", "chameleon"])
+def test_copies(source, target):
+    s = torch.zeros(3, device=target).untyped_storage()
+    assert s.copy_(storage(source)) is s
+    assert s.tolist() == VALUES
+    for made in (
+        storage(source).clone(),
+        storage(source).to(device=target),
+        storage(source).cpu(),
+        copy.deepcopy(storage(source)),
+    ):
+        assert made.tolist() == VALUES
+
+
+def test_elements():
+    s = storage()
+    assert s[6] == 128
+    s[0] = 5
+    s[8:10] = 7
+    assert s.tolist() == [5, *VALUES[1:8], 7, 7, *VALUES[10:]]
+    assert s.fill_(1) is s
+    assert list(s) == [1] * 12
+    with pytest.raises(IndexError):
+        s[12]
+
+
+def test_slice_shares_and_says_that_it_cannot_be_read():
+    part = storage()[4:8]
+    assert part.nbytes() == 4
+    with pytest.raises(RuntimeError, match="slice of a storage"):
+        part.tolist()
+
+
+def test_new():
+    assert torch.UntypedStorage(8, device="chameleon").nbytes() == 8
+    assert torch.UntypedStorage(device="chameleon").nbytes() == 0
+    assert torch.UntypedStorage([1, 2], device="chameleon").tolist() == [1, 2]
+
+
+def test_resize_keeps_what_fits():
+    s = storage()
+    s.resize_(1000)
+    assert s.nbytes() == 1000
+    assert s.tolist()[:12] == VALUES
+    s.resize_(8)
+    assert s.tolist() == VALUES[:8]
+    before = torch.chameleon.memory_allocated()
+    s.resize_(0)
+    assert s.nbytes() == 0
+    assert s.data_ptr() == 0
+    assert torch.chameleon.memory_allocated() == before - 8
+    s.resize_(4)  # as FSDP gives parameters back their memory
+    s.fill_(3)
+    assert s.tolist() == [3] * 4
+
+
+def test_tensors_see_their_resized_storage():
+    x = torch.arange(3.0, device="chameleon")
+    view = x[1:]
+    x.untyped_storage().resize_(0)
+    x.untyped_storage().resize_(12)
+    x.copy_(torch.tensor([5.0, 6, 7]))
+    assert view.tolist() == [6, 7]
+
+
+def test_addresses():
+    """Logical: stable for the storage's life, whatever moves underneath."""
+    x = torch.ones(4, 4, device="chameleon")
+    address = x.data_ptr()
+    assert address % 512 == 0
+    assert x.untyped_storage().data_ptr() == address
+    assert x[1:].data_ptr() == address + 16
+    assert x.t().data_ptr() == address
+    assert torch.ones(4, 4, device="chameleon").data_ptr() != address
+    _C.evict(x)
+    assert x.data_ptr() == address
+    x.add_(1)
+    assert x.data_ptr() == address
+    assert torch.empty(0, device="chameleon").data_ptr() == 0
+    assert x.view(-1).is_set_to(x.view(-1))
+    assert not x.is_set_to(x.clone())
+
+
+def test_byteswap():
+    native, ours = storage("cpu"), storage()
+    native.byteswap(torch.float32)
+    ours.byteswap(torch.float32)
+    assert ours.tolist() == native.tolist()
+    assert ours.tolist() != VALUES
+
+
+def test_typed_storage():
+    typed = torch.TypedStorage(
+        wrap_storage=storage(), dtype=torch.float32, _internal=True
+    )
+    assert typed.tolist() == [0, 1, 2]
+    assert typed.int().tolist() == [0, 1, 2]
+    typed[1] = 5
+    assert typed[1] == 5
+    assert typed.cpu().tolist() == [0, 5, 2]
+    assert typed.is_chameleon
+
+
+def test_tensors_over_a_storage():
+    s = storage()
+    x = torch.empty(0, device="chameleon").set_(s, 1, (2,), (1,))
+    assert x.tolist() == [1, 2]
+    x.zero_()
+    assert s.tolist() == VALUES[:4] + [0] * 8
+    y = torch.empty(0, device="chameleon").set_(x)
+    assert y.data_ptr() == x.data_ptr()
+    with pytest.raises(RuntimeError, match=r"(?i)device"):
+        torch.empty(0).set_(s)
+    assert x.set_().numel() == 0
+
+
+def test_storage_outlives_its_tensor():
+    s = storage()
+    torch.chameleon.synchronize()
+    _C.evict_all(0)
+    assert s.tolist() == VALUES
+
+
+def test_swapped_tensors_swap_storages():
+    a = torch.ones(2, device="chameleon")
+    b = torch.zeros(3, device="chameleon")
+    torch.utils.swap_tensors(a, b)
+    assert a.tolist() == [0] * 3
+    a.data = torch.ones(1, device="chameleon")
+    assert a.tolist() == [1]
