@@ -1,0 +1,132 @@
+#include "memory/policy/planner.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "memory/policy/plan_emission.h"
+#include "memory/policy/plan_model.h"
+#include "memory/policy/swap_schedule.h"
+
+namespace chameleon::memory {
+namespace {
+
+using runtime::Error;
+using runtime::ErrorCode;
+using runtime::Result;
+
+// Clean values first, always.
+constexpr double kCleanFirst = 1e6;
+
+} // namespace
+
+std::vector<PlanParameters> plan_portfolio(bool all) {
+  // Found by greedy cover of the full grid on the traces that README.md names.
+  std::vector<PlanParameters> portfolio = {
+      {{kCleanFirst, 0, 0, true}, -1},
+      {{kCleanFirst, 0, 0.125, true}, 0.1},
+      {{kCleanFirst, 0.15, 0.25, false}, 0.1},
+      {{0, 0, 0.125, true}, -1},
+      {{0, 0.05, 0, false}, -1},
+      {{10, 0, 0.25, true}, -1},
+  };
+  if (!all) return portfolio;
+  for (const double lead : {-1.0, 0.1}) {
+    for (const double price : {0.0, 1.0, 3.0, 10.0, kCleanFirst}) {
+      for (const double slack : {0.0, 0.05, 0.1, 0.15, 0.3}) {
+        for (const double window : {0.0, 0.5, 0.25, 0.125}) {
+          for (const bool refill : {true, false}) {
+            const PlanParameters candidate{{price, slack, window, refill},
+                                           lead};
+            if (std::find(portfolio.begin(), portfolio.end(), candidate) ==
+                portfolio.end()) {
+              portfolio.push_back(candidate);
+            }
+          }
+        }
+      }
+    }
+  }
+  return portfolio;
+}
+
+Result<UseTable> make_use_table(const profiler::Cycle& cycle,
+                                const PlannerOptions& options) {
+  for (std::uint64_t keep_bytes = options.keep_bytes;; keep_bytes = 0) {
+    UseTable table(cycle, keep_bytes);
+    const auto greatest = std::max_element(table.operand_bytes.begin(),
+                                           table.operand_bytes.end());
+    if (greatest == table.operand_bytes.end() ||
+        static_cast<std::uint64_t>(*greatest) <= options.budget_bytes) {
+      return table;
+    }
+    if (keep_bytes > 0) continue;
+    return Error(
+        ErrorCode::kOutOfDeviceMemory,
+        "op " + std::to_string(greatest - table.operand_bytes.begin()) +
+            " of the step needs " + std::to_string(*greatest) +
+            " bytes in HBM at once, the budget is " +
+            std::to_string(options.budget_bytes) + "; raise hbm_budget");
+  }
+}
+
+Plan plan_once(const UseTable& table, const PlannerOptions& options,
+               const PlanParameters& parameters) {
+  if (table.ops == 0) return {};
+  const auto budget = static_cast<std::int64_t>(options.budget_bytes);
+  const auto lead = static_cast<std::int64_t>(
+      parameters.lead < 0
+          ? -1
+          : parameters.lead * static_cast<double>(options.budget_bytes));
+  const auto batch_bytes = static_cast<std::int64_t>(
+      options.batch_latencies * options.link.latency_ns *
+      std::min(options.link.in_bytes_per_ns, options.link.out_bytes_per_ns));
+  const VictimGaps gaps = choose_victim_gaps(table, budget, parameters.gaps);
+  const SwapSchedule schedule =
+      schedule_swaps(table, gaps, budget, options.link, lead);
+  return emit_plan(table, gaps, schedule, budget, batch_bytes);
+}
+
+Result<PlanPtr> plan_cycle(const profiler::Cycle& cycle,
+                           const PlannerOptions& options,
+                           std::vector<Candidate>* tried) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  Result<UseTable> made = make_use_table(cycle, options);
+  if (!made.ok()) return made.takeError();
+  const UseTable& table = *made;
+  Plan best;
+  PlanParameters best_parameters;
+  const auto consider = [&](const PlannerOptions& how,
+                            const PlanParameters& parameters) {
+    Plan plan = plan_once(table, how, parameters);
+    // Few steps tell candidates apart; the winner gets the full count.
+    plan.modelled = model_plan(table, plan, options.link, 1, 3);
+    const ModelledStep modelled = plan.modelled;
+    if (best.action_end.empty() ||
+        modelled.duration_ns < best.modelled.duration_ns) {
+      best = std::move(plan);
+      best_parameters = parameters;
+    }
+    return modelled;
+  };
+  const auto in_time = [&] {
+    return Clock::now() - begin <= options.time_limit;
+  };
+  for (const PlanParameters& parameters : options.portfolio) {
+    if (!best.action_end.empty() && !in_time()) break;
+    const ModelledStep modelled = consider(options, parameters);
+    if (tried != nullptr) tried->push_back({parameters, modelled});
+    if (best.actions.empty()) break; // all fits: nothing can be better
+  }
+  if (!best.actions.empty() && in_time()) {
+    // Batches wait for the room of all their copies: not always worth it.
+    PlannerOptions alone = options;
+    alone.batch_latencies = 0;
+    consider(alone, best_parameters);
+  }
+  best.modelled = model_plan(table, best, options.link);
+  return std::make_shared<const Plan>(std::move(best));
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,77 @@
+// Plans the swaps of a whole cycle: which values are outside HBM when, and
+// when they move, so that the link is busy before the pressure comes.
+//
+//   stage 1  victim_gaps.h     which gaps between uses are spent outside HBM
+//   stage 2  swap_schedule.h   when their bytes move, in virtual time
+//   stage 3  plan_emission.h   the order of actions for the host
+//   score    plan_model.h      how long the steady step takes under the plan
+//
+// No choice of parameters is best for every run, so a portfolio of them is
+// tried on the model, the few that pay most often first, and the best plan is
+// kept. README.md has the figures.
+//
+// Cost: see README.md. Thread safety: functions of their arguments; meant for
+// a background thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "backend/runtime/result.h"
+#include "memory/policy/link_model.h"
+#include "memory/policy/plan.h"
+#include "memory/policy/use_table.h"
+#include "memory/policy/victim_gaps.h"
+#include "profiler/cycle.h"
+
+namespace chameleon::memory {
+
+struct PlanParameters {
+  GapParameters gaps;
+  // Room that write-backs leave the link to copies in for, as a part of the
+  // budget; < 0: they never do.
+  double lead = -1;
+
+  friend bool operator==(const PlanParameters&,
+                         const PlanParameters&) = default;
+};
+
+// The few that pay most often; `all`: the others too, after these.
+std::vector<PlanParameters> plan_portfolio(bool all);
+
+struct PlannerOptions {
+  std::uint64_t budget_bytes = 0;
+  LinkModel link;
+  // Values of at most so many bytes never move, unless the budget demands it:
+  // then all may.
+  std::uint64_t keep_bytes = std::uint64_t{256} << 10;
+  // A batch of copies takes so many times the latency that it costs.
+  double batch_latencies = 40;
+  std::vector<PlanParameters> portfolio = plan_portfolio(false);
+  // No further candidate is begun after that; the first always is.
+  std::chrono::nanoseconds time_limit = std::chrono::seconds(10);
+};
+
+struct Candidate {
+  PlanParameters parameters;
+  ModelledStep modelled;
+};
+
+// The best plan. kOutOfDeviceMemory: an op alone needs more than the budget.
+// `tried`: gets every candidate that was scored. REQUIRES: cycle.problem() is
+// empty.
+runtime::Result<PlanPtr> plan_cycle(const profiler::Cycle& cycle,
+                                    const PlannerOptions& options,
+                                    std::vector<Candidate>* tried = nullptr);
+
+// The values that may move and their uses. An error as above.
+runtime::Result<UseTable> make_use_table(const profiler::Cycle& cycle,
+                                         const PlannerOptions& options);
+
+// One candidate, not scored. REQUIRES: `table` comes from make_use_table().
+Plan plan_once(const UseTable& table, const PlannerOptions& options,
+               const PlanParameters& parameters);
+
+} // namespace chameleon::memory
