@@ -1,0 +1,115 @@
+"""Prints the planner's figures on the traces as a table, all modelled.
+
+Usage: planner_table.py PLAN_TRACE [--all]
+
+PLAN_TRACE is the tool that a build with -DCHAMELEON_BUILD_TESTS=ON leaves in
+its folder under tests/benchmarks/policy/. --all tries the whole portfolio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+TRACES = Path(__file__).parent / "traces"
+
+# Per trace: {k: (lower bound, best plan known before this planner)} in ms; see
+# traces/README.md for where they come from.
+KNOWN = {
+    "llama_1.3b_fused_adamw": {
+        1.25: (418, 422),
+        2: (866, 902),
+        4: (1382, 1422),
+    },
+    "llama_1.3b_foreach_adamw": {
+        1.25: (419, 423),
+        2: (921, 964),
+        4: (1448, 1501),
+    },
+    "llama_1.3b_checkpointed_fused": {1.25: (411.5, 412), 2: (531, 557)},
+    "resnet50_b256": {1.25: (81.9, 84.2), 2: (206, 208), 4: (310, 312)},
+    "lora_7b": {1.25: (295.2, 295.2), 2: (469, 479), 4: (777, 812)},
+}
+COLUMNS = (
+    "trace",
+    "k",
+    "compute",
+    "bound",
+    "LRU",
+    "MIN",
+    "known",
+    "ours",
+    "bound/known",
+    "**bound/ours**",
+    "first",
+    "GB in/out",
+    "stall",
+    "planning ms",
+)
+
+
+def figures(
+    tool: str, trace: str, k: float, everything: bool
+) -> dict[str, float]:
+    """Runs the tool on one trace."""
+    command = [tool, "--k", str(k), *(["--all"] if everything else [])]
+    text = gzip.decompress((TRACES / f"{trace}.jsonl.gz").read_bytes())
+    result = subprocess.run(
+        command, input=text, capture_output=True, check=False
+    )
+    if result.returncode != 0:
+        sys.exit(result.stderr.decode())
+    return json.loads(result.stdout)
+
+
+def row(
+    trace: str, k: float, known: tuple[float, float], got: dict[str, float]
+) -> list[str]:
+    """One line; times in ms; LRU, MIN and first as bound/theirs."""
+    bound, best = known
+    plan = got["plan_ms"]
+    return [
+        trace,
+        f"{k:g}",
+        f"{got['compute_ms']:.1f}",
+        f"{bound:g}",
+        f"{bound / got['lru_ms']:.3f}",
+        f"{bound / got['min_ms']:.3f}",
+        f"{best:g}",
+        f"{plan:.1f}",
+        f"{bound / best:.3f}",
+        f"**{bound / plan:.3f}**",
+        f"{bound / got['first_ms']:.3f}",
+        f"{got['plan_in_gb']:.1f}/{got['plan_out_gb']:.1f}",
+        f"{max(got['stall_ms'], 0) / plan:.2f}",
+        f"{got['all_time_ms']:.0f}",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("plan_trace", help="path of the tool")
+    parser.add_argument(
+        "--all", action="store_true", help="the whole portfolio"
+    )
+    arguments = parser.parse_args()
+    print("| " + " | ".join(COLUMNS) + " |")
+    print("|--" * len(COLUMNS) + "|")
+    failed = False
+    for trace, points in KNOWN.items():
+        for k, known in points.items():
+            got = figures(arguments.plan_trace, trace, k, arguments.all)
+            print(
+                "| " + " | ".join(row(trace, k, known, got)) + " |", flush=True
+            )
+            failed = failed or got["plan_ms"] < 0.999 * known[0]
+    if failed:
+        sys.exit("a plan is faster than its lower bound: the model is wrong")
+
+
+if __name__ == "__main__":
+    main()
