@@ -12,6 +12,12 @@ namespace chameleon::kernels {
 using backend::kChameleon;
 
 c10::DataPtr Adoption::memory(c10::DataPtr data, std::size_t bytes) const {
+  if (bytes != 0 && !backend::target().holds_data) {
+    // A Meta kernel allocates nothing: here is where its result gets a place.
+    std::byte* place = backend::value_or_throw(pager.allocate(call, bytes));
+    return backend::own_block(
+        backend::value_or_throw(pager.adopt(call, place, bytes)), index);
+  }
   if (bytes == 0 || data.get() == nullptr) {
     return {nullptr, c10::Device(kChameleon, index)};
   }

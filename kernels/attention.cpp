@@ -3,6 +3,8 @@
 // (requires_grad, mask and gqa included: a mask that requires grad takes the
 // math path). A fused choice runs through the overrideable op, never through
 // the composite's flash branch, which would call a kernel of another device.
+#include "kernels/simulated/attention.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/transformers/attention.h>
@@ -28,10 +30,22 @@ at::Tensor without_bytes(const at::Tensor& outer) {
   return shadow;
 }
 
+bool simulated_target(const at::Tensor& query) {
+  backend::context(query.device().index(), "attention"); // fixes the target
+  return !backend::target().holds_data;
+}
+
 int64_t choose(const at::Tensor& query, const at::Tensor& key,
                const at::Tensor& value, const std::optional<at::Tensor>& mask,
                double dropout_p, bool is_causal, std::optional<double> scale,
                bool enable_gqa) {
+  if (simulated_target(query)) {
+    return static_cast<int64_t>(
+        simulated::choose_attention(query, key, value, mask, enable_gqa) ==
+                at::SDPBackend::math
+            ? at::SDPBackend::math
+            : at::SDPBackend::overrideable);
+  }
   std::optional<at::Tensor> mask_shadow;
   if (mask && mask->defined()) {
     mask_shadow = mask->device().is_cpu() ? *mask : without_bytes(*mask);
@@ -53,6 +67,10 @@ Forward fused(const at::Tensor& query, const at::Tensor& key,
               const at::Tensor& value, const std::optional<at::Tensor>& mask,
               double dropout_p, bool is_causal, bool /*return_debug_mask*/,
               std::optional<double> scale) {
+  if (simulated_target(query)) {
+    return simulated::fused_attention(query, key, value, mask, dropout_p,
+                                      is_causal, scale);
+  }
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       query, key, value, dropout_p, is_causal, mask, scale);
   const at::Tensor none;
@@ -63,10 +81,16 @@ Forward fused(const at::Tensor& query, const at::Tensor& key,
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_backward(
     const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
     const at::Tensor& value, const at::Tensor& mask,
-    std::array<bool, 4> /*grad_input_mask*/, const at::Tensor& output,
+    std::array<bool, 4> grad_input_mask, const at::Tensor& output,
     const at::Tensor& logsumexp, const at::Tensor&, const at::Tensor&,
-    c10::SymInt, c10::SymInt, double dropout_p, bool is_causal,
-    const at::Tensor&, const at::Tensor&, std::optional<double> scale) {
+    c10::SymInt max_q, c10::SymInt max_k, double dropout_p, bool is_causal,
+    const at::Tensor& seed, const at::Tensor& offset,
+    std::optional<double> scale) {
+  if (!backend::target().holds_data) {
+    return simulated::fused_attention_backward(
+        {grad, query, key, value, mask, grad_input_mask, output, logsumexp,
+         max_q, max_k, dropout_p, is_causal, seed, offset, scale});
+  }
   auto [grad_query, grad_key, grad_value] =
       at::_scaled_dot_product_flash_attention_for_cpu_backward(
           grad, query, key, value, output, logsumexp, dropout_p, is_causal,

@@ -13,6 +13,7 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/native_view.h"
+#include "kernels/simulated/reads.h"
 
 namespace chameleon::kernels {
 namespace {
@@ -77,7 +78,28 @@ at::Tensor cpu_like(const at::Tensor& tensor, at::ScalarType dtype) {
   return result;
 }
 
+// Without data only the way counts: all of the tensor's span over the link.
+std::size_t span_bytes(const at::Tensor& tensor) {
+  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
+                                          tensor.element_size());
+}
+
+void simulate_copy_from_cpu(const at::Tensor& to) {
+  const Place place = place_of(to);
+  backend::throw_if(place.block->pager->write(
+      *place.block, place.offset, nullptr, span_bytes(to), place.stream));
+}
+
+void simulate_copy_to_cpu(const at::Tensor& from, const at::Tensor& to) {
+  simulated::read_zeros("a copy to the CPU");
+  const Place place = place_of(from);
+  backend::throw_if(place.block->pager->read(
+      *place.block, place.offset, nullptr, span_bytes(from), place.stream));
+  to.zero_();
+}
+
 void copy_from_cpu(const at::Tensor& from, const at::Tensor& to) {
+  if (!backend::target().holds_data) return simulate_copy_from_cpu(to);
   if (one_piece(from, to)) return write_piece(from, to);
   if (to.is_non_overlapping_and_dense()) {
     at::Tensor staged = cpu_like(to, to.scalar_type());
@@ -91,6 +113,7 @@ void copy_from_cpu(const at::Tensor& from, const at::Tensor& to) {
 }
 
 void copy_to_cpu(const at::Tensor& from, const at::Tensor& to) {
+  if (!backend::target().holds_data) return simulate_copy_to_cpu(from, to);
   if (one_piece(from, to)) return read_piece(from, to);
   if (from.is_non_overlapping_and_dense()) {
     at::Tensor staged = cpu_like(from, from.scalar_type());
@@ -152,8 +175,9 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 // Reads one element without a fault where a host copy is valid. The host
 // waits, as it does natively.
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  if (!backend::target().holds_data) simulated::read_zeros("item()");
   const Place place = place_of(self);
-  at::Tensor value = at::empty(
+  at::Tensor value = at::zeros(
       {}, at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
   backend::throw_if(place.block->pager->read(
       *place.block, place.offset,
@@ -182,6 +206,9 @@ TORCH_LIBRARY(chameleon, m) {
   m.def("copy_within_(Tensor(a!) to, Tensor from) -> Tensor(a!)");
 }
 TORCH_LIBRARY_IMPL(chameleon, CPU, m) {
+  m.impl("copy_within_", TORCH_FN(native_copy));
+}
+TORCH_LIBRARY_IMPL(chameleon, Meta, m) {
   m.impl("copy_within_", TORCH_FN(native_copy));
 }
 

@@ -92,6 +92,8 @@ class DirectKernel<at::Tensor(Arguments...)> {
  private:
   // Nothing: not for the short way, or out of memory inside the kernel.
   std::optional<at::Tensor> direct(Arguments... arguments) const {
+    if (!backend::target().holds_data) [[unlikely]]
+      return std::nullopt; // the general way keeps the time
     DirectCall call;
     if (!(add<Arguments>(call, arguments) && ...)) return std::nullopt;
     call.begin(*plan_);

@@ -13,6 +13,10 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
     : outers_(tensors) {
   if (tensors.empty()) return;
   const c10::DeviceIndex index = tensors.front().device().index();
+  backend::context(index, purpose); // fixes the target
+  TORCH_CHECK(backend::target().holds_data, purpose,
+              ": a simulated device holds no bytes that native code could "
+              "work on; set torch_chameleon.config.physical_device to \"cpu\"");
   TwinSet twins;
   std::vector<std::size_t> entries;
   for (const at::Tensor& tensor : tensors) {

@@ -12,6 +12,7 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/adoption.h"
+#include "kernels/simulated/simulated_call.h"
 #include "kernels/twins.h"
 
 namespace chameleon::kernels {
@@ -148,11 +149,29 @@ class NativeCall {
       const c10::impl::ExcludeDispatchKeyGuard below(keys_above_kernels());
       const backend::InKernelScope scope(&pinned.pager, &pinned.call);
       in_kernel_ = true;
-      op_.redispatchBoxed(backend::target().dispatch_key, &stack_);
-      in_kernel_ = false;
-      syncWrites(pinned);
-      adoptResults(pinned);
+      if (backend::target().holds_data) [[likely]] {
+        op_.redispatchBoxed(backend::target().dispatch_key, &stack_);
+        in_kernel_ = false;
+        syncWrites(pinned);
+        adoptResults(pinned);
+      } else {
+        runSimulated(pinned, *device.runtime);
+      }
     }
+  }
+
+  // The same on a device without data: what the kernel would have allocated
+  // and the time it would have taken are added.
+  void runSimulated(Pinned& pinned, runtime::DeviceRuntime& device) {
+    simulated::run_kernel(plan_, op_, stack_);
+    syncWrites(pinned);
+    adoptResults(pinned);
+    const std::size_t count = plan_.results.size();
+    const auto results =
+        c10::ArrayRef<c10::IValue>(stack_).slice(stack_.size() - count, count);
+    simulated::account({plan_, op_.schema(), saved_, results}, pinned.pager,
+                       pinned.call, device, backend::current_stream(index_));
+    in_kernel_ = false;
   }
 
   void pin(Pinned& pinned) {
@@ -283,7 +302,9 @@ class NativeCall {
     const std::byte* before =
         entry.block == nullptr ? nullptr : entry.block->device_address;
     c10::StorageImpl& alias = *entry.alias;
-    if (alias.data() != before) {
+    const bool grown =
+        !backend::target().holds_data && alias.nbytes() > entry.outer->nbytes();
+    if (alias.data() != before || grown) {
       c10::DataPtr data =
           alias.set_data_ptr(c10::DataPtr(nullptr, backend::target().type));
       entry.outer->set_data_ptr_noswap(

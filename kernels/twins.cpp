@@ -37,7 +37,8 @@ struct Access : c10::TensorImpl {
     return tensor.*(&Access::storage_);
   }
   static bool isPlain(const c10::TensorImpl& outer) {
-    return outer.key_set() == translations()[0].from;
+    static const c10::DispatchKeySet plain = plainKeys(backend::kChameleon);
+    return outer.key_set() == plain;
   }
   // As show(), keeping the storage.
   static void showPlain(const c10::TensorImpl& like, c10::TensorImpl& twin,
@@ -57,18 +58,19 @@ struct Access : c10::TensorImpl {
     c10::DeviceType to_device;
     c10::DispatchKeySet to;
   };
+  static c10::DispatchKeySet plainKeys(c10::DeviceType type) {
+    return c10::make_intrusive<c10::TensorImpl>(
+               c10::DispatchKeySet(c10::computeDispatchKey(
+                   std::nullopt, std::nullopt, c10::Device(type))),
+               caffe2::TypeMeta::Make<float>(), c10::Device(type))
+        ->key_set();
+  }
+  // REQUIRES: the device was used, which fixes the target.
   static const std::array<Translation, 2>& translations() {
     static const std::array<Translation, 2> table = [] {
       const c10::DeviceType native = backend::target().type;
-      const auto plain = [](c10::DeviceType type) {
-        return c10::make_intrusive<c10::TensorImpl>(
-                   c10::DispatchKeySet(c10::computeDispatchKey(
-                       std::nullopt, std::nullopt, c10::Device(type))),
-                   caffe2::TypeMeta::Make<float>(), c10::Device(type))
-            ->key_set();
-      };
-      const c10::DispatchKeySet outer = plain(backend::kChameleon);
-      const c10::DispatchKeySet twin = plain(native);
+      const c10::DispatchKeySet outer = plainKeys(backend::kChameleon);
+      const c10::DispatchKeySet twin = plainKeys(native);
       return std::array<Translation, 2>{
           Translation{outer, native, twin},
           Translation{twin, backend::kChameleon, outer}};

@@ -22,7 +22,7 @@ void InvariantWalker::walk(int level) {
   checkBlocks();
   checkExtents();
   checkCommitted();
-  if (level >= 3) checkCopies();
+  if (level >= 3 && pager_.runtime_.holdsData()) checkCopies();
 }
 
 void InvariantWalker::checkLevels() const {

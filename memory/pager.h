@@ -99,6 +99,8 @@ class Pager {
   // HBM is short. Both wait on the host (blocking copies do natively) for all
   // earlier work on the block; `stream` is the one that a copy through HBM is
   // ordered with. A block that was never written reads as zeros.
+  // On a runtime that holds no data nothing is read or written at
+  // `destination` and `source`, which may be null.
   // REQUIRES: offset + bytes <= block->bytes.
   runtime::Error read(Block& block, std::size_t offset, std::byte* destination,
                       std::size_t bytes, runtime::Stream stream);

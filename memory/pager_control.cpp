@@ -348,7 +348,11 @@ Stats PagerImpl::stats() {
   stats.clean_evictions = counters_.clean_evictions.load();
   stats.bytes_in = counters_.bytes_in.load();
   stats.bytes_out = counters_.bytes_out.load();
-  stats.stall_ns = counters_.stall_ns.load();
+  const runtime::ComputeTimes times = runtime_.computeTimes();
+  stats.stall_ns = runtime_.holdsData()
+                       ? counters_.stall_ns.load()
+                       : times.stalled_ns - counters_.times_base.stalled_ns;
+  stats.compute_ns = times.busy_ns - counters_.times_base.busy_ns;
   stats.host_waits =
       bytes(admission_.waits()) - counters_.host_waits_base.load();
   stats.ops =
@@ -367,6 +371,7 @@ void PagerImpl::resetStats() {
         &counters_.compactions}) {
     counter->store(0, std::memory_order_relaxed);
   }
+  counters_.times_base = runtime_.computeTimes();
   counters_.ops_base = static_cast<std::int64_t>(ticks_.load());
   counters_.host_waits_base = static_cast<std::int64_t>(admission_.waits());
   counters_.peak_logical_bytes =

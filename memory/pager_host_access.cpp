@@ -31,12 +31,14 @@ Error PagerImpl::read(Block& block, std::size_t offset, std::byte* destination,
   }
   if (source != nullptr) {
     Error error = timelines_.synchronize(ready);
-    if (!error) std::memcpy(destination, source, bytes);
+    if (!error && runtime_.holdsData()) {
+      std::memcpy(destination, source, bytes);
+    }
     endHostAccess(block);
     return error;
   }
   if (unbacked) {
-    std::memset(destination, 0, bytes);
+    if (runtime_.holdsData()) std::memset(destination, 0, bytes);
     return {};
   }
   return readDevice(block, offset, destination, bytes, stream);
@@ -97,7 +99,9 @@ Error PagerImpl::write(Block& block, std::size_t offset,
   if (!on_host) return writeDevice(block, offset, source, bytes, stream);
 
   Error error = memory::synchronize(timelines_, before);
-  if (!error) std::memcpy(place.address + offset, source, bytes);
+  if (!error && runtime_.holdsData()) {
+    std::memcpy(place.address + offset, source, bytes);
+  }
   {
     const Lock lock(*this);
     block.host_writing = false;

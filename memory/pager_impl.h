@@ -27,6 +27,7 @@ namespace chameleon::memory {
 
 // Since the last reset. All relaxed: they are read for reports only.
 struct Counters {
+  runtime::ComputeTimes times_base; // guarded by the pager's mutex
   std::atomic<std::int64_t> faults{0};
   std::atomic<std::int64_t> evictions{0};
   std::atomic<std::int64_t> clean_evictions{0};

@@ -1,14 +1,11 @@
 #include "backend/runtime/cpu_runtime.h"
 
-#include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <string>
 #include <sys/mman.h>
-#include <unistd.h>
-#include <utility>
 #include <vector>
 
+#include "backend/runtime/address_space.h"
 #include "backend/runtime/call_checker.h"
 #include "backend/runtime/check.h"
 #include "backend/runtime/copy_engines.h"
@@ -16,7 +13,6 @@
 #include "backend/runtime/fork_generation.h"
 #include "backend/runtime/line_position.h"
 #include "backend/runtime/machine_memory.h"
-#include "backend/runtime/options.h"
 
 namespace chameleon::runtime {
 
@@ -30,26 +26,6 @@ LineIndex copy_line(Stream stream) {
   if (stream == kCopyIn) return kCopyInLine;
   if (stream == kCopyOut) return kCopyOutLine;
   return kNoLine;
-}
-
-Error system_error(ErrorCode code, const char* what, std::size_t bytes) {
-  const int number = errno;
-  return {code, std::string("cannot ") + what + " " + format_bytes(bytes) +
-                    ": " + std::strerror(number)};
-}
-
-Result<std::byte*> map_memory(std::size_t bytes, int protection, int flags) {
-  void* const address =
-      mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags,
-           /*fd=*/-1, /*offset=*/0);
-  if (address == MAP_FAILED) {
-    return system_error(ErrorCode::kOutOfHostMemory, "map", bytes);
-  }
-  return static_cast<std::byte*>(address);
-}
-
-void unmap(std::byte* address, std::size_t bytes) {
-  CHAMELEON_CHECK(munmap(address, bytes) == 0, "munmap of a bad range");
 }
 
 bool is_commit_range(const std::byte* address, std::size_t bytes) {
@@ -78,19 +54,7 @@ class CpuRuntime final : public DeviceRuntime {
 
   Result<std::byte*> reserve(std::size_t bytes) override {
     if (Error error = usable(FaultPoint::kReserve)) return error;
-    // mmap aligns to pages only: map more, give the ends back.
-    Result<std::byte*> mapped =
-        map_memory(bytes + kCpuCommitBytes, PROT_NONE, MAP_NORESERVE);
-    if (!mapped.ok()) return mapped;
-    const auto start = reinterpret_cast<std::uintptr_t>(*mapped);
-    const std::size_t before = (kCpuCommitBytes - start % kCpuCommitBytes);
-    std::byte* const aligned = *mapped + before;
-    unmap(*mapped, before);
-    const std::size_t after = kCpuCommitBytes - before;
-    const std::size_t page = static_cast<std::size_t>(getpagesize());
-    const std::size_t end = (bytes + page - 1) / page * page;
-    if (after != 0) unmap(aligned + end, after);
-    return aligned;
+    return reserve_address_space(bytes, kCpuCommitBytes);
   }
 
   Error commit(std::byte* address, std::size_t bytes) override {
@@ -119,7 +83,7 @@ class CpuRuntime final : public DeviceRuntime {
     if (checker_ && !forked()) {
       checker_->released({address, bytes}, "unreserve");
     }
-    unmap(address, bytes);
+    unmap_memory(address, bytes);
   }
 
   // ---- host memory -------------------------------------------------------
@@ -128,12 +92,12 @@ class CpuRuntime final : public DeviceRuntime {
   Result<std::byte*> allocateHost(std::size_t bytes) override {
     if (Error error = usable(FaultPoint::kAllocateHost)) return error;
     CHAMELEON_CHECK(bytes != 0, "a host slab has bytes");
-    return map_memory(bytes, PROT_READ | PROT_WRITE, /*flags=*/0);
+    return map_memory(bytes);
   }
 
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
     if (checker_ && !forked()) checker_->released({address, bytes}, "freeHost");
-    unmap(address, bytes);
+    unmap_memory(address, bytes);
   }
 
   // ---- streams and events ------------------------------------------------
@@ -218,12 +182,8 @@ class CpuRuntime final : public DeviceRuntime {
 
   // Passed by every method that can fail, before it does anything.
   Error usable(FaultPoint point) const {
-    if (forked()) [[unlikely]] {
-      return {ErrorCode::kUnavailable,
-              "the chameleon device was used before fork() and cannot be used "
-              "in the forked child; start processes with the \"spawn\" "
-              "method, or use the device in the child only"};
-    }
+    if (forked()) [[unlikely]]
+      return used_before_fork();
     return FaultInjection::instance().pass(point);
   }
 

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -50,6 +51,23 @@ struct ByteRange {
 struct MemoryInfo {
   std::size_t free_bytes;
   std::size_t total_bytes;
+};
+
+// How a matrix product is calculated.
+enum class MathType : std::uint8_t { kFp64, kFp32, kTf32, kFp16, kBf16 };
+inline constexpr std::size_t kMathTypes = 5;
+
+// The work of one kernel, for runtimes that model time.
+struct OpCost {
+  double flops = 0; // of matrix products, multiplications and additions
+  MathType math = MathType::kFp32;
+  double bytes = 0; // read and written, device memory
+};
+
+// What the compute streams did so far, all of them together.
+struct ComputeTimes {
+  std::int64_t busy_ns = 0;    // kernels ran
+  std::int64_t stalled_ns = 0; // a stream waited for copies, or made moves
 };
 
 class DeviceRuntime {
@@ -113,8 +131,27 @@ class DeviceRuntime {
   // the operands that a kernel writes, before it runs.
   virtual void revived(ByteRange /*range*/) noexcept {}
 
+  // ---- runtimes without data -------------------------------------------
+  // False: addresses are numbers only; nothing may be read or written there,
+  // by the host neither. Copies take time and move nothing. Constant.
+  virtual bool holdsData() const noexcept { return true; }
+
   // ---- clock -----------------------------------------------------------
   virtual std::int64_t now_ns() const noexcept = 0;
+  // From the completion of one event to that of another, on the device's own
+  // clock; synchronizes with neither. Nothing: not both have passed, or the
+  // device has no clock of its own.
+  virtual std::optional<std::int64_t> elapsed_ns(Event /*start*/,
+                                                 Event /*end*/) noexcept {
+    return std::nullopt;
+  }
+  // A kernel of this cost was submitted to compute stream `stream`. Means
+  // something only where kernels do not run (holdsData() is false).
+  virtual Error computed(Stream /*stream*/, const OpCost& /*cost*/) {
+    return {};
+  }
+  // All zero where the runtime does not know.
+  virtual ComputeTimes computeTimes() const noexcept { return {}; }
 };
 
 } // namespace chameleon::runtime

@@ -20,4 +20,11 @@ std::uint32_t fork_generation() noexcept {
   return g_generation.load(std::memory_order_relaxed);
 }
 
+Error used_before_fork() {
+  return {ErrorCode::kUnavailable,
+          "the chameleon device was used before fork() and cannot be used in "
+          "the forked child; start processes with the \"spawn\" method, or use "
+          "the device in the child only"};
+}
+
 } // namespace chameleon::runtime

@@ -4,9 +4,14 @@
 
 #include <cstdint>
 
+#include "backend/runtime/result.h"
+
 namespace chameleon::runtime {
 
 // Rises by one in every forked child. Lock-free; safe in the child.
 std::uint32_t fork_generation() noexcept;
+
+// What every fallible method of an older runtime returns in a child.
+Error used_before_fork();
 
 } // namespace chameleon::runtime

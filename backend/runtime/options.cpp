@@ -11,17 +11,23 @@
 #include <utility>
 
 #include "backend/runtime/check.h"
+#include "backend/runtime/gpu_profiles.h"
 
 namespace chameleon::runtime {
 
 namespace {
+
+Error check_gpu(std::string_view text) {
+  Result<GpuProfile> profile = parse_gpu_profile(text);
+  return profile.ok() ? Error() : profile.takeError();
+}
 
 // One row an option; everything else follows from it.
 constexpr std::array kSpecs = {
     OptionSpec{"hbm_budget", OptionKind::kBytes, "", "CHAMELEON_HBM_BUDGET", "",
                false,
                "Device memory that tensors may occupy at a time; none: 90 % of "
-               "free HBM (cuda), 1 GiB (cpu)."},
+               "free HBM (cuda), 1 GiB (cpu), the card's memory (simulated)."},
     OptionSpec{"oversubscription", OptionKind::kNumber, "4.0",
                "CHAMELEON_OVERSUBSCRIPTION", "", false,
                "Tensor memory that may be live at a time, as a multiple of "
@@ -30,10 +36,20 @@ constexpr std::array kSpecs = {
     OptionSpec{"host_budget", OptionKind::kBytes, "", "CHAMELEON_HOST_BUDGET",
                "", false,
                "Hard cap on host memory for evicted tensors; none: 80 % of "
-               "what is available."},
+               "what is available (simulated: of the profile's host)."},
     OptionSpec{"physical_device", OptionKind::kChoice, "auto",
                "CHAMELEON_PHYSICAL_DEVICE", "auto|cuda|cpu|simulated", true,
                "What carries the device."},
+    OptionSpec{"simulated_gpu", OptionKind::kText, "h200",
+               "CHAMELEON_SIMULATED_GPU", "", true,
+               "Which GPU is simulated: h200, h100, a100-80gb, a100-40gb, "
+               "l40s, rtx4090, rtx5090, rtx3090, or figures such as "
+               "\"base=h200, memory=96GiB\" (in Python: a dict).",
+               0, 0, &check_gpu},
+    OptionSpec{"simulated_reads", OptionKind::kChoice, "zeros",
+               "CHAMELEON_SIMULATED_READS", "zeros|raise", false,
+               "What reading values from a simulated device does: it has "
+               "none."},
     OptionSpec{"policy", OptionKind::kChoice, "lru", "CHAMELEON_POLICY", "lru",
                false, "What chooses which tensors leave device memory."},
 };
@@ -220,6 +236,10 @@ Result<Value> parse(const OptionSpec& spec, std::string_view text) {
       }
       break;
     case OptionKind::kText:
+      if (spec.check == nullptr) break;
+      if (const Error error = spec.check(text)) {
+        return invalid(spec.key, text, error.message());
+      }
       break;
   }
   return value;

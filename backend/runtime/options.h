@@ -35,6 +35,7 @@ struct OptionSpec {
   std::string_view help;         // one sentence for tables
   double minimum = 0;            // kNumber: what is allowed
   double maximum = 0;
+  Error (*check)(std::string_view text) = nullptr; // kText
 };
 
 std::span<const OptionSpec> option_specs();

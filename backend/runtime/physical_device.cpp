@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backend/runtime/options.h"
+#include "backend/runtime/simulated_runtime.h"
 
 namespace chameleon::runtime {
 
@@ -48,9 +49,17 @@ Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index) {
     const std::lock_guard lock(defaults.mutex);
     return make_cpu_runtime(defaults.options);
   }
+  if (kind == "simulated") {
+    const Result<GpuProfile> profile = chosen_gpu_profile();
+    if (!profile.ok()) {
+      return Error(profile.error().code(), profile.error().message());
+    }
+    return make_simulated_runtime(profile.value());
+  }
   return Error(ErrorCode::kUnavailable,
                "physical_device = \"" + kind +
-                   "\" is not in this build; set it to \"auto\" or \"cpu\"");
+                   "\" is not in this build; set it to \"auto\", \"cpu\" or "
+                   "\"simulated\"");
 }
 
 void set_cpu_runtime_options(CpuRuntimeOptions options) {
@@ -61,7 +70,9 @@ void set_cpu_runtime_options(CpuRuntimeOptions options) {
 
 std::size_t default_hbm_budget_bytes(const DeviceRuntime& runtime) {
   if (shares_host_memory(runtime)) return kCpuHbmBudgetBytes;
-  return percent_of(runtime.deviceMemory().free_bytes, 90);
+  const MemoryInfo memory = runtime.deviceMemory();
+  if (!runtime.holdsData()) return memory.total_bytes;
+  return percent_of(memory.free_bytes, 90);
 }
 
 std::size_t default_host_budget_bytes(const DeviceRuntime& runtime,

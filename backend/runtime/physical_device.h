@@ -24,7 +24,8 @@ Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index);
 // set an adversary here before the first use.
 void set_cpu_runtime_options(CpuRuntimeOptions options);
 
-// hbm_budget where none is given: 1 GiB on cpu, else 90 % of what is free.
+// hbm_budget where none is given: 1 GiB on cpu, a simulated card's memory, else
+// 90 % of what is free.
 std::size_t default_hbm_budget_bytes(const DeviceRuntime& runtime);
 
 // host_budget where none is given: 80 % of the host memory that is available.

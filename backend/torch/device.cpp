@@ -82,9 +82,14 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
   const std::string policy = runtime::option_text("policy").value_or("lru");
   auto pager = value_or_throw(memory::Pager::create(
       *device, limits_from_options(*device), policy, index));
+  if (!device->holdsData()) {
+    detail::target = {c10::DeviceType::Meta,
+                      c10::DispatchKeySet(c10::DispatchKey::Meta), false};
+  }
   runtime::freeze_options(what);
   if (first_use_text.empty()) first_use_text = what;
-  install_in_kernel_allocator();
+  // Meta kernels allocate nothing but what they read themselves.
+  if (detail::target.holds_data) install_in_kernel_allocator();
   pthread_atfork(nullptr, nullptr, [] {
     forked.store(true);
     first_context.store(nullptr);

@@ -24,8 +24,9 @@ inline constexpr c10::DeviceType kChameleon = c10::DeviceType::PrivateUse1;
 
 // What the device is made of, fixed at first use.
 struct Target {
-  c10::DeviceType type;             // where native kernels run: CPU, CUDA
+  c10::DeviceType type;             // where native kernels run: CPU, CUDA, Meta
   c10::DispatchKeySet dispatch_key; // the slot they are registered in
+  bool holds_data = true; // false: Meta kernels, on bytes that do not exist
 };
 
 // One device index. Never destroyed.
@@ -66,7 +67,7 @@ inline const Target& target() noexcept { return detail::target; }
 // The native device under chameleon:`index`.
 inline c10::Device target_device(c10::DeviceIndex index) noexcept {
   const c10::DeviceType type = target().type;
-  return {type, type == c10::DeviceType::CPU ? c10::DeviceIndex{-1} : index};
+  return {type, type == c10::DeviceType::CUDA ? index : c10::DeviceIndex{-1}};
 }
 
 bool is_used() noexcept;

@@ -119,9 +119,16 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
                 "Both events must be recorded before calculating elapsed "
                 "time.");
     constexpr double kNsPerMs = 1e6;
-    return static_cast<double>(static_cast<EventState*>(end)->time_ns -
-                               static_cast<EventState*>(start)->time_ns) /
-           kNsPerMs;
+    const auto& [first, first_ns] = *static_cast<EventState*>(start);
+    const auto& [last, last_ns] = *static_cast<EventState*>(end);
+    runtime::DeviceRuntime& device = runtime_of(0);
+    TORCH_CHECK(
+        (first.complete() || device.query(first)) &&
+            (last.complete() || device.query(last)),
+        "Both events must be completed before calculating elapsed time.");
+    const std::int64_t elapsed_ns =
+        device.elapsed_ns(first, last).value_or(last_ns - first_ns);
+    return static_cast<double>(elapsed_ns) / kNsPerMs;
   }
 
   void recordDataPtrOnStream(const c10::DataPtr& data,

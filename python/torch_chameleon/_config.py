@@ -6,14 +6,15 @@ value of its own. Process-wide; safe from any thread.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from torch_chameleon import _C
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_Value = int | float | str | None
+# A dict holds named figures, such as a GPU's.
+_Value = int | float | str | Mapping[str, int | float | str] | None
 
 
 class _Option:
@@ -81,6 +82,11 @@ def _text(value: object) -> str | None:
     """The text that C++ checks; it also words what is wrong with it."""
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{key}={_text(int(each) if isinstance(each, bool) else each)}"
+            for key, each in value.items()
+        )
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
@@ -105,6 +111,8 @@ class Config:
     oversubscription = _Number()
     host_budget = _Bytes()
     physical_device = _Text()
+    simulated_gpu = _Text()
+    simulated_reads = _Text()
     policy = _Text()
 
     def __getattr__(self, name: str) -> Any:
@@ -136,7 +144,7 @@ class Config:
         ]
         return "torch_chameleon.config\n" + _columns(rows)
 
-    def patch(self, **values: int | float | str | None) -> "Patch":
+    def patch(self, **values: _Value) -> "Patch":
         """Sets several keys for a while: a context manager and a decorator.
 
         Process-wide, not per thread. If one key cannot be set, all keep the
@@ -184,7 +192,7 @@ class Config:
 class Patch:
     """What `config.patch` returns: enter it, or decorate with it."""
 
-    def __init__(self, values: dict[str, int | float | str | None]) -> None:
+    def __init__(self, values: Mapping[str, _Value]) -> None:
         self._values = {key: _text(value) for key, value in values.items()}
         self._saved: list[dict[str, str | None]] = []  # one per nesting level
 

@@ -28,15 +28,25 @@ TEST_F(PhysicalDevice, AutoAndCpu) {
 }
 
 TEST_F(PhysicalDevice, WhatIsNotThereSaysSo) {
-  for (const char* kind : {"cuda", "simulated"}) {
-    ASSERT_TRUE(set_option("physical_device", kind).ok());
-    const auto runtime = make_runtime(0);
-    ASSERT_FALSE(runtime.ok());
-    EXPECT_EQ(runtime.error().code(), ErrorCode::kUnavailable);
-    EXPECT_EQ(runtime.error().message(),
-              "physical_device = \"" + std::string(kind) +
-                  "\" is not in this build; set it to \"auto\" or \"cpu\"");
-  }
+  ASSERT_TRUE(set_option("physical_device", "cuda").ok());
+  const auto runtime = make_runtime(0);
+  ASSERT_FALSE(runtime.ok());
+  EXPECT_EQ(runtime.error().code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(runtime.error().message(),
+            "physical_device = \"cuda\" is not in this build; set it to "
+            "\"auto\", \"cpu\" or \"simulated\"");
+}
+
+TEST_F(PhysicalDevice, SimulatedHasTheProfilesMemory) {
+  ASSERT_TRUE(set_option("physical_device", "simulated").ok());
+  ASSERT_TRUE(set_option("simulated_gpu", "rtx4090").ok());
+  const auto runtime = make_runtime(0);
+  ASSERT_TRUE(runtime.ok());
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  EXPECT_EQ(runtime.value()->name(), "simulated");
+  EXPECT_EQ(default_hbm_budget_bytes(*runtime.value()), 24 * kGiB);
+  EXPECT_EQ(default_host_budget_bytes(*runtime.value(), 24 * kGiB),
+            64 * kGiB / 100 * 80);
 }
 
 TEST_F(PhysicalDevice, Indices) {

@@ -1,0 +1,59 @@
+#include "backend/runtime/address_space.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "backend/runtime/check.h"
+#include "backend/runtime/options.h"
+
+namespace chameleon::runtime {
+
+namespace {
+
+Result<std::byte*> map(std::size_t bytes, int protection, int flags) {
+  void* const address =
+      mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags,
+           /*fd=*/-1, /*offset=*/0);
+  if (address == MAP_FAILED) {
+    return system_error(ErrorCode::kOutOfHostMemory, "map", bytes);
+  }
+  return static_cast<std::byte*>(address);
+}
+
+} // namespace
+
+Error system_error(ErrorCode code, const char* what, std::size_t bytes) {
+  const int number = errno;
+  return {code, std::string("cannot ") + what + " " + format_bytes(bytes) +
+                    ": " + std::strerror(number)};
+}
+
+Result<std::byte*> reserve_address_space(std::size_t bytes,
+                                         std::size_t alignment) {
+  // mmap aligns to pages only: map more, give the ends back.
+  Result<std::byte*> mapped = map(bytes + alignment, PROT_NONE, MAP_NORESERVE);
+  if (!mapped.ok()) return mapped;
+  const auto start = reinterpret_cast<std::uintptr_t>(*mapped);
+  const std::size_t before = alignment - start % alignment;
+  std::byte* const aligned = *mapped + before;
+  unmap_memory(*mapped, before);
+  const std::size_t after = alignment - before;
+  const auto page = static_cast<std::size_t>(getpagesize());
+  const std::size_t end = (bytes + page - 1) / page * page;
+  if (after != 0) unmap_memory(aligned + end, after);
+  return aligned;
+}
+
+Result<std::byte*> map_memory(std::size_t bytes) {
+  return map(bytes, PROT_READ | PROT_WRITE, /*flags=*/0);
+}
+
+void unmap_memory(std::byte* address, std::size_t bytes) noexcept {
+  CHAMELEON_CHECK(munmap(address, bytes) == 0, "munmap of a bad range");
+}
+
+} // namespace chameleon::runtime

@@ -1,0 +1,26 @@
+// Address space of this process: mapped, inaccessible, aligned.
+//
+// Thread safety: no shared state.
+#pragma once
+
+#include <cstddef>
+
+#include "backend/runtime/result.h"
+
+namespace chameleon::runtime {
+
+// `bytes` of inaccessible address space, aligned to `alignment` (a power of
+// two, at least a page). Costs no memory.
+Result<std::byte*> reserve_address_space(std::size_t bytes,
+                                         std::size_t alignment);
+
+// Readable and writable zeros.
+Result<std::byte*> map_memory(std::size_t bytes);
+
+// REQUIRES: a range, or a part in whole pages, of what the above gave.
+void unmap_memory(std::byte* address, std::size_t bytes) noexcept;
+
+// What the system said when it refused `what` ("map"), from errno.
+Error system_error(ErrorCode code, const char* what, std::size_t bytes);
+
+} // namespace chameleon::runtime

@@ -1,0 +1,264 @@
+#include "backend/runtime/simulated_runtime.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/runtime/address_space.h"
+#include "backend/runtime/check.h"
+#include "backend/runtime/fault_injection.h"
+#include "backend/runtime/fork_generation.h"
+#include "backend/runtime/options.h"
+#include "backend/runtime/virtual_time.h"
+
+namespace chameleon::runtime {
+
+namespace {
+
+// Compute streams have the framework's ids, which are small or pointers.
+constexpr Stream kCopyIn{~std::uint64_t{0}};
+constexpr Stream kCopyOut{~std::uint64_t{1}};
+
+constexpr std::size_t kCommitBytes = std::size_t{2} << 20; // as CUDA's VMM
+constexpr std::size_t kHostPageBytes = 4096;
+constexpr Picoseconds kPerNs = 1000;
+constexpr Picoseconds kQuestion = 1000 * kPerNs;
+
+LinkRates link_of(const GpuProfile& profile) {
+  const auto per_us = [](double bytes_per_s) {
+    return static_cast<std::uint64_t>(bytes_per_s / 1e6);
+  };
+  return {
+      per_us(profile.link_in_bytes_per_s), per_us(profile.link_out_bytes_per_s),
+      per_us(profile.link_both_bytes_per_s), profile.copy_latency_ns * kPerNs};
+}
+
+class SimulatedRuntime final : public DeviceRuntime {
+ public:
+  explicit SimulatedRuntime(const GpuProfile& profile)
+      : profile_(profile), time_(link_of(profile)) {}
+
+  std::string_view name() const noexcept override { return "simulated"; }
+
+  // ---- device memory -----------------------------------------------------
+  MemoryInfo deviceMemory() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    return {profile_.memory_bytes - device_bytes_, profile_.memory_bytes};
+  }
+  std::size_t commitGranularity() const noexcept override {
+    return kCommitBytes;
+  }
+  Result<std::byte*> reserve(std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kReserve)) return error;
+    return reserve_address_space(bytes, kCommitBytes);
+  }
+  Error commit(std::byte* /*address*/, std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kCommit)) return error;
+    const std::lock_guard lock(mutex_);
+    return take(device_bytes_, bytes, profile_.memory_bytes,
+                ErrorCode::kOutOfDeviceMemory, "device");
+  }
+  Error decommit(std::byte* /*address*/, std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kCommit)) return error;
+    const std::lock_guard lock(mutex_);
+    CHAMELEON_CHECK(bytes <= device_bytes_, "decommit of what is not there");
+    device_bytes_ -= bytes;
+    return {};
+  }
+  void unreserve(std::byte* address, std::size_t bytes) noexcept override {
+    unmap_memory(address, bytes);
+  }
+
+  // ---- host memory -------------------------------------------------------
+  MemoryInfo hostMemory() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    return {profile_.host_memory_bytes - host_bytes_,
+            profile_.host_memory_bytes};
+  }
+  Result<std::byte*> allocateHost(std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kAllocateHost)) return error;
+    CHAMELEON_CHECK(bytes != 0, "a host slab has bytes");
+    {
+      const std::lock_guard lock(mutex_);
+      if (Error error = take(host_bytes_, bytes, profile_.host_memory_bytes,
+                             ErrorCode::kOutOfHostMemory, "host")) {
+        return error;
+      }
+    }
+    Result<std::byte*> slab = reserve_address_space(bytes, kHostPageBytes);
+    if (!slab.ok()) giveBackHost(bytes);
+    return slab;
+  }
+  void freeHost(std::byte* address, std::size_t bytes) noexcept override {
+    unmap_memory(address, bytes);
+    giveBackHost(bytes);
+  }
+
+  // ---- streams and events ------------------------------------------------
+  Stream copyInStream() const noexcept override { return kCopyIn; }
+  Stream copyOutStream() const noexcept override { return kCopyOut; }
+
+  Error copy(Stream stream, std::span<const Copy> copies) override {
+    if (Error error = usable(FaultPoint::kCopy)) return error;
+    const std::lock_guard lock(mutex_);
+    const VirtualTime::Line line = lineOf(stream);
+    ++submissions_;
+    for (const Copy& c : copies) {
+      if (line == VirtualTime::kIn || line == VirtualTime::kOut) {
+        time_.copy(line, c.bytes);
+      } else { // inside the device: read and written
+        time_.move(line,
+                   durationOf({.bytes = 2 * static_cast<double>(c.bytes)}));
+      }
+    }
+    return {};
+  }
+
+  Result<Event> record(Stream stream) override {
+    if (Error error = usable(FaultPoint::kEvent)) return error;
+    const std::lock_guard lock(mutex_);
+    ++submissions_;
+    return Event{std::uint64_t{time_.mark(lineOf(stream))} + 1};
+  }
+
+  Error wait(Stream stream, Event event) override {
+    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (event.complete()) return {};
+    const std::lock_guard lock(mutex_);
+    ++submissions_;
+    time_.wait(lineOf(stream), markOf(event));
+    return {};
+  }
+
+  bool query(Event event) noexcept override {
+    if (event.complete()) return true;
+    if (forked()) return false;
+    const std::lock_guard lock(mutex_);
+    if (time_.passed(markOf(event))) return true;
+    const bool only_asks = asked_ == event.id && asked_at_ == submissions_;
+    asked_ = event.id;
+    asked_at_ = submissions_;
+    if (only_asks) time_.idle(kQuestion);
+    return time_.passed(markOf(event));
+  }
+
+  Error synchronize(Event event) override {
+    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (event.complete()) return {};
+    const std::lock_guard lock(mutex_);
+    time_.await(markOf(event));
+    return {};
+  }
+
+  void destroy(Event event) noexcept override {
+    if (event.complete() || forked()) return;
+    const std::lock_guard lock(mutex_);
+    time_.release(markOf(event));
+  }
+
+  // ---- time ----------------------------------------------------------------
+  bool holdsData() const noexcept override { return false; }
+
+  std::int64_t now_ns() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    return time_.now() / kPerNs;
+  }
+
+  std::optional<std::int64_t> elapsed_ns(Event start,
+                                         Event end) noexcept override {
+    if (start.complete() || end.complete() || forked()) return std::nullopt;
+    const std::lock_guard lock(mutex_);
+    if (!time_.passed(markOf(start)) || !time_.passed(markOf(end))) {
+      return std::nullopt;
+    }
+    return (time_.timeOf(markOf(end)) - time_.timeOf(markOf(start))) / kPerNs;
+  }
+
+  Error computed(Stream stream, const OpCost& cost) override {
+    if (forked()) [[unlikely]]
+      return used_before_fork();
+    const std::lock_guard lock(mutex_);
+    ++submissions_;
+    time_.compute(lineOf(stream), durationOf(cost));
+    return {};
+  }
+
+  ComputeTimes computeTimes() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    return {time_.computeTime() / kPerNs, time_.stallTime() / kPerNs};
+  }
+
+ private:
+  bool forked() const noexcept { return generation_ != fork_generation(); }
+
+  // Passed by every method that can fail, before it does anything.
+  Error usable(FaultPoint point) const {
+    if (forked()) [[unlikely]]
+      return used_before_fork();
+    return FaultInjection::instance().pass(point);
+  }
+
+  Error take(std::size_t& used, std::size_t bytes, std::size_t limit,
+             ErrorCode code, const char* kind) const {
+    if (bytes > limit - used) {
+      return {code, "the simulated " + profile_.name + " has " +
+                        format_bytes(limit) + " of " + kind + " memory, " +
+                        format_bytes(limit - used) + " of it free; " +
+                        format_bytes(bytes) + " more are too much"};
+    }
+    used += bytes;
+    return {};
+  }
+
+  void giveBackHost(std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    host_bytes_ -= bytes;
+  }
+
+  static VirtualTime::Mark markOf(Event event) {
+    return static_cast<VirtualTime::Mark>(event.id - 1);
+  }
+
+  // Launch, then the slower of mathematics and memory.
+  Picoseconds durationOf(const OpCost& cost) const {
+    const double math_s = cost.flops / profile_.flopsPerSecond(cost.math);
+    const double memory_s = cost.bytes / profile_.bytesPerSecond();
+    return profile_.launch_ns * kPerNs +
+           static_cast<Picoseconds>(
+               std::llround(std::max(math_s, memory_s) * 1e12));
+  }
+
+  VirtualTime::Line lineOf(Stream stream) {
+    if (stream == kCopyIn) return VirtualTime::kIn;
+    if (stream == kCopyOut) return VirtualTime::kOut;
+    for (const auto& [known, line] : compute_lines_) {
+      if (known == stream) return line;
+    }
+    compute_lines_.emplace_back(stream, time_.addLine());
+    return compute_lines_.back().second;
+  }
+
+  const std::uint32_t generation_ = fork_generation();
+  const GpuProfile profile_;
+  mutable std::mutex mutex_; // a leaf; guards everything below
+  VirtualTime time_;
+  std::vector<std::pair<Stream, VirtualTime::Line>> compute_lines_;
+  std::size_t device_bytes_ = 0;
+  std::size_t host_bytes_ = 0;
+  // Who asks for one event over and over waits for it.
+  std::uint64_t submissions_ = 0;
+  std::uint64_t asked_ = 0;
+  std::uint64_t asked_at_ = 0;
+};
+
+} // namespace
+
+std::unique_ptr<DeviceRuntime> make_simulated_runtime(
+    const GpuProfile& profile) {
+  return std::make_unique<SimulatedRuntime>(profile);
+}
+
+} // namespace chameleon::runtime

@@ -1,0 +1,221 @@
+#include "backend/runtime/virtual_time.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "backend/runtime/check.h"
+
+namespace chameleon::runtime {
+
+namespace {
+
+constexpr std::uint64_t kMicroBytes = 1'000'000; // of a byte
+constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::max();
+
+} // namespace
+
+VirtualTime::VirtualTime(const LinkRates& link) : link_(link), lines_(2) {
+  CHAMELEON_CHECK(link.in > 0 && link.out > 0, "a link has no bandwidth");
+  CHAMELEON_CHECK(std::max(link.in, link.out) <= link.both &&
+                      link.both <= link.in + link.out,
+                  "a link's joint limit does not fit its directions");
+}
+
+VirtualTime::Line VirtualTime::addLine() {
+  lines_.emplace_back();
+  return lines_.size() - 1;
+}
+
+// ---- submitting ----------------------------------------------------------
+
+void VirtualTime::compute(Line line, Picoseconds duration) {
+  CHAMELEON_CHECK(!isCopyLine(line) && duration >= 0, "not a kernel");
+  submit(line, {Kind::kCompute, 0, static_cast<std::uint64_t>(duration)});
+}
+
+void VirtualTime::move(Line line, Picoseconds duration) {
+  CHAMELEON_CHECK(!isCopyLine(line) && duration >= 0, "not a move");
+  submit(line, {Kind::kMove, 0, static_cast<std::uint64_t>(duration)});
+}
+
+void VirtualTime::copy(Line line, std::uint64_t bytes) {
+  CHAMELEON_CHECK(isCopyLine(line) && bytes < UINT64_MAX / kMicroBytes,
+                  "not a copy over the link");
+  submit(line, {Kind::kCopy, 0, bytes});
+}
+
+void VirtualTime::wait(Line line, Mark mark) {
+  if (passed(mark) || marks_[mark].line == line) return;
+  ++marks_[mark].references;
+  submit(line, {Kind::kWait, mark});
+}
+
+VirtualTime::Mark VirtualTime::mark(Line line) {
+  Mark mark = 0;
+  if (free_marks_.empty()) {
+    mark = static_cast<Mark>(marks_.size());
+    marks_.emplace_back();
+  } else {
+    mark = free_marks_.back();
+    free_marks_.pop_back();
+  }
+  marks_[mark] = {line, 0, 2, false}; // the caller's and the queue's
+  submit(line, {Kind::kMark, mark});
+  return mark;
+}
+
+void VirtualTime::release(Mark mark) {
+  MarkState& state = marks_[mark];
+  CHAMELEON_CHECK(state.references > 0, "a mark is released twice");
+  if (--state.references == 0) free_marks_.push_back(mark);
+}
+
+void VirtualTime::submit(Line line, const Entry& entry) {
+  // A full queue: the host waits until the oldest entry is done.
+  while (lines_[line].queue.size() >= kAhead) step();
+  lines_[line].queue.push_back(entry);
+  if (lines_[line].phase == Phase::kIdle) settle();
+}
+
+void VirtualTime::await(Mark mark) {
+  while (!passed(mark)) step();
+}
+
+// ---- running -------------------------------------------------------------
+
+// Starts all that can start now, and finishes what takes no time.
+void VirtualTime::settle() {
+  bool changed = true;
+  while (changed) {
+    changed = false;
+    for (Line line = 0; line < lines_.size(); ++line) {
+      while (!lines_[line].queue.empty() && advance(line)) changed = true;
+    }
+  }
+}
+
+// True: the line's first entry is done.
+bool VirtualTime::advance(Line index) {
+  LineState& line = lines_[index];
+  const Entry& entry = line.queue.front();
+  if (line.phase == Phase::kIdle) line.began = now_;
+  switch (entry.kind) {
+    case Kind::kMark: {
+      MarkState& mark = marks_[entry.mark];
+      mark.passed = true;
+      mark.time = now_;
+      release(entry.mark);
+      break;
+    }
+    case Kind::kWait:
+      if (!passed(entry.mark)) {
+        line.phase = Phase::kBlocked;
+        return false;
+      }
+      if (isCopyLine(marks_[entry.mark].line) && !isCopyLine(index)) {
+        stalled_ += now_ - line.began;
+      }
+      release(entry.mark);
+      break;
+    case Kind::kCompute:
+    case Kind::kMove:
+      if (line.phase == Phase::kIdle) {
+        line.phase = Phase::kTimed;
+        line.ends = now_ + static_cast<Picoseconds>(entry.amount);
+      }
+      if (line.ends > now_) return false;
+      (entry.kind == Kind::kMove ? stalled_ : computed_) +=
+          line.ends - line.began;
+      break;
+    case Kind::kCopy:
+      if (line.phase == Phase::kIdle) {
+        line.phase = Phase::kTimed;
+        line.ends = now_ + link_.latency;
+      }
+      if (line.phase == Phase::kTimed) {
+        if (line.ends > now_) return false;
+        line.phase = Phase::kFlowing;
+        line.remaining = entry.amount * kMicroBytes;
+      }
+      if (line.remaining > 0) return false;
+      break;
+  }
+  line.queue.pop_front();
+  line.phase = Phase::kIdle;
+  return true;
+}
+
+// Bytes per microsecond that flow on a copy line now.
+std::uint64_t VirtualTime::rate(Line line) const {
+  const std::uint64_t own = line == kIn ? link_.in : link_.out;
+  if (lines_[line == kIn ? kOut : kIn].phase != Phase::kFlowing) return own;
+  const std::uint64_t other = line == kIn ? link_.out : link_.in;
+  const std::uint64_t half = (link_.both + 1) / 2;
+  return std::min(own, link_.both - std::min(other, half));
+}
+
+// To the next time at which anything changes.
+void VirtualTime::step() {
+  CHAMELEON_CHECK(stepUntil(kNever),
+                  "the host waits for work that nobody submitted");
+}
+
+void VirtualTime::idle(Picoseconds duration) {
+  const Picoseconds until = now_ + duration;
+  while (now_ < until) stepUntil(until);
+}
+
+// The same, not past `limit`. False: nothing will change, and none is given.
+bool VirtualTime::stepUntil(Picoseconds limit) {
+  Picoseconds next = limit;
+  std::array<std::uint64_t, 2> rates{};
+  for (Line line = 0; line < lines_.size(); ++line) {
+    const LineState& state = lines_[line];
+    if (state.phase == Phase::kTimed) next = std::min(next, state.ends);
+    if (state.phase != Phase::kFlowing) continue;
+    rates[line] = rate(line);
+    const std::uint64_t needed =
+        (state.remaining + rates[line] - 1) / rates[line];
+    next = std::min(next, now_ + static_cast<Picoseconds>(needed));
+  }
+  if (next == kNever) return false;
+  const auto passed = static_cast<std::uint64_t>(next - now_);
+  for (Line line = kIn; line <= kOut; ++line) {
+    LineState& state = lines_[line];
+    if (state.phase != Phase::kFlowing) continue;
+    state.remaining -= std::min(state.remaining, rates[line] * passed);
+  }
+  now_ = next;
+  settle();
+  return true;
+}
+
+// ---- figures -------------------------------------------------------------
+
+Picoseconds VirtualTime::computeTime() const {
+  Picoseconds total = computed_;
+  for (Line line = kOut + 1; line < lines_.size(); ++line) {
+    const LineState& state = lines_[line];
+    if (state.phase == Phase::kTimed &&
+        state.queue.front().kind == Kind::kCompute) {
+      total += now_ - state.began;
+    }
+  }
+  return total;
+}
+
+Picoseconds VirtualTime::stallTime() const {
+  Picoseconds total = stalled_;
+  for (Line line = kOut + 1; line < lines_.size(); ++line) {
+    const LineState& state = lines_[line];
+    if (state.phase == Phase::kIdle) continue;
+    const Entry& first = state.queue.front();
+    if (first.kind == Kind::kMove ||
+        (first.kind == Kind::kWait && isCopyLine(marks_[first.mark].line))) {
+      total += now_ - state.began;
+    }
+  }
+  return total;
+}
+
+} // namespace chameleon::runtime

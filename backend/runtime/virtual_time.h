@@ -1,0 +1,114 @@
+// A discrete-event model of a GPU's queues on a virtual clock: compute streams
+// and two copy engines over one link. Exact and the same on every machine:
+// integers only, times in picoseconds, rounded up where bytes do not divide.
+//
+// Lines are FIFO queues: kernels and waits on compute lines, copies and waits
+// on the two copy lines, marks on all. A copy takes the link's latency first,
+// during which no byte flows, then its bytes at the rate of its direction. When
+// both directions flow, each gets half of the joint limit, or what the other
+// cannot use of it; rates change at once when one of them begins or ends.
+//
+// The host: it is never the bottleneck, so submitting takes no time. now() is
+// the host's clock, and the queues have run exactly up to it. It moves on only
+// when the host waits: in await(), idle(), and in submitting to a line that
+// already holds kAhead unfinished entries (as a launch queue is bounded). So
+// the host sees events complete about kAhead entries late, and always the same
+// ones.
+//
+// Not thread safe. Threads of one process share this one host clock.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace chameleon::runtime {
+
+using Picoseconds = std::int64_t;
+
+// Bytes per microsecond (MB/s), so that a picosecond moves whole micro-bytes.
+struct LinkRates {
+  std::uint64_t in;
+  std::uint64_t out;
+  std::uint64_t both; // max(in, out) <= both <= in + out
+  Picoseconds latency;
+};
+
+class VirtualTime {
+ public:
+  static constexpr std::size_t kAhead = 1024;
+  // Line numbers; compute lines come from addLine().
+  using Line = std::size_t;
+  static constexpr Line kIn = 0;
+  static constexpr Line kOut = 1;
+
+  // A point on a line, counted by reference: mark() gives one reference.
+  using Mark = std::uint32_t;
+
+  explicit VirtualTime(const LinkRates& link);
+
+  Line addLine();
+
+  // ---- submitting --------------------------------------------------------
+  void compute(Line line, Picoseconds duration); // REQUIRES: a compute line
+  void move(Line line, Picoseconds duration); // likewise; no kernel of a user
+  void copy(Line line, std::uint64_t bytes);  // REQUIRES: kIn or kOut
+  void wait(Line line, Mark mark);            // `mark` may be released
+  Mark mark(Line line);
+  void release(Mark mark);
+
+  // ---- the host ----------------------------------------------------------
+  Picoseconds now() const noexcept { return now_; }
+  bool passed(Mark mark) const { return marks_[mark].passed; }
+  // REQUIRES: passed(mark).
+  Picoseconds timeOf(Mark mark) const { return marks_[mark].time; }
+  void await(Mark mark);           // the host waits
+  void idle(Picoseconds duration); // the host does something else
+
+  // Up to now(), of all compute lines: kernels ran / a line did nothing but
+  // wait for a mark of a copy line, or moved bytes.
+  Picoseconds computeTime() const;
+  Picoseconds stallTime() const;
+
+ private:
+  enum class Kind : std::uint8_t { kCompute, kMove, kCopy, kWait, kMark };
+  struct Entry {
+    Kind kind;
+    Mark mark = 0;
+    std::uint64_t amount = 0; // picoseconds, or bytes
+  };
+  enum class Phase : std::uint8_t { kIdle, kTimed, kFlowing, kBlocked };
+  struct LineState {
+    std::deque<Entry> queue;
+    Phase phase = Phase::kIdle;  // of the first entry
+    Picoseconds began = 0;       // when the first entry did
+    Picoseconds ends = 0;        // kTimed: kernels, and a copy's latency
+    std::uint64_t remaining = 0; // kFlowing: micro-bytes
+  };
+  struct MarkState {
+    Line line = 0;
+    Picoseconds time = 0;
+    std::uint32_t references = 0;
+    bool passed = false;
+  };
+
+  static bool isCopyLine(Line line) { return line <= kOut; }
+  void submit(Line line, const Entry& entry);
+  void settle();
+  bool advance(Line line);
+  std::uint64_t rate(Line line) const;
+  void step();
+  bool stepUntil(Picoseconds limit);
+
+  const LinkRates link_;
+  std::vector<LineState> lines_;
+  std::deque<MarkState> marks_;
+  std::vector<Mark> free_marks_;
+  Picoseconds now_ = 0;
+  Picoseconds computed_ = 0; // finished kernels
+  Picoseconds stalled_ = 0;  // finished stalls
+};
+
+} // namespace chameleon::runtime

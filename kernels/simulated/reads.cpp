@@ -1,0 +1,37 @@
+#include "kernels/simulated/reads.h"
+
+#include <c10/util/Exception.h>
+
+#include "backend/runtime/options.h"
+
+namespace chameleon::kernels::simulated {
+namespace {
+
+void refuse(std::string_view op) {
+  TORCH_CHECK(runtime::option_text("simulated_reads") != "raise", op,
+              ": it needs values, and a simulated device has none; with "
+              "torch_chameleon.config.simulated_reads = \"zeros\" it goes on "
+              "without them");
+}
+
+} // namespace
+
+void read_zeros(std::string_view op) {
+  refuse(op);
+  TORCH_WARN_ONCE(
+      op,
+      ": a simulated device has no values; whatever is read from it is 0 "
+      "(set torch_chameleon.config.simulated_reads to \"raise\" to find "
+      "such reads)");
+}
+
+void guessed(std::string_view op) {
+  refuse(op);
+  TORCH_WARN_ONCE(
+      op,
+      ": a simulated device has no values, on which the size of this "
+      "result depends; it is taken to be as large as it can be (masks "
+      "all true, all elements different)");
+}
+
+} // namespace chameleon::kernels::simulated

@@ -1,0 +1,307 @@
+#include "kernels/simulated/shape_functions.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/List.h>
+
+#include "kernels/simulated/call_view.h"
+#include "kernels/simulated/reads.h"
+
+namespace chameleon::kernels::simulated {
+namespace {
+
+using at::Tensor;
+using torch::jit::Stack;
+
+// The arguments of one call; what is returned replaces them.
+class Frame {
+ public:
+  Frame(const OpPlan& plan, Stack& stack)
+      : plan_(plan), stack_(stack), base_(stack.size() - plan.argument_count) {}
+
+  c10::IValue& argument(std::size_t index) { return stack_[base_ + index]; }
+  Tensor tensor(std::size_t index) { return argument(index).toTensor(); }
+  bool flag(std::size_t index) { return argument(index).toBool(); }
+
+  void finish(std::vector<c10::IValue> results) {
+    stack_.resize(base_);
+    for (c10::IValue& result : results) stack_.push_back(std::move(result));
+  }
+  void guess() const { guessed(plan_.name); }
+
+ private:
+  const OpPlan& plan_;
+  Stack& stack_;
+  std::size_t base_;
+};
+
+at::TensorOptions longs(const Tensor& like) {
+  return like.options().dtype(at::kLong);
+}
+
+// ---- nothing to tell -----------------------------------------------------
+
+// Returns nothing, or what it wrote.
+void in_place(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  std::vector<c10::IValue> results;
+  for (const ResultPlan& result : plan.results) {
+    results.push_back(frame.argument(
+        static_cast<std::size_t>(std::max<int>(0, result.written_argument))));
+  }
+  frame.finish(std::move(results));
+}
+
+template <std::size_t Argument>
+void like(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  frame.finish({at::empty_like(frame.tensor(Argument))});
+}
+
+// As cuDNN: the result is channels-last where input or weight are.
+at::MemoryFormat convolution_format(const Tensor& input, const Tensor& weight) {
+  for (const Tensor* each : {&input, &weight}) {
+    const at::MemoryFormat format = each->suggest_memory_format();
+    if (format != at::MemoryFormat::Contiguous) return format;
+  }
+  return at::MemoryFormat::Contiguous;
+}
+
+c10::IValue in_format(const c10::IValue& value, at::MemoryFormat format) {
+  if (CallView::tensor(value) == nullptr) return value;
+  const Tensor tensor = value.toTensor();
+  const bool fits =
+      format == at::MemoryFormat::Contiguous ||
+      tensor.dim() == (format == at::MemoryFormat::ChannelsLast ? 4 : 5);
+  return fits
+             ? at::empty(tensor.sizes(), tensor.options().memory_format(format))
+             : tensor;
+}
+
+void run_meta(const char* op, Stack& stack) {
+  c10::Dispatcher::singleton().findSchemaOrThrow(op, "").redispatchBoxed(
+      c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+}
+
+// The first nine arguments are convolution's.
+constexpr std::size_t kConvolutionArguments = 9;
+void convolution(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const at::MemoryFormat format =
+      convolution_format(frame.tensor(0), frame.tensor(1));
+  stack.resize(stack.size() - plan.argument_count + kConvolutionArguments);
+  run_meta("aten::convolution", stack);
+  stack.back() = in_format(stack.back(), format);
+}
+
+// The mask is the last argument; grad bias has one dimension.
+void convolution_backward(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const at::MemoryFormat format =
+      convolution_format(frame.tensor(1), frame.tensor(2));
+  run_meta("aten::convolution_backward", stack);
+  for (std::size_t i = stack.size() - 3; i < stack.size() - 1; ++i) {
+    stack[i] = in_format(stack[i], format);
+  }
+}
+
+void aminmax(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  Tensor both = at::empty({}, frame.tensor(0).options());
+  frame.finish({both, at::empty_like(both)});
+}
+
+void aminmax_dim(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  Tensor both =
+      at::amax(frame.tensor(0), frame.argument(1).toInt(), frame.flag(2));
+  frame.finish({both, at::empty_like(both)});
+}
+
+// ---- shapes that depend on values ----------------------------------------
+
+void nonzero(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  frame.guess();
+  const Tensor self = frame.tensor(0);
+  frame.finish({at::empty_strided({self.numel(), self.dim()}, {1, self.numel()},
+                                  longs(self))});
+}
+
+void masked_select(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  frame.guess();
+  const Tensor self = frame.tensor(0);
+  const auto sizes = at::infer_size(self.sizes(), frame.tensor(1).sizes());
+  frame.finish({at::empty({c10::multiply_integers(sizes)}, self.options())});
+}
+
+void unique(Frame& frame, bool inverse, bool counts, bool has_counts) {
+  frame.guess();
+  const Tensor self = frame.tensor(0);
+  std::vector<c10::IValue> results{at::empty({self.numel()}, self.options())};
+  results.emplace_back(inverse ? at::empty(self.sizes(), longs(self))
+                               : at::empty({0}, longs(self)));
+  if (has_counts) {
+    results.emplace_back(at::empty({counts ? self.numel() : 0}, longs(self)));
+  }
+  frame.finish(std::move(results));
+}
+
+void unique_rows(Frame& frame, int64_t dim, bool inverse, bool counts) {
+  frame.guess();
+  const Tensor self = frame.tensor(0);
+  const int64_t rows = self.size(dim);
+  frame.finish({at::empty(self.sizes(), self.options()),
+                at::empty({inverse ? rows : 0}, longs(self)),
+                at::empty({counts ? rows : 0}, longs(self))});
+}
+
+void unique_1(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  unique(frame, frame.flag(2), false, false);
+}
+void unique_2(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  unique(frame, frame.flag(2), frame.flag(3), true);
+}
+void unique_consecutive(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const bool inverse = frame.flag(1);
+  const bool counts = frame.flag(2);
+  if (frame.argument(3).isNone()) return unique(frame, inverse, counts, true);
+  unique_rows(frame, frame.argument(3).toInt(), inverse, counts);
+}
+void unique_dim(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  unique_rows(frame, frame.argument(1).toInt(), frame.flag(3), frame.flag(4));
+}
+void unique_dim_consecutive(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  unique_rows(frame, frame.argument(1).toInt(), frame.flag(2), frame.flag(3));
+}
+
+void bincount(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  frame.guess();
+  const auto weights = frame.argument(1).toOptional<Tensor>();
+  at::TensorOptions options = longs(frame.tensor(0));
+  if (weights && weights->defined()) {
+    const bool is_float = weights->scalar_type() == at::kFloat;
+    options = options.dtype(is_float ? at::kFloat : at::kDouble);
+  }
+  const int64_t bins = std::max<int64_t>(1, frame.argument(2).toInt());
+  frame.finish({at::empty({bins}, options)});
+}
+
+// Every element once, unless the size is given.
+void repeat_interleave(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor repeats = frame.tensor(0);
+  int64_t size = repeats.numel();
+  if (frame.argument(1).isNone()) {
+    frame.guess();
+  } else {
+    size = frame.argument(1).toInt();
+  }
+  frame.finish({at::empty({size}, repeats.options())});
+}
+
+void equal(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  frame.guess();
+  frame.finish({frame.tensor(0).sizes() == frame.tensor(1).sizes()});
+}
+
+// A mask among indices is all true; then the op's own Meta kernel knows.
+template <std::size_t Indices>
+void without_masks(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  c10::List<std::optional<Tensor>> indices;
+  for (const c10::IValue& element : frame.argument(Indices).toListRef()) {
+    if (!element.isTensor()) {
+      indices.push_back(std::nullopt);
+      continue;
+    }
+    const Tensor index = element.toTensor();
+    if (index.scalar_type() != at::kBool && index.scalar_type() != at::kByte) {
+      indices.push_back(index);
+      continue;
+    }
+    frame.guess();
+    for (int64_t i = 0; i < index.dim(); ++i) {
+      indices.push_back(
+          at::empty({index.numel()}, longs(index).device(at::kMeta)));
+    }
+  }
+  frame.argument(Indices) = std::move(indices);
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+      std::string(base_name(plan.name)).c_str(),
+      plan.name.size() > base_name(plan.name).size()
+          ? plan.name.c_str() + base_name(plan.name).size() + 1
+          : "");
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+}
+
+const std::unordered_map<std::string_view, ShapeFunction>& table() {
+  static const auto* rows =
+      new std::unordered_map<std::string_view, ShapeFunction>{
+          {"aten::_fused_sgd_", &in_place},
+          {"aten::_fused_sgd_.tensor_lr", &in_place},
+          {"aten::_fused_adagrad_", &in_place},
+          {"aten::_fused_adagrad_.tensor_lr", &in_place},
+          {"aten::_fused_adam_.tensor_lr", &in_place},
+          {"aten::_fused_adamw_.tensor_lr", &in_place},
+          {"aten::convolution", &convolution},
+          {"aten::convolution_backward", &convolution_backward},
+          {"aten::_convolution", &convolution},
+          {"aten::convolution_overrideable", &convolution},
+          {"aten::_standard_gamma", &like<0>},
+          {"aten::_standard_gamma_grad", &like<0>},
+          {"aten::_sample_dirichlet", &like<0>},
+          {"aten::_dirichlet_grad", &like<0>},
+          {"aten::binomial", &like<0>},
+          {"aten::_logcumsumexp", &like<0>},
+          {"aten::_masked_softmax", &like<0>},
+          {"aten::_masked_softmax_backward", &like<0>},
+          {"aten::_add_relu.Scalar", &like<0>},
+          {"aten::_ctc_loss_backward", &like<1>},
+          {"aten::_ctc_loss_backward.Tensor", &like<1>},
+          {"aten::multi_margin_loss_backward", &like<1>},
+          {"aten::multilabel_margin_loss_backward", &like<1>},
+          {"aten::fractional_max_pool3d_backward", &like<1>},
+          {"aten::batch_norm_elemt", &like<0>},
+          {"aten::batch_norm_backward_elemt", &like<0>},
+          {"aten::glu_jvp", &like<0>},
+          {"aten::_aminmax", &aminmax},
+          {"aten::_aminmax.dim", &aminmax_dim},
+          {"aten::nonzero", &nonzero},
+          {"aten::masked_select", &masked_select},
+          {"aten::_unique", &unique_1},
+          {"aten::_unique2", &unique_2},
+          {"aten::unique_consecutive", &unique_consecutive},
+          {"aten::unique_dim", &unique_dim},
+          {"aten::unique_dim_consecutive", &unique_dim_consecutive},
+          {"aten::bincount", &bincount},
+          {"aten::repeat_interleave.Tensor", &repeat_interleave},
+          {"aten::equal", &equal},
+          {"aten::index.Tensor", &without_masks<1>},
+          {"aten::_unsafe_index.Tensor", &without_masks<1>},
+          {"aten::index_put", &without_masks<1>},
+          {"aten::index_put_", &without_masks<1>},
+          {"aten::_index_put_impl_", &without_masks<1>},
+      };
+  return *rows;
+}
+
+} // namespace
+
+ShapeFunction find_shape_function(std::string_view name) {
+  const auto row = table().find(name);
+  return row == table().end() ? nullptr : row->second;
+}
+
+} // namespace chameleon::kernels::simulated

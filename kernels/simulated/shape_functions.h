@@ -1,0 +1,21 @@
+// Shapes of results where PyTorch has no Meta kernel, or has one that refuses
+// because the shape depends on values. Values do not exist here, so these ops
+// get a stand-in: the largest result that there can be (a mask is all true,
+// all elements differ), or one, where there is no largest.
+#pragma once
+
+#include <string_view>
+
+#include <ATen/core/stack.h>
+
+#include "kernels/op_plan.h"
+
+namespace chameleon::kernels::simulated {
+
+// Takes the op's arguments, Meta twins, from the stack and leaves Meta results.
+using ShapeFunction = void (*)(const OpPlan& plan, torch::jit::Stack& stack);
+
+// Null: the op's Meta kernel knows. `name` with its overload.
+ShapeFunction find_shape_function(std::string_view name);
+
+} // namespace chameleon::kernels::simulated

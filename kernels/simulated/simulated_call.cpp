@@ -1,0 +1,33 @@
+#include "kernels/simulated/simulated_call.h"
+
+#include "backend/torch/device.h"
+#include "backend/torch/error.h"
+#include "kernels/simulated/op_costs.h"
+#include "kernels/simulated/shape_functions.h"
+#include "kernels/simulated/workspaces.h"
+
+namespace chameleon::kernels::simulated {
+
+void run_kernel(const OpPlan& plan, const c10::OperatorHandle& op,
+                torch::jit::Stack& stack) {
+  if (const ShapeFunction shape = find_shape_function(plan.name)) {
+    shape(plan, stack);
+    return;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta), plan.name,
+      ": a simulated device needs to know the shape of its result, and PyTorch "
+      "has no Meta kernel for it; run it on CPU tensors instead");
+  op.redispatchBoxed(backend::target().dispatch_key, &stack);
+}
+
+void account(const CallView& call, memory::Pager& pager, memory::Call& running,
+             runtime::DeviceRuntime& device, runtime::Stream stream) {
+  if (const std::size_t bytes = workspace_bytes(call)) {
+    pager.free(&running,
+               backend::value_or_throw(pager.allocate(running, bytes)));
+  }
+  backend::throw_if(device.computed(stream, cost_of(call)));
+}
+
+} // namespace chameleon::kernels::simulated

@@ -1,0 +1,24 @@
+// The kernel of an op on a device without data: shapes, strides and types from
+// the op's Meta kernel or a shape function, memory and time from tables.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "kernels/op_plan.h"
+#include "kernels/simulated/call_view.h"
+#include "memory/pager.h"
+
+namespace chameleon::kernels::simulated {
+
+// In place of the native kernel; arguments are Meta twins. Throws
+// NotImplementedError, naming the op, where nothing tells the result's shape.
+void run_kernel(const OpPlan& plan, const c10::OperatorHandle& op,
+                torch::jit::Stack& stack);
+
+// After the results have their places: what the kernel allocates beside them,
+// and how long it runs. Throws OutOfMemoryError.
+void account(const CallView& call, memory::Pager& pager, memory::Call& running,
+             runtime::DeviceRuntime& device, runtime::Stream stream);
+
+} // namespace chameleon::kernels::simulated

@@ -1,0 +1,109 @@
+#include "kernels/simulated/workspaces.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace chameleon::kernels::simulated {
+namespace {
+
+using c10::TensorImpl;
+
+std::size_t elements(const TensorImpl& tensor) {
+  return static_cast<std::size_t>(tensor.numel());
+}
+std::size_t size(const TensorImpl& tensor, int64_t dim) {
+  return static_cast<std::size_t>(
+      tensor.size(dim < 0 ? dim + tensor.dim() : dim));
+}
+std::size_t up(std::size_t value, std::size_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+constexpr std::size_t kFloat = 4;
+constexpr std::size_t kLong = 8;
+
+// grad query is summed up in float, padded to blocks of 128 rows and heads of
+// a multiple of 32; and a float a row. With fewer key than query heads the
+// gradients of key and value are first made for all heads.
+std::size_t flash_backward(const CallView& call) {
+  const TensorImpl& query = *call.argument(1);
+  const TensorImpl& key = *call.argument(2);
+  const std::size_t rows =
+      size(query, 0) * size(query, 1) * up(size(query, 2), 128);
+  std::size_t bytes = rows * (up(size(query, -1), 32) + 1) * kFloat;
+  if (size(key, 1) != size(query, 1)) {
+    bytes += 2 * size(query, 0) * size(query, 1) * size(key, 2) *
+             size(key, -1) * query.dtype().itemsize();
+  }
+  return bytes;
+}
+
+// A float a row; and grad query in float where the type is a shorter one.
+std::size_t efficient_backward(const CallView& call) {
+  const TensorImpl& query = *call.argument(1);
+  const std::size_t rows = elements(query) / size(query, -1);
+  const bool is_short = query.dtype().itemsize() < kFloat;
+  return rows * kFloat + (is_short ? elements(query) * kFloat : 0);
+}
+
+// Indices are sorted with their positions, each with a second buffer.
+template <std::size_t Indices>
+std::size_t sorted_indices(const CallView& call) {
+  const TensorImpl* indices = call.argument(Indices);
+  return indices == nullptr ? 0 : 4 * kLong * elements(*indices);
+}
+
+// Radix sort: a second buffer for keys and one for positions.
+std::size_t sort(const CallView& call) {
+  const TensorImpl& keys = *call.argument(0);
+  return elements(keys) * (keys.dtype().itemsize() + kLong);
+}
+
+// unique: sorted keys, positions, and the buffers of the sort.
+std::size_t unique(const CallView& call) {
+  const TensorImpl& keys = *call.argument(0);
+  return elements(keys) * 2 * (keys.dtype().itemsize() + kLong);
+}
+
+// Accumulating in a defined order: linear indices, sorted, with positions.
+std::size_t index_put(const CallView& call) {
+  if (!call.flag(3)) return 0;
+  std::size_t largest = 0;
+  for (const c10::IValue& element : call.arguments[1].toListRef()) {
+    const TensorImpl* index = CallView::tensor(element);
+    if (index != nullptr) largest = std::max(largest, elements(*index));
+  }
+  return 5 * kLong * largest;
+}
+
+using Formula = std::size_t (*)(const CallView&);
+
+// From reading PyTorch 2.11's CUDA kernels; none of it was measured on a GPU.
+// Not here, because their size is the library's secret: workspaces of cuDNN
+// convolutions, and cuBLAS' (one a stream, kept, 32 MiB on Hopper).
+const std::unordered_map<std::string_view, Formula>& table() {
+  static const auto* rows = new std::unordered_map<std::string_view, Formula>{
+      {"aten::_scaled_dot_product_flash_attention_backward", &flash_backward},
+      {"aten::_scaled_dot_product_efficient_attention_backward",
+       &efficient_backward},
+      {"aten::embedding_dense_backward", &sorted_indices<1>},
+      {"aten::sort", &sort},
+      {"aten::argsort", &sort},
+      {"aten::_unique", &unique},
+      {"aten::_unique2", &unique},
+      {"aten::unique_consecutive", &unique},
+      {"aten::index_put", &index_put},
+      {"aten::index_put_", &index_put},
+      {"aten::_index_put_impl_", &index_put},
+  };
+  return *rows;
+}
+
+} // namespace
+
+std::size_t workspace_bytes(const CallView& call) {
+  const auto row = table().find(base_name(call.plan.name));
+  return row == table().end() ? 0 : row->second(call);
+}
+
+} // namespace chameleon::kernels::simulated
