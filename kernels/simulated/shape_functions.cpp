@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/List.h>
+#include <ATen/core/Reduction.h>
 
 #include "kernels/simulated/call_view.h"
 #include "kernels/simulated/reads.h"
@@ -119,6 +120,33 @@ void aminmax_dim(const OpPlan& plan, Stack& stack) {
   Tensor both =
       at::amax(frame.tensor(0), frame.argument(1).toInt(), frame.flag(2));
   frame.finish({both, at::empty_like(both)});
+}
+
+// Native shrinks its result from the size before the reduction, and the
+// storage keeps that size.
+void loss(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor self = frame.tensor(0);
+  const bool reduced = frame.argument(2).toInt() != at::Reduction::None;
+  Tensor result =
+      at::empty(at::infer_size_dimvector(self.sizes(), frame.tensor(1).sizes()),
+                self.options().dtype(at::result_type(self, frame.tensor(1))));
+  if (reduced) result.resize_({});
+  frame.finish({result});
+}
+
+// Lengths lie on the CPU, so these sizes are true: data, and how many of the
+// sequences are at least as long as each step.
+void pack_padded_sequence(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor input = frame.tensor(0);
+  const Tensor lengths = frame.tensor(1);
+  const int64_t longest = lengths[0].item<int64_t>();
+  const Tensor steps = at::arange(longest, lengths.options());
+  c10::DimVector sizes(input.sizes().slice(1));
+  sizes[0] = lengths.sum().item<int64_t>();
+  frame.finish({at::empty(sizes, input.options()),
+                lengths.unsqueeze(0).gt(steps.unsqueeze(1)).sum(1)});
 }
 
 // ---- shapes that depend on values ----------------------------------------
@@ -249,6 +277,10 @@ void without_masks(const OpPlan& plan, Stack& stack) {
 const std::unordered_map<std::string_view, ShapeFunction>& table() {
   static const auto* rows =
       new std::unordered_map<std::string_view, ShapeFunction>{
+          {"aten::_cummax_helper", &in_place},
+          {"aten::_cummin_helper", &in_place},
+          {"aten::mse_loss", &loss},
+          {"aten::smooth_l1_loss", &loss},
           {"aten::_fused_sgd_", &in_place},
           {"aten::_fused_sgd_.tensor_lr", &in_place},
           {"aten::_fused_adagrad_", &in_place},
@@ -278,6 +310,7 @@ const std::unordered_map<std::string_view, ShapeFunction>& table() {
           {"aten::glu_jvp", &like<0>},
           {"aten::_aminmax", &aminmax},
           {"aten::_aminmax.dim", &aminmax_dim},
+          {"aten::_pack_padded_sequence", &pack_padded_sequence},
           {"aten::nonzero", &nonzero},
           {"aten::masked_select", &masked_select},
           {"aten::_unique", &unique_1},

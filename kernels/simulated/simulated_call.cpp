@@ -8,6 +8,22 @@
 
 namespace chameleon::kernels::simulated {
 
+namespace {
+
+// Not PyTorch's fallback, which only raises.
+bool has_meta_kernel(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  for (const DispatchKey key :
+       {DispatchKey::Meta, DispatchKey::CompositeExplicitAutograd,
+        DispatchKey::CompositeExplicitAutogradNonFunctional,
+        DispatchKey::CompositeImplicitAutograd}) {
+    if (op.hasKernelForDispatchKey(key)) return true;
+  }
+  return false;
+}
+
+} // namespace
+
 void run_kernel(const OpPlan& plan, const c10::OperatorHandle& op,
                 torch::jit::Stack& stack) {
   if (const ShapeFunction shape = find_shape_function(plan.name)) {
@@ -15,7 +31,7 @@ void run_kernel(const OpPlan& plan, const c10::OperatorHandle& op,
     return;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      op.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta), plan.name,
+      has_meta_kernel(op), plan.name,
       ": a simulated device needs to know the shape of its result, and PyTorch "
       "has no Meta kernel for it; run it on CPU tensors instead");
   op.redispatchBoxed(backend::target().dispatch_key, &stack);

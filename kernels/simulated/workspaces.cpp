@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/Reduction.h>
+
 namespace chameleon::kernels::simulated {
 namespace {
 
@@ -76,9 +79,39 @@ std::size_t index_put(const CallView& call) {
   return 5 * kLong * largest;
 }
 
+// Elements of the first two arguments, one broadcast against the other.
+std::size_t broadcast(const CallView& call) {
+  const TensorImpl& input = *call.argument(0);
+  const auto sizes = at::infer_size(input.sizes(), call.argument(1)->sizes());
+  return static_cast<std::size_t>(c10::multiply_integers(sizes)) *
+         input.dtype().itemsize();
+}
+
+// Losses are made element by element, then reduced (argument `Reduction`).
+template <std::size_t Reduction>
+std::size_t loss(const CallView& call) {
+  const bool reduced = call.arguments[Reduction].toInt() != at::Reduction::None;
+  return reduced ? broadcast(call) : 0;
+}
+
+// Two terms of the loss before they are added.
+constexpr std::size_t kLogitsReduction = 4;
+std::size_t loss_with_logits(const CallView& call) {
+  return 2 * loss<kLogitsReduction>(call);
+}
+
+// The largest of each row, and the exponentials of all.
+std::size_t logsumexp(const CallView& call) {
+  const TensorImpl& input = *call.argument(0);
+  const TensorImpl& output = *call.result(0);
+  return (elements(input) + elements(output)) * input.dtype().itemsize();
+}
+
 using Formula = std::size_t (*)(const CallView&);
 
-// From reading PyTorch 2.11's CUDA kernels; none of it was measured on a GPU.
+// Read from PyTorch 2.11's sources. Losses and logsumexp are the same code on
+// the CPU, where tests/integration/test_simulated.py compares them; the others
+// are CUDA's own and were not measured on a GPU.
 // Not here, because their size is the library's secret: workspaces of cuDNN
 // convolutions, and cuBLAS' (one a stream, kept, 32 MiB on Hopper).
 const std::unordered_map<std::string_view, Formula>& table() {
@@ -86,6 +119,11 @@ const std::unordered_map<std::string_view, Formula>& table() {
       {"aten::_scaled_dot_product_flash_attention_backward", &flash_backward},
       {"aten::_scaled_dot_product_efficient_attention_backward",
        &efficient_backward},
+      {"aten::mse_loss", &loss<2>},
+      {"aten::smooth_l1_loss", &loss<2>},
+      {"aten::huber_loss", &loss<2>},
+      {"aten::binary_cross_entropy_with_logits", &loss_with_logits},
+      {"aten::logsumexp", &logsumexp},
       {"aten::embedding_dense_backward", &sorted_indices<1>},
       {"aten::sort", &sort},
       {"aten::argsort", &sort},
