@@ -244,7 +244,8 @@ void equal(const OpPlan& plan, Stack& stack) {
   frame.finish({frame.tensor(0).sizes() == frame.tensor(1).sizes()});
 }
 
-// A mask among indices is all true; then the op's own Meta kernel knows.
+// A mask among indices is all true, but one on the CPU is as it is; then the
+// op's own Meta kernel knows.
 template <std::size_t Indices>
 void without_masks(const OpPlan& plan, Stack& stack) {
   Frame frame(plan, stack);
@@ -257,6 +258,10 @@ void without_masks(const OpPlan& plan, Stack& stack) {
     const Tensor index = element.toTensor();
     if (index.scalar_type() != at::kBool && index.scalar_type() != at::kByte) {
       indices.push_back(index);
+      continue;
+    }
+    if (index.is_cpu()) { // has values
+      for (Tensor& each : index.nonzero_numpy()) indices.push_back(each);
       continue;
     }
     frame.guess();

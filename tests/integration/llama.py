@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 
 def _rotate(x, cos, sin):
@@ -28,12 +27,12 @@ class _Block(nn.Module):
             part.view(batch, length, self.heads, -1).transpose(1, 2)
             for part in self.qkv(self.norm1(x)).chunk(3, -1)
         )
-        mixed = F.scaled_dot_product_attention(
+        mixed = nn.functional.scaled_dot_product_attention(
             _rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True
         )
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         y = self.norm2(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return x + self.down(nn.functional.silu(self.gate(y)) * self.up(y))
 
 
 class Llama(nn.Module):
@@ -61,7 +60,9 @@ class Llama(nn.Module):
         for block in self.blocks:
             x = block(x, cos, sin)
         logits = self.head(self.norm(x))[:, :-1].float()
-        return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1), tokens[:, 1:].flatten()
+        )
 
 
 def llama_1b3():

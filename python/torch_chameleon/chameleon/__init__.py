@@ -161,6 +161,8 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
     if not 0 <= index < device_count():
         raise AssertionError(f"Invalid device id: {index}")
     physical = _C.physical_device()
+    if physical == "simulated":
+        physical += f" {_C.get_option('simulated_gpu')}"
     return DeviceProperties(
         name=f"Chameleon ({physical})",
         total_memory=_C.mem_get_info(index)[1],
