@@ -251,7 +251,8 @@ class PagerImpl {
   Extent* place(std::size_t bytes, End end, ExtentUse use, StreamIndex stream,
                 Shortage& shortage);
   bool movable(const Extent& extent) const noexcept;
-  bool compactFor(std::size_t bytes, StreamIndex stream, Shortage& shortage);
+  bool compactFor(std::size_t bytes, std::size_t limit, StreamIndex stream,
+                  Shortage& shortage);
   bool slide(Extent& extent, StreamIndex stream, Shortage& shortage);
   void slideAll(StreamIndex stream, Shortage& shortage);
   // The most bytes in a row that eviction could free, as far as `enough`. With

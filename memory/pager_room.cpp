@@ -9,6 +9,11 @@ using runtime::Error;
 
 namespace {
 
+// Moving a byte inside HBM reads and writes it there; that is some twenty times
+// faster than the link. Beyond that much a further eviction, whose copy nobody
+// waits for, is the cheaper way to one piece.
+constexpr std::size_t kMovesPerByte = 8;
+
 bool evictable(const Extent& extent) {
   if (extent.use != ExtentUse::kBlock) return false;
   const std::uint64_t word = extent.block->word.load(std::memory_order_relaxed);
@@ -28,13 +33,16 @@ Extent* PagerImpl::place(std::size_t bytes, End end, ExtentUse use,
       return nullptr;
     }
     if (arena_->freeBytes() >= bytes) {
-      // Enough, but in pieces: moving blocks is cheaper than evicting them.
-      if (compactFor(bytes, stream, shortage)) continue;
+      // Enough, but in pieces: moving a few blocks is cheaper than evicting.
+      if (compactFor(bytes, kMovesPerByte * bytes, stream, shortage)) continue;
       if (shortage.failure || largestRun(/*moving=*/true, bytes) < bytes) {
         return nullptr;
       }
     }
-    if (!evictNext(shortage)) return nullptr;
+    if (evictNext(shortage)) continue;
+    if (shortage.failure || !compactFor(bytes, SIZE_MAX, stream, shortage)) {
+      return nullptr;
+    }
   }
 }
 
@@ -66,9 +74,10 @@ std::size_t PagerImpl::largestRun(bool moving,
 
 // Makes one hole of `bytes` out of several by sliding the blocks between them
 // down; of all windows that contain enough free bytes and nothing immovable it
-// takes the one with the fewest bytes to move. True: look again.
-bool PagerImpl::compactFor(std::size_t bytes, StreamIndex stream,
-                           Shortage& shortage) {
+// takes the one with the fewest bytes to move, at most `limit`. True: look
+// again.
+bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
+                           StreamIndex stream, Shortage& shortage) {
   Extent* best = nullptr; // the hole that a window begins with
   std::size_t best_cost = 0;
   Extent* left = nullptr;
@@ -100,7 +109,7 @@ bool PagerImpl::compactFor(std::size_t bytes, StreamIndex stream,
       best_cost = cost;
     }
   }
-  if (best == nullptr) return false;
+  if (best == nullptr || best_cost > limit) return false;
   counters_.compactions.fetch_add(1, std::memory_order_relaxed);
   for (Extent* hole = best; hole->bytes < bytes;) {
     Extent* const extent = hole->next;
