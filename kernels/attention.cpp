@@ -9,6 +9,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <ATen/ops/_fused_sdp_choice_ops.h>
 #include <torch/library.h>
 
 #include "backend/torch/device.h"
@@ -50,9 +51,11 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key,
   if (mask && mask->defined()) {
     mask_shadow = mask->device().is_cpu() ? *mask : without_bytes(*mask);
   }
-  const int64_t choice = at::_fused_sdp_choice(
-      without_bytes(query), without_bytes(key), without_bytes(value),
-      mask_shadow, dropout_p, is_causal, scale, enable_gqa);
+  // A question, not an op: nobody above may see it.
+  const int64_t choice = at::_ops::_fused_sdp_choice::redispatch(
+      backend::target().dispatch_key, without_bytes(query), without_bytes(key),
+      without_bytes(value), mask_shadow, dropout_p, is_causal, scale,
+      enable_gqa);
   const bool fused = choice != static_cast<int64_t>(at::SDPBackend::math) &&
                      choice != static_cast<int64_t>(at::SDPBackend::error);
   return fused ? static_cast<int64_t>(at::SDPBackend::overrideable) : choice;

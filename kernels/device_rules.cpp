@@ -6,6 +6,12 @@
 namespace chameleon::kernels {
 namespace {
 
+// Ops whose CUDA wrapper compares the devices of all operands, so that not
+// even a 0-dim tensor may be on the CPU. Sorted.
+constexpr std::string_view kSameDevice[] = {
+#include "kernels/same_device_ops.inc"
+};
+
 struct ArgumentRow {
   std::string_view op;
   std::string_view argument;
@@ -14,17 +20,11 @@ struct ArgumentRow {
 // Arguments that CUDA takes from the CPU in any shape.
 constexpr std::array kAnyCpu{
     ArgumentRow{"aten::index", "indices"},
-    ArgumentRow{"aten::index_put", "indices"},
-    ArgumentRow{"aten::index_put_", "indices"},
     ArgumentRow{"aten::_index_put_impl_", "indices"},
-    ArgumentRow{"aten::_unsafe_index", "indices"},
-    ArgumentRow{"aten::_unsafe_index_put", "indices"},
-    ArgumentRow{"aten::_pack_padded_sequence", "lengths"},
-    ArgumentRow{"aten::_ctc_loss", "input_lengths"},
-    ArgumentRow{"aten::_ctc_loss", "target_lengths"},
-    ArgumentRow{"aten::tensor_split", "tensor_indices_or_sections"},
-    ArgumentRow{"aten::repeat_interleave", "repeats"},
-    ArgumentRow{"aten::histogramdd", "bins"},
+    ArgumentRow{"aten::_foreach_addcmul", "scalars"},
+    ArgumentRow{"aten::_foreach_addcmul_", "scalars"},
+    ArgumentRow{"aten::_foreach_addcdiv", "scalars"},
+    ArgumentRow{"aten::_foreach_addcdiv_", "scalars"},
 };
 
 struct ResultRow {
@@ -62,9 +62,17 @@ bool contains(const Table& table, std::string_view op,
 
 } // namespace
 
-CpuRule cpu_rule(std::string_view op, std::string_view argument, bool writes) {
+CpuRule cpu_rule(std::string_view op, const c10::Argument& argument,
+                 bool writes) {
   if (writes) return CpuRule::kNever;
-  return contains(kAnyCpu, op, argument) ? CpuRule::kAny : CpuRule::kScalar;
+  // The wrappers look at positional operands and at what is written.
+  if (!argument.kwarg_only() &&
+      std::binary_search(std::begin(kSameDevice), std::end(kSameDevice), op)) {
+    return CpuRule::kNever;
+  }
+  return contains(kAnyCpu, op.substr(0, op.find('.')), argument.name())
+             ? CpuRule::kAny
+             : CpuRule::kScalar;
 }
 
 bool result_stays_on_cpu(std::string_view op, std::size_t index) {

@@ -4,12 +4,18 @@
 
 #include <string_view>
 
+#include <ATen/core/function_schema.h>
+
 #include "kernels/op_plan.h"
 
 namespace chameleon::kernels {
 
-// `op` without overload ("aten::index"), `argument` by its schema name.
-CpuRule cpu_rule(std::string_view op, std::string_view argument, bool writes);
+// `op` with its overload ("aten::index.Tensor"). `writes`: the op writes the
+// argument, whether its schema says so or not.
+CpuRule cpu_rule(std::string_view op, const c10::Argument& argument,
+                 bool writes);
+
+// In what follows `op` is without overload ("aten::index").
 
 // Result `index` of `op` is a CPU tensor on CUDA, too.
 bool result_stays_on_cpu(std::string_view op, std::size_t index);

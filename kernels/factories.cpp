@@ -1,6 +1,9 @@
 // Empty tensors: a block without bytes. Physical memory is given at first
-// touch, so an empty tensor costs address space and nothing else.
+// touch, so an empty tensor costs address space and nothing else, except in
+// deterministic mode, which fills it.
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/TensorFactories.h>
 #include <torch/library.h>
 
 #include "backend/torch/device.h"
@@ -38,6 +41,16 @@ void check_options(std::optional<at::Layout> layout,
               "Only dense CPU tensors can be pinned");
 }
 
+// Deterministic mode leaves no tensor with whatever was in memory.
+at::Tensor filled_if_deterministic(at::Tensor tensor) {
+  const at::Context& context = at::globalContext();
+  if (context.deterministicAlgorithms() &&
+      context.deterministicFillUninitializedMemory()) [[unlikely]] {
+    at::native::fill_empty_deterministic_(tensor);
+  }
+  return tensor;
+}
+
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
@@ -48,8 +61,9 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
   redirect_new_kernels_if_any(); // every use of the device comes by here
   check_options(layout, pin_memory);
   const OnDevice guard(device);
-  return at::detail::empty_generic(size, backend::device_allocator(), kKeys,
-                                   c10::dtype_or_default(dtype), memory_format);
+  return filled_if_deterministic(
+      at::detail::empty_generic(size, backend::device_allocator(), kKeys,
+                                c10::dtype_or_default(dtype), memory_format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
@@ -59,9 +73,9 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                          std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
   const OnDevice guard(device);
-  return at::detail::empty_strided_generic(size, stride,
-                                           backend::device_allocator(), kKeys,
-                                           c10::dtype_or_default(dtype));
+  return filled_if_deterministic(at::detail::empty_strided_generic(
+      size, stride, backend::device_allocator(), kKeys,
+      c10::dtype_or_default(dtype)));
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -15,24 +15,30 @@ using torch::jit::Stack;
 
 constexpr std::size_t kChunksPerBudget = 8;
 
+bool is_ours(const c10::IValue& value) {
+  return value.isTensor() && backend::is_chameleon(*value.unsafeToTensorImpl());
+}
+
+bool is_foreach(const OpPlan& plan) {
+  return std::string_view(plan.name).starts_with("aten::_foreach_");
+}
+
 bool is_list(const ArgumentPlan& argument) {
   return argument.kind == ArgumentKind::kTensorList ||
          argument.kind == ArgumentKind::kOtherList;
 }
 
 std::size_t bytes_of(const c10::IValue& value) {
-  const at::Tensor& tensor = value.toTensor();
-  return tensor.defined() &&
-                 backend::is_chameleon(*tensor.unsafeGetTensorImpl())
-             ? tensor.nbytes()
-             : 0;
+  return is_ours(value) ? value.toTensor().nbytes() : 0;
 }
 
 // One call's lists, all of the same length (empty ones aside).
 class Lists {
  public:
-  Lists(const OpPlan& plan, const Stack& stack)
+  Lists(const OpPlan& plan, const c10::OperatorHandle& op, const Stack& stack)
       : plan_(plan), base_(stack.size() - plan.argument_count) {
+    const auto scalars = op.schema().argumentIndexWithName("scalars");
+    if (scalars) scalars_ = static_cast<std::size_t>(*scalars);
     arguments_.assign(stack.begin() + static_cast<std::ptrdiff_t>(base_),
                       stack.end());
   }
@@ -72,6 +78,12 @@ class Lists {
       if (!is_list(argument) || !arguments_[argument.index].isList()) continue;
       if (elements(argument).empty()) continue;
       stack[base + argument.index] = slice(argument, first, end);
+    }
+    // A tensor with one scalar for each element of the lists.
+    if (c10::IValue* scalars = scalars_ ? &stack[base + *scalars_] : nullptr;
+        scalars != nullptr && scalars->isTensor()) {
+      *scalars = scalars->toTensor().slice(0, static_cast<int64_t>(first),
+                                           static_cast<int64_t>(end));
     }
   }
 
@@ -123,6 +135,7 @@ class Lists {
   const std::size_t base_;
   std::vector<c10::IValue> arguments_;
   std::size_t length_ = 0;
+  std::optional<std::size_t> scalars_;
 };
 
 bool is_long(const OpPlan& plan, const Stack& stack, std::size_t chunk_bytes) {
@@ -139,24 +152,29 @@ bool is_long(const OpPlan& plan, const Stack& stack, std::size_t chunk_bytes) {
   return false;
 }
 
-} // namespace
-
-bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
-                   Stack& stack) {
-  const backend::DeviceContext& device =
-      backend::context(backend::current_device(), plan.name);
-  const std::size_t chunk_bytes = device.pager->hbmBudget() / kChunksPerBudget;
-  if (!is_long(plan, stack, chunk_bytes)) return false;
-  Lists lists(plan, stack);
-  if (!lists.consistent()) return false;
-
+// Some elements are on another device.
+bool is_mixed(const OpPlan& plan, const Stack& stack) {
   const std::size_t base = stack.size() - plan.argument_count;
-  stack.resize(base);
+  for (const ArgumentPlan& argument : plan.arguments) {
+    const c10::IValue& value = stack[base + argument.index];
+    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
+    for (const c10::IValue& element : value.toListRef()) {
+      if (!is_ours(element)) return true;
+    }
+  }
+  return false;
+}
+
+// Runs the lists in pieces [first, next(first)) and joins the results.
+template <typename Next, typename Call>
+void run_pieces(const OpPlan& plan, const Lists& lists, Stack& stack, Next next,
+                Call call) {
+  stack.resize(stack.size() - plan.argument_count);
   std::vector<c10::List<at::Tensor>> results(plan.results.size());
   for (std::size_t first = 0; first < lists.length();) {
-    const std::size_t end = lists.chunkEnd(first, chunk_bytes);
+    const std::size_t end = next(first);
     lists.pushChunk(stack, first, end);
-    call_native(plan, op, &stack);
+    call();
     for (std::size_t r = plan.results.size(); r-- > 0;) {
       c10::IValue part = torch::jit::pop(stack);
       if (plan.results[r].written_argument >= 0) continue;
@@ -172,6 +190,48 @@ bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
                         ? lists.argument(static_cast<std::size_t>(written))
                         : c10::IValue(results[r]));
   }
+}
+
+// As CUDA's slow route does: one element at a time, each where its tensors
+// are. A copy may go between devices, anything else has to obey the rules.
+bool run_mixed(const OpPlan& plan, const c10::OperatorHandle& op,
+               Stack& stack) {
+  if (plan.name == "aten::_foreach_copy_") {
+    const std::size_t base = stack.size() - plan.argument_count;
+    const std::vector<at::Tensor> to = stack[base].toTensorVector();
+    const std::vector<at::Tensor> from = stack[base + 1].toTensorVector();
+    if (to.size() != from.size()) return false;
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      to[i].copy_(from[i], stack[base + 2].toBool());
+    }
+    stack.resize(base);
+    return true;
+  }
+  Lists lists(plan, op, stack);
+  if (!lists.consistent()) return false;
+  run_pieces(
+      plan, lists, stack, [](std::size_t first) { return first + 1; },
+      [&] { op.callBoxed(stack); });
+  return true;
+}
+
+} // namespace
+
+bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
+                   Stack& stack) {
+  if (is_mixed(plan, stack)) [[unlikely]] {
+    return is_foreach(plan) && run_mixed(plan, op, stack);
+  }
+  const backend::DeviceContext& device =
+      backend::context(backend::current_device(), plan.name);
+  const std::size_t chunk_bytes = device.pager->hbmBudget() / kChunksPerBudget;
+  if (!is_long(plan, stack, chunk_bytes)) return false;
+  Lists lists(plan, op, stack);
+  if (!lists.consistent()) return false;
+  run_pieces(
+      plan, lists, stack,
+      [&](std::size_t first) { return lists.chunkEnd(first, chunk_bytes); },
+      [&] { call_native(plan, op, &stack); });
   return true;
 }
 

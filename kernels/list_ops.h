@@ -12,9 +12,10 @@
 namespace chameleon::kernels {
 
 // Runs `op` in chunks of at most budget / 8 operand bytes (at least one
-// element each) and leaves its results on the stack. False: one chunk is
-// enough, or the lists do not match (native says what is wrong with them);
-// nothing was done.
+// element each) and leaves its results on the stack. `_foreach_*` lists with
+// elements on several devices run element by element, as on CUDA. False: one
+// chunk is enough, or the lists do not match (native says what is wrong with
+// them); nothing was done.
 bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
                    torch::jit::Stack& stack);
 

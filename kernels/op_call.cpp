@@ -74,6 +74,10 @@ class NativeCall {
             if (element.isTensor()) collectTensor(element, argument);
           }
           break;
+        case ArgumentKind::kGenerator:
+          has_generator_ = value.isGenerator() &&
+                           value.toGenerator().device().type() == kChameleon;
+          break;
         case ArgumentKind::kDevice:
           if (value.isDevice()) {
             const c10::Device device = value.toDevice();
@@ -119,6 +123,10 @@ class NativeCall {
   };
   void checkStray(const Stray& stray) const {
     const c10::TensorImpl& tensor = *stray.tensor;
+    // Only the generator is ours, so the op meant another device.
+    TORCH_CHECK(!has_generator_ || !slots_.empty(), "Expected a '",
+                tensor.device().type(),
+                "' device type for generator but found 'chameleon'");
     if (tensor.device().is_cpu()) {
       const CpuRule rule = stray.argument->cpu;
       if (rule == CpuRule::kAny) return;
@@ -386,6 +394,7 @@ class NativeCall {
   const std::size_t base_;
   c10::DeviceIndex index_ = -1;
   bool result_elsewhere_ = false; // a Device argument names another device
+  bool has_generator_ = false;    // one of ours among the arguments
   bool in_kernel_ = false;
   memory::Call call_;
   TwinSet twins_;

@@ -75,7 +75,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
     const bool written = (alias != nullptr && alias->isWrite()) ||
                          writes_unannounced(base, argument.name());
     arguments.push_back({static_cast<std::uint16_t>(i), *kind, written,
-                         cpu_rule(base, argument.name(), written)});
+                         cpu_rule(name, argument, written)});
     writes = writes || written;
     random = random || *kind == ArgumentKind::kGenerator;
   }

@@ -29,7 +29,7 @@ enum class ArgumentKind : std::uint8_t {
 enum class CpuRule : std::uint8_t {
   kScalar, // 0-dim only, as CUDA's element-wise kernels do
   kAny,    // indices, lengths: any shape
-  kNever,  // not even 0-dim: what the op writes
+  kNever,  // not even 0-dim: what the op writes, and where CUDA compares all
 };
 
 struct ArgumentPlan {

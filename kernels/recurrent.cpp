@@ -189,7 +189,8 @@ StackResult run_stack(const Layer& layer, Tensor input, const States& states,
     if (options.bidirectional) {
       LayerResult backward = layer(input, states[i + 1], weights[i + 1], true);
       last.push_back(std::move(backward.last));
-      input = at::cat({forward.output, backward.output}, -1);
+      input =
+          at::cat({forward.output, backward.output}, forward.output.dim() - 1);
     } else {
       input = std::move(forward.output);
     }
@@ -230,11 +231,12 @@ StackResult run_packed_stack(RecurrentCell cell, const Tensor& input,
 
 // --- oneDNN ----------------------------------------------------------------
 
+// A question, not an op: nobody above may see it.
 bool onednn_supports(const char* op) {
   return c10::Dispatcher::singleton()
       .findSchemaOrThrow(op, "")
       .typed<bool()>()
-      .call();
+      .redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU));
 }
 
 // Native's own composition around mkldnn_rnn_layer; dispatched ops only, so
@@ -279,9 +281,9 @@ using Outputs2 = std::tuple<Tensor, Tensor>;
 using Outputs3 = std::tuple<Tensor, Tensor, Tensor>;
 
 Outputs3 lstm_outputs(StackResult result) {
-  return {std::move(result.output),
-          at::stack(collect(result.last, &RecurrentState::h), 0),
-          at::stack(collect(result.last, &RecurrentState::c), 0)};
+  Tensor c = at::stack(collect(result.last, &RecurrentState::c), 0);
+  Tensor h = at::stack(collect(result.last, &RecurrentState::h), 0);
+  return {std::move(result.output), std::move(h), std::move(c)};
 }
 
 bool has_projections(at::TensorList hx) {
@@ -301,10 +303,11 @@ Outputs3 lstm(const Tensor& input, at::TensorList hx, at::TensorList params,
     return outputs;
   }
   at::native::check_attributes(input, params, hx);
-  Outputs3 outputs = lstm_outputs(run_padded_stack(
-      lstm_step, batch_first ? input.transpose(0, 1) : input,
-      split_layers(hx[0], hx[1]), group_weights(params, biases, projections),
-      {layers, dropout, train, bidirectional}));
+  const Tensor steps = batch_first ? input.transpose(0, 1) : input;
+  Outputs3 outputs = lstm_outputs(
+      run_padded_stack(lstm_step, steps, split_layers(hx[0], hx[1]),
+                       group_weights(params, biases, projections),
+                       {layers, dropout, train, bidirectional}));
   auto& output = std::get<0>(outputs);
   if (batch_first) output = output.transpose(0, 1);
   return outputs;
@@ -326,9 +329,10 @@ Outputs2 rnn(const Tensor& input, const Tensor& hx, at::TensorList params,
              bool biases, int64_t layers, double dropout, bool train,
              bool bidirectional, bool batch_first) {
   at::native::check_attributes(input, params, hx);
+  const Tensor steps = batch_first ? input.transpose(0, 1) : input;
   StackResult result = run_padded_stack(
-      cell, batch_first ? input.transpose(0, 1) : input, split_layers(hx, {}),
-      group_weights(params, biases), {layers, dropout, train, bidirectional});
+      cell, steps, split_layers(hx, {}), group_weights(params, biases),
+      {layers, dropout, train, bidirectional});
   Tensor h = at::stack(collect(result.last, &RecurrentState::h), 0);
   if (batch_first) result.output.transpose_(0, 1);
   return {std::move(result.output), std::move(h)};

@@ -1,8 +1,10 @@
 // Views and metadata: they run on the outer tensor and never make anything
 // resident. native:: functions look at sizes, strides and the storage object
 // only, so they fit our tensors as they are.
+#include <ATen/Context.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
 #include <torch/library.h>
 
 #include "backend/torch/device.h"
@@ -41,7 +43,14 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
                 "Unsupported memory format", *memory_format);
     tensor.empty_tensor_restride(*memory_format);
   }
+  const auto bytes_before =
+      static_cast<int64_t>(tensor.unsafe_storage().nbytes());
   ensure_storage(self);
+  const at::Context& context = at::globalContext();
+  if (context.deterministicAlgorithms() &&
+      context.deterministicFillUninitializedMemory()) [[unlikely]] {
+    at::native::fill_resize_deterministic_(self, bytes_before);
+  }
   return self;
 }
 

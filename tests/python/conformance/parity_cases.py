@@ -1,0 +1,155 @@
+"""Samples of PyTorch's databases as things to run, on any device."""
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_modules import module_db
+from torch.utils._pytree import tree_flatten, tree_map
+
+SPARSE = {
+    "to_sparse": "sparse layouts are not supported",
+    "sparse_sampled_addmm": "sparse layouts are not supported",
+    "sparse_mm_reduce": "sparse layouts are not supported",
+}
+
+# Entries of op_db that cannot run, or not with the same meaning.
+LEFT_OUT = {
+    **SPARSE,
+    "tensor_split": "its samples put indices on the device; they must be CPU",
+}
+
+
+def moved_to(device):
+    """A function that copies tensors to a device, strides included."""
+
+    def move(value):
+        if isinstance(value, torch.device) and value.type == "cpu":
+            return torch.device(device)
+        if not isinstance(value, torch.Tensor):
+            return value
+        source = value.detach()
+        flat = torch.empty(0, dtype=source.dtype)
+        flat.set_(source.untyped_storage())
+        copied = flat.to(device, copy=True).as_strided(
+            source.size(), source.stride(), source.storage_offset()
+        )
+        copied = copied.conj() if source.is_conj() else copied
+        copied = copied._neg_view() if source.is_neg() else copied
+        return copied.requires_grad_(value.requires_grad)
+
+    return move
+
+
+def tensors_in(tree):
+    return [
+        leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)
+    ]
+
+
+def is_dense(tree):
+    return all(leaf.layout is torch.strided for leaf in tensors_in(tree))
+
+
+def _backward(results, sources):
+    roots = [
+        (result.abs() if result.is_complex() else result).sum()
+        for result in tensors_in(results)
+        if result.requires_grad
+    ]
+    if roots and sources:
+        torch.autograd.grad(roots, sources, allow_unused=True)
+
+
+class OpCase:
+    """One sample of an entry of op_db: forward and backward."""
+
+    def __init__(self, op, sample):
+        self.name = op.formatted_name
+        self._op, self._sample = op, sample
+
+    def on(self, device):
+        """Makes ready; returns what to run."""
+        sample = self._sample
+        given, args, kwargs = tree_map(
+            moved_to(device), (sample.input, sample.args, sample.kwargs)
+        )
+        if "device" in kwargs:
+            kwargs["device"] = device
+        sources = [
+            leaf
+            for leaf in tensors_in((given, args, kwargs))
+            if leaf.requires_grad
+        ]
+        torch.manual_seed(0)
+        return lambda: _backward(self._op(given, *args, **kwargs), sources)
+
+
+class ModuleCase:
+    """One sample of an entry of module_db: forward and backward."""
+
+    def __init__(self, info, sample, training):
+        self.name = info.name
+        self._info, self._sample, self._training = info, sample, training
+
+    def on(self, device):
+        """Makes ready; returns what to run."""
+        construct, forward = (
+            self._sample.constructor_input,
+            self._sample.forward_input,
+        )
+        torch.manual_seed(0)
+        module = self._info.module_cls(*construct.args, **construct.kwargs)
+        module.train(self._training).to(device)
+        args, kwargs = tree_map(
+            moved_to(device), (forward.args, forward.kwargs)
+        )
+        sources = [
+            leaf
+            for leaf in (*module.parameters(), *tensors_in((args, kwargs)))
+            if leaf.requires_grad
+        ]
+        torch.manual_seed(0)
+        return lambda: _backward(module(*args, **kwargs), sources)
+
+
+def dtype_of(op):
+    """The dtype to take when one must do."""
+    if torch.float32 in op.dtypes:
+        return torch.float32
+    return min(op.dtypes, key=str)
+
+
+def op_entries():
+    return [op for op in op_db if op.dtypes and op.name not in LEFT_OUT]
+
+
+def op_cases(op, dtype, limit=None):
+    grad = op.supports_autograd and dtype.is_floating_point
+    samples = op.sample_inputs("cpu", dtype, requires_grad=grad)
+    return [
+        OpCase(op, sample)
+        for _, sample in zip(range(limit or 1 << 30), samples, strict=False)
+        if is_dense((sample.input, sample.args, sample.kwargs))
+    ]
+
+
+def module_cases(info, dtype, limit=None):
+    cases = []
+    for training in (True, False):
+        samples = info.module_inputs_func(
+            info,
+            device="cpu",
+            dtype=dtype,
+            requires_grad=dtype.is_floating_point,
+            training=training,
+        )
+        cases += [
+            ModuleCase(info, sample, training)
+            for sample in samples[:limit]
+            if is_dense(
+                (sample.forward_input.args, sample.forward_input.kwargs)
+            )
+        ]
+    return cases
+
+
+__all__ = ["module_db", "op_db"]
