@@ -26,6 +26,12 @@ constexpr std::string_view kDeviceBranching[] = {
     "aten::convolution_backward",
     "aten::convolution_backward_overrideable",
     "aten::convolution_overrideable",
+    "aten::kaiser_window",
+    "aten::kaiser_window.beta",
+    "aten::kaiser_window.beta_out",
+    "aten::kaiser_window.out",
+    "aten::kaiser_window.periodic",
+    "aten::kaiser_window.periodic_out",
     "aten::linalg_lstsq",
 };
 

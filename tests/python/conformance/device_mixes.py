@@ -84,6 +84,41 @@ FAKE_IS_WRONG = {
 }
 
 
+_RESULT = (
+    "the op compares the devices of its result and operand itself "
+    "(aten/src/ATen/native/Resize.cpp, resize_output_check); FakeTensorMode "
+    "gives the result its device without a look"
+)
+_VALUE = (
+    "start and end are read as numbers, from any device "
+    "(aten/src/ATen/native/RangeFactories.cpp); FakeTensorMode refuses"
+)
+
+_SCALARS = (
+    "FakeTensorMode is right for another reason (a decomposition in Python): "
+    "CUDA takes one 0-dim tensor from the CPU, not two (aten/src/ATen/"
+    "TensorIterator.cpp, max_cpu_scalars_on_non_cpu_), and chameleon does not "
+    "count them, as FakeTensorMode does not for the other element-wise ops"
+)
+
+# The same for out=, with the operands in one place and the result in another.
+FAKE_IS_WRONG_ABOUT_OUT = {
+    "alias_copy": _RESULT,
+    "expand_copy": _RESULT,
+    "permute_copy": _RESULT,
+    "slice_scatter": _RESULT,
+    "t_copy": _RESULT,
+    "transpose_copy": _RESULT,
+    "unfold_copy": _RESULT,
+    "unsqueeze_copy": _RESULT,
+    "logcumsumexp": _INNER,
+    "floor_divide": _SCALARS,
+    "ldexp": _SCALARS,
+    "linspace_tensor_overload": _VALUE,
+    "logspace_tensor_overload": _VALUE,
+}
+
+
 def _placed(leaf, where, device):
     if where == HERE:
         return moved_to(device)(leaf)
@@ -114,12 +149,24 @@ def outcome(run):
     )
 
 
+def is_unknown(result):
+    """FakeTensorMode needs values or a rule that it does not have."""
+    return isinstance(
+        result,
+        (
+            DataDependentOutputException,
+            DynamicOutputShapeException,
+            UnsupportedOperatorException,
+        ),
+    )
+
+
 def as_text(result):
     return type(result).__name__ if isinstance(result, Exception) else result
 
 
 class Sample:
-    """One sample of an entry of op_db with two tensor operands or more."""
+    """One sample of an entry of op_db."""
 
     def __init__(self, op, sample):
         self._op = op
@@ -132,9 +179,8 @@ class Sample:
             if isinstance(leaf, torch.Tensor)
         ]
         self.operands = [self._leaves[i] for i in self._at]
-        self._fakes_known = self.expected([HERE] * len(self.operands))
 
-    def _call(self, operands, device):
+    def _call(self, operands, device, **options):
         leaves = [
             torch.device(device) if isinstance(leaf, torch.device) else leaf
             for leaf in self._leaves
@@ -142,7 +188,7 @@ class Sample:
         for i, operand in zip(self._at, operands, strict=True):
             leaves[i] = operand
         given, args, kwargs = tree_unflatten(leaves, self._spec)
-        return self._op(given, *args, **kwargs)
+        return self._op(given, *args, **kwargs, **options)
 
     def found(self, mix, device="chameleon"):
         """What happens with operand i at mix[i]."""
@@ -160,20 +206,36 @@ class Sample:
                 for operand, where in zip(self.operands, mix, strict=True)
             ]
             result = outcome(lambda: self._call(operands, "cuda"))
-        if isinstance(
-            result,
-            (
-                DataDependentOutputException,
-                DynamicOutputShapeException,
-                UnsupportedOperatorException,
-            ),
-        ):
-            return UNKNOWN
-        return result
+        return UNKNOWN if is_unknown(result) else result
+
+    def with_out(self, operands_at, out_at):
+        """Expected and found, for a result that is given."""
+        result = self._call(self.operands, "cpu")
+
+        def run(place, device):
+            operands = [
+                place(operand, operands_at) for operand in self.operands
+            ]
+            out = place(result, out_at)
+            return outcome(lambda: self._call(operands, device, out=out))
+
+        with FakeTensorMode():
+            expected = run(_fake, "cuda")
+        found = run(
+            lambda leaf, where: _placed(leaf, where, "chameleon"), "chameleon"
+        )
+        return UNKNOWN if is_unknown(expected) else expected, found
+
+    def has_one_result(self):
+        """Native gives one tensor."""
+        try:
+            return torch.is_tensor(self._call(self.operands, "cpu"))
+        except Exception:
+            return False
 
     def is_known(self):
         """FakeTensorMode can run it without a mix."""
-        return isinstance(self._fakes_known, tuple)
+        return isinstance(self.expected([HERE] * len(self.operands)), tuple)
 
     def mixes(self):
         """All mixes of a few operands; each operand apart of many."""
@@ -195,7 +257,7 @@ class Sample:
                 yield mix
 
 
-def samples_of(op, limit=None):
+def samples_of(op, limit=None, least=2):
     """Samples that differ in their operands' kinds, not in values or sizes."""
     seen = set()
     samples = op.sample_inputs("cpu", dtype_of(op))
@@ -207,7 +269,7 @@ def samples_of(op, limit=None):
             tuple(operand.dim() == 0 for operand in operands),
         )
         if (
-            len(operands) < 2
+            len(operands) < least
             or len(operands) > 6
             or kind in seen
             or not is_dense(tree)

@@ -24,7 +24,7 @@ def moved_to(device):
     def move(value):
         if isinstance(value, torch.device) and value.type == "cpu":
             return torch.device(device)
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
             return value
         source = value.detach()
         flat = torch.empty(0, dtype=source.dtype)
