@@ -1,6 +1,7 @@
 #include "kernels/list_ops.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
@@ -196,6 +197,8 @@ void run_pieces(const OpPlan& plan, const Lists& lists, Stack& stack, Next next,
 // are. A copy may go between devices, anything else has to obey the rules.
 bool run_mixed(const OpPlan& plan, const c10::OperatorHandle& op,
                Stack& stack) {
+  // Autograd has seen the op as a whole.
+  const at::AutoDispatchBelowADInplaceOrView below;
   if (plan.name == "aten::_foreach_copy_") {
     const std::size_t base = stack.size() - plan.argument_count;
     const std::vector<at::Tensor> to = stack[base].toTensorVector();

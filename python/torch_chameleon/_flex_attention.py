@@ -6,8 +6,6 @@ gradients, which the device has.
 """
 
 import functools
-from typing import Any
-
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
@@ -17,8 +15,8 @@ def install() -> None:
     validate = flex_attention._validate_device
 
     @functools.wraps(validate)
-    def validated(query: Tensor, *others: Any) -> None:
+    def validated(query: Tensor, key: Tensor, value: Tensor) -> None:
         if query.device.type != "chameleon":
-            validate(query, *others)
+            validate(query, key, value)
 
     flex_attention._validate_device = validated

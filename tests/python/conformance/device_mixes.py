@@ -8,7 +8,6 @@ import itertools
 import pathlib
 
 import torch
-from parity_cases import dtype_of, is_dense, moved_to, tensors_in
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -16,6 +15,8 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from conformance.parity_cases import dtype_of, is_dense, moved_to, tensors_in
 
 HERE, CPU, SCALAR = "here", "cpu", "0-dim cpu"  # where an operand is
 UNKNOWN = "unknown"  # FakeTensorMode cannot tell

@@ -4,11 +4,12 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from recorded import kernels_of, ops_of, renamed
 from support import same_bits
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
+
+from conformance.recorded import kernels_of, ops_of, renamed
 
 BACKENDS = {
     "all": list(SDPBackend.__members__.values())[1:],

@@ -9,7 +9,10 @@ import warnings
 
 import pytest
 import torch
-from device_mixes import (
+from support import same_bits
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from conformance.device_mixes import (
     _ROOT,
     CPU,
     FAKE_IS_WRONG,
@@ -23,9 +26,7 @@ from device_mixes import (
     outcome,
     samples_of,
 )
-from parity_cases import op_entries
-from support import same_bits
-from torch._subclasses.fake_tensor import FakeTensorMode
+from conformance.parity_cases import op_entries
 
 PARTS = 4
 SAMPLES = 2  # of each entry, by default

@@ -5,9 +5,10 @@ import warnings
 
 import pytest
 import torch
-from parity_cases import moved_to, op_db
 from torch import nn
 from torch.utils._pytree import tree_map
+
+from conformance.parity_cases import moved_to, op_db
 
 PARTS = 2
 

@@ -5,10 +5,11 @@ import warnings
 
 import pytest
 import torch
-from parity_cases import dtype_of, op_cases, op_entries
-from recorded import kernels_of, ops_of, renamed
 from support import same_bits
 from torch import nn
+
+from conformance.parity_cases import dtype_of, op_cases, op_entries
+from conformance.recorded import kernels_of, ops_of, renamed
 
 PARTS = 4
 

@@ -9,14 +9,15 @@ import warnings
 
 import pytest
 import torch
-from parity_cases import (
+
+from conformance.parity_cases import (
     dtype_of,
     module_cases,
     module_db,
     op_cases,
     op_entries,
 )
-from recorded import kernels_of, ops_of, renamed
+from conformance.recorded import kernels_of, ops_of, renamed
 
 PARTS = 8
 SAMPLES = {"ops": 3, "kernels": 2}  # of each entry, by default
