@@ -6,6 +6,7 @@ gradients, which the device has.
 """
 
 import functools
+
 from torch import Tensor
 from torch.nn.attention import flex_attention
 
