@@ -4,6 +4,7 @@
 #include "backend/torch/device.h"
 #include "backend/torch/device_allocator.h"
 #include "backend/torch/error.h"
+#include "backend/torch/kernel_threads.h"
 #include "backend/torch/stream.h"
 
 namespace chameleon::backend {
@@ -39,7 +40,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return device_count();
   }
 
+  // The engine asks on the thread that calls backward() ...
   c10::Stream getStream(c10::Device device) const override {
+    note_caller_threads();
     return c10::Stream(
         c10::Stream::UNSAFE, indexed(device),
         static_cast<c10::StreamId>(current_stream(device.index()).id));
@@ -53,7 +56,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device device, int) const override {
     return new_stream(indexed(device).index());
   }
+  // ... and sets the stream on its own thread, around each node.
   c10::Stream exchangeStream(c10::Stream stream) const override {
+    follow_caller_threads();
     return exchange_stream(stream);
   }
   bool queryStream(const c10::Stream& stream) const override {

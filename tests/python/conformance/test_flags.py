@@ -239,3 +239,33 @@ def test_layers_under_flags(name, flag):
         if native[1] is None:
             native, ours = (run()() for run in runs)
             assert all(map(same_bits, native, ours))
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_backward_follows_the_number_of_threads(two_threads):
+    """Bits of a reduction depend on it; backward runs on another thread."""
+    torch.manual_seed(0)
+    x, bias = torch.randn(300, 5000), torch.randn(5000)
+    gradients = {}
+    for threads in (2, 1, 2):
+        torch.set_num_threads(threads)
+        for device in ("cpu", "chameleon"):
+            leaves = [t.to(device).requires_grad_() for t in (x, bias)]
+            y = nn.functional.layer_norm(leaves[0], (5000,), leaves[1])
+            gradients[threads, device] = torch.autograd.grad(
+                y.square().sum(), leaves
+            )
+        assert all(
+            map(
+                same_bits,
+                gradients[threads, "cpu"],
+                gradients[threads, "chameleon"],
+            )
+        )
