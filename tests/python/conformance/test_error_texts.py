@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from conformance.parity_cases import moved_to, op_db
+from conformance.parity_cases import module_db, moved_to, op_db
 
 PARTS = 2
 
@@ -79,6 +79,40 @@ def test_errors_of_operators(part):
         f"{name}: {what}" for name, what in wrong.items()
     )
     assert count > 300
+
+
+def raised_by_module(info, sample, device):
+    given, built = sample.forward_input, sample.constructor_input
+    torch.manual_seed(0)
+    try:
+        module = info.module_cls(*built.args, **built.kwargs).to(device)
+    except Exception:  # while it is built, on no device
+        return None
+    args, kwargs = tree_map(moved_to(device), (given.args, given.kwargs))
+    return error_of(lambda: module(*args, **kwargs))
+
+
+def test_errors_of_modules():
+    wrong, count = {}, 0
+    for info in module_db:
+        if info.module_error_inputs_func is None:
+            continue
+        errors = info.module_error_inputs_func(
+            info,
+            device="cpu",
+            dtype=torch.float32,
+            requires_grad=False,
+            training=True,
+        )
+        for error in errors:
+            sample = error.module_error_input
+            native = raised_by_module(info, sample, "cpu")
+            count += native is not None
+            what = check(native, raised_by_module(info, sample, "chameleon"))
+            if what is not None:
+                wrong.setdefault(info.name, what)
+    assert not wrong, "\n".join(map(": ".join, wrong.items()))
+    assert count > 20
 
 
 def here(*size):
@@ -294,6 +328,6 @@ def test_misuses_raise_as_natively(name):
     assert native is not None
     if name == "changed":  # autograd names the type of the tensor
         native = type(native)(
-            str(native).replace("torch.F", "torch.chameleon.F")
+            str(native).replace("torch.FloatTensor", "chameleonFloatType")
         )
     assert check(native, ours) is None
