@@ -17,11 +17,13 @@ constexpr std::string_view kCudaOnly[] = {
 #include "kernels/cuda_only_ops.inc"
 };
 
-// Composites that choose by device inside: run whole on the target, so that
-// the choice is the target's.
+// Composites that choose by device inside, or that read memory themselves: run
+// whole on the target, so that the choice is the target's.
 constexpr std::string_view kDeviceBranching[] = {
     "aten::_convolution",
     "aten::_convolution.deprecated",
+    "aten::_grid_sampler_2d_cpu_fallback",
+    "aten::_grid_sampler_2d_cpu_fallback.out",
     "aten::convolution",
     "aten::convolution_backward",
     "aten::convolution_backward_overrideable",
