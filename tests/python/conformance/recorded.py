@@ -29,7 +29,9 @@ RENAMED_OPS = {
 
 _COPY = ("aten::copy_", "aten::_copy_from")
 _STAGED = ("aten::empty_strided", "aten::copy_")
-_TO = ("aten::to", "aten::_to_copy", "aten::empty_strided")
+_REST = ("aten::_to_copy", "aten::empty_strided", *_COPY)
+_TO = ("aten::to", *_REST)
+_TO_LAYOUT = ("aten::to.dtype_layout", *_REST)
 _FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 _FUSED = "aten::_scaled_dot_product_fused_attention_overrideable"
 
@@ -42,13 +44,14 @@ RENAMED_KERNELS = {
     (*_COPY, "aten::copy_"): [0],
     (*_COPY, "aten::expand", "aten::as_strided", "aten::copy_"): [0],
     (*_COPY, *_STAGED): [0],
-    (*_TO, *_COPY, "aten::copy_"): [0, 1, 2, 3],
-    (*_TO, *_COPY, *_STAGED): [0, 1, 2, 3],
+    (*_TO, "aten::copy_"): [0, 1, 2, 3],
+    (*_TO, *_STAGED): [0, 1, 2, 3],
+    (*_TO_LAYOUT, "aten::copy_"): [0, 1, 2, 3],
+    (*_TO_LAYOUT, *_STAGED): [0, 1, 2, 3],
     # A tensor that was made on the CPU moves to the device; natively it is
-    # there already.
-    (*_TO, *_COPY): [0],
-    # The same, for a tensor that at::tensor() makes of a list of numbers.
-    (f"{_TO[0]}.dtype_layout", *_TO[1:], *_COPY): [],
+    # there already. at::tensor() makes its own of a list of numbers.
+    _TO: [0],
+    _TO_LAYOUT: [],
     # The value is read through a tensor on the CPU.
     (
         "aten::_local_scalar_dense",
@@ -179,7 +182,7 @@ def renamed(calls):
     names = [_told_apart(name, shapes) for name, shapes, _ in calls]
     result, at = [], 0
     while at < len(calls):
-        kept, length = _row_at(names, at, calls[at][1])
+        kept, length = _row_at(names, calls, at)
         result += [calls[at + i] for i in kept]
         at += length
     return [(_node(name), shapes, dtypes) for name, shapes, dtypes in result]
@@ -190,14 +193,19 @@ def _told_apart(name, shapes):
     return f"{name}.dtype_layout" if is_layout else name
 
 
-def _row_at(names, at, shapes):
+def _row_at(names, calls, at):
     for ours, kept in _LONGEST_FIRST:
         if tuple(names[at : at + len(ours)]) != ours:
             continue
-        if ours[1:] == (*_TO[1:], *_COPY) and 0 in shapes[0]:
-            continue  # nothing to copy: no word about the place
+        if ours[1:] == _REST and _is_empty_cast(*calls[at + 3]):
+            continue
         return kept, len(ours)
     return [0], 1
+
+
+def _is_empty_cast(_, shapes, dtypes):
+    """Nothing is copied, within the device; no move changes the dtype."""
+    return 0 in shapes[0] and dtypes[0] != dtypes[1]
 
 
 def _node(name):
