@@ -1,0 +1,205 @@
+"""What is done with one entry of an operator database.
+
+Each check makes actions from the entry's samples: functions of a device that
+return all that may be looked at, operands included.
+"""
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from conformance.placing import Placer
+
+
+def tensors(tree):
+    return [
+        leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)
+    ]
+
+
+def _placed(sample, device):
+    return Placer(device)((sample.input, sample.args, sample.kwargs))
+
+
+def _gradients(results, operands, device):
+    """Gradients for weights that are the same on every device."""
+    roots = [r for r in tensors(results) if r.requires_grad]
+    sources = [o for o in tensors(operands) if o.requires_grad]
+    if not roots or not sources:
+        return ()
+    generator = torch.Generator().manual_seed(7)
+    weights = [
+        torch.rand(r.shape, dtype=_real(r.dtype), generator=generator)
+        .to(r.dtype)
+        .to(device)
+        for r in roots
+    ]
+    return torch.autograd.grad(roots, sources, weights, allow_unused=True)
+
+
+def _real(dtype):
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
+def _call(function, sample, *, backward=False, copies=False):
+    def action(device):
+        operands = _placed(sample, device)
+        given, args, kwargs = operands
+        if copies:  # what is written may be neither a leaf nor the sample
+            given = tree_map(
+                lambda t: t.clone() if isinstance(t, torch.Tensor) else t, given
+            )
+        results = function(given, *args, **kwargs)
+        gradients = _gradients(results, operands, device) if backward else ()
+        return results, gradients, given, operands
+
+    return action
+
+
+def _samples(op, dtype, *, requires_grad=False):
+    torch.manual_seed(0)
+    return op.sample_inputs("cpu", dtype, requires_grad=requires_grad)
+
+
+def forward(op, dtype):
+    for sample in _samples(op, dtype):
+        yield _call(op, sample)
+
+
+def backward(op, dtype):
+    if _has_backward(op, dtype):
+        for sample in _samples(op, dtype, requires_grad=True):
+            yield _call(op, sample, backward=True)
+
+
+def noncontiguous(op, dtype):
+    grads = _has_backward(op, dtype)
+    for sample in _samples(op, dtype, requires_grad=grads):
+        yield _call(op, sample.noncontiguous(), backward=grads)
+
+
+def method(op, dtype):
+    if op.method_variant is not None:
+        for sample in _samples(op, dtype):
+            yield _call(op.method_variant, sample)
+
+
+def operator(op, dtype):
+    if op.operator_variant is not None:
+        for sample in _samples(op, dtype):
+            yield _call(op.operator_variant, sample)
+
+
+def inplace(op, dtype):
+    if op.inplace_variant is None:
+        return
+    grads = op.supports_inplace_autograd and _has_backward(op, dtype)
+    for sample in _samples(op, dtype, requires_grad=grads):
+        yield _call(op.inplace_variant, sample, backward=grads, copies=True)
+    if op.inplace_operator_variant is not None:
+        for sample in _samples(op, dtype):
+            yield _call(op.inplace_operator_variant, sample, copies=True)
+
+
+def _has_backward(op, dtype):
+    return op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+
+
+def errors(op, dtype):
+    """Error inputs have dtypes of their own; they run once."""
+    if op.error_inputs_func is None:
+        return
+    for error in op.error_inputs("cpu"):
+        yield _call(op, error.sample_input)
+
+
+# ---- out= ------------------------------------------------------------------
+def _right(t):
+    return torch.empty_like(t)
+
+
+def _filled(t):
+    return torch.empty_like(t).copy_(t).neg_() if t.dtype != torch.bool else ~t
+
+
+def _empty(t):
+    return torch.empty(0, dtype=t.dtype)
+
+
+def _wrong_size(t):
+    return torch.zeros((*t.shape, 2), dtype=t.dtype)
+
+
+def _reversed_strides(t):
+    return torch.zeros(t.shape[::-1], dtype=t.dtype).permute(
+        tuple(reversed(range(t.dim())))
+    )
+
+
+def _spread(t):
+    return torch.zeros((*t.shape, 2), dtype=t.dtype)[..., 1]
+
+
+def _wider(t):
+    wider = torch.complex128 if t.dtype.is_complex else torch.float64
+    return torch.zeros(t.shape, dtype=wider)
+
+
+def _narrower(t):
+    return torch.zeros(t.shape, dtype=torch.int8)
+
+
+OUTS = (
+    _right,
+    _empty,
+    _wrong_size,
+    _reversed_strides,
+    _spread,
+    _wider,
+    _narrower,
+)
+
+
+def out(op, dtype):
+    """Results written to tensors of the right and of wrong make."""
+    if not op.supports_out:
+        return
+    for sample in _samples(op, dtype):
+        try:
+            results = op(sample.input, *sample.args, **sample.kwargs)
+        except Exception:
+            continue
+        single = isinstance(results, torch.Tensor)
+        if not tensors(results):
+            continue
+        for make_out in OUTS:
+            outs = tree_map(
+                lambda t, make_out=make_out: make_out(t.detach()).clone(
+                    memory_format=torch.preserve_format
+                ),
+                results if single else tuple(results),
+            )
+            yield _out_call(op, sample, outs)
+
+
+def _out_call(op, sample, outs):
+    def action(device):
+        placer = Placer(device)
+        given, args, kwargs, out = placer(
+            (sample.input, sample.args, sample.kwargs, outs)
+        )
+        results = op(given, *args, **kwargs, out=out)
+        return results, out, given, args, kwargs
+
+    return action
+
+
+CHECKS = {
+    "forward": forward,
+    "backward": backward,
+    "noncontiguous": noncontiguous,
+    "method": method,
+    "operator": operator,
+    "inplace": inplace,
+    "out": out,
+    "errors": errors,
+}
