@@ -17,13 +17,16 @@ constexpr std::string_view kCudaOnly[] = {
 #include "kernels/cuda_only_ops.inc"
 };
 
-// Composites that choose by device inside, or that read memory themselves: run
-// whole on the target, so that the choice is the target's.
+// Composites that choose by device inside, that read memory themselves, or that
+// ask whether two arguments are one C++ object: run whole on the target, so that
+// the choice is the target's.
 constexpr std::string_view kDeviceBranching[] = {
     "aten::_convolution",
     "aten::_convolution.deprecated",
     "aten::_grid_sampler_2d_cpu_fallback",
     "aten::_grid_sampler_2d_cpu_fallback.out",
+    "aten::addr_",
+    "aten::conj_physical_",
     "aten::convolution",
     "aten::convolution_backward",
     "aten::convolution_backward_overrideable",
@@ -35,6 +38,7 @@ constexpr std::string_view kDeviceBranching[] = {
     "aten::kaiser_window.periodic",
     "aten::kaiser_window.periodic_out",
     "aten::linalg_lstsq",
+    "aten::mode.values",
 };
 
 // Namespaces whose kernels look at the device type of what they get

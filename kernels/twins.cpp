@@ -155,6 +155,7 @@ void TwinSet::unbind() noexcept {
     }
   }
   twins_.clear();
+  shared_.clear();
   for (Entry& entry : entries_) {
     if (!entry.alias) continue;
     let_go(*entry.alias);
@@ -201,6 +202,7 @@ std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes) {
   const std::size_t known = lookup(storage);
   if (known != kNoEntry) {
     entries_[known].writes = entries_[known].writes || writes;
+    entries_[known].shared = true;
     return known;
   }
   memory::Block* block = backend::block_of(*storage);
@@ -239,10 +241,18 @@ void TwinSet::bind() {
 
 c10::intrusive_ptr<c10::TensorImpl> TwinSet::twin(const c10::TensorImpl& outer,
                                                   std::size_t index) {
+  if (entries_[index].shared) {
+    for (const auto& [known, twin] : shared_) {
+      if (known == &outer) {
+        return c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(twin);
+      }
+    }
+  }
   c10::intrusive_ptr<c10::TensorImpl> twin = take(shells_->tensors, &new_shell);
   Access::show(outer, *twin, c10::Storage(entries_[index].alias),
                backend::target_device(outer.device().index()));
   twins_.push_back(twin);
+  if (entries_[index].shared) shared_.emplace_back(&outer, twin.get());
   return twin;
 }
 

@@ -36,6 +36,7 @@ class TwinSet {
     memory::Block* block; // null: zero bytes
     bool writes;
     c10::intrusive_ptr<c10::StorageImpl> alias;
+    bool shared = false; // by several operands
   };
 
   // Collects the storage of an operand before pinning. Returns its entry.
@@ -46,7 +47,8 @@ class TwinSet {
   // them and of all twins.
   void bind();
   void unbind() noexcept;
-  // A twin of `outer`, whose storage is entry `index`.
+  // A twin of `outer`, whose storage is entry `index`. One tensor has one
+  // twin: kernels ask whether two operands are the same.
   c10::intrusive_ptr<c10::TensorImpl> twin(const c10::TensorImpl& outer,
                                            std::size_t index);
   // The entry whose alias storage this is; null: none.
@@ -57,6 +59,9 @@ class TwinSet {
  private:
   c10::SmallVector<Entry, 6> entries_;
   c10::SmallVector<c10::intrusive_ptr<c10::TensorImpl>, 8> twins_;
+  // Whose storage is shared, with their twins.
+  c10::SmallVector<std::pair<const c10::TensorImpl*, c10::TensorImpl*>, 2>
+      shared_;
   Shells* shells_ = nullptr;        // set from bind() to unbind()
   std::vector<std::size_t> hashed_; // open addressing, for long lists
   void rehash();

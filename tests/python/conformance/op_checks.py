@@ -16,8 +16,20 @@ def tensors(tree):
     ]
 
 
-def _placed(sample, device):
-    return Placer(device)((sample.input, sample.args, sample.kwargs))
+# Operands that CUDA, too, wants on the CPU, though samples have them elsewhere.
+CPU_ARGUMENTS = frozenset({"tensor_split"})
+
+# Results whose keywords are not just `out`.
+OUT_NAMES = {
+    "_batch_norm_with_update": ("out", "save_mean", "save_invstd", "reserve")
+}
+
+
+def _placed(op, sample, device):
+    placer = Placer(device)
+    if op.name in CPU_ARGUMENTS:
+        return placer(sample.input), sample.args, placer(sample.kwargs)
+    return placer((sample.input, sample.args, sample.kwargs))
 
 
 def _gradients(results, operands, device):
@@ -40,9 +52,9 @@ def _real(dtype):
     return dtype.to_real() if dtype.is_complex else dtype
 
 
-def _call(function, sample, *, backward=False, copies=False):
+def _call(op, function, sample, *, backward=False, copies=False):
     def action(device):
-        operands = _placed(sample, device)
+        operands = _placed(op, sample, device)
         given, args, kwargs = operands
         if copies:  # what is written may be neither a leaf nor the sample
             given = tree_map(
@@ -60,33 +72,38 @@ def _samples(op, dtype, *, requires_grad=False):
     return op.sample_inputs("cpu", dtype, requires_grad=requires_grad)
 
 
+def _operands(sample):
+    return sample.input, sample.args, sample.kwargs
+
+
 def forward(op, dtype):
     for sample in _samples(op, dtype):
-        yield _call(op, sample)
+        yield _call(op, op, sample)
 
 
 def backward(op, dtype):
     if _has_backward(op, dtype):
         for sample in _samples(op, dtype, requires_grad=True):
-            yield _call(op, sample, backward=True)
+            yield _call(op, op, sample, backward=True)
 
 
 def noncontiguous(op, dtype):
     grads = _has_backward(op, dtype)
     for sample in _samples(op, dtype, requires_grad=grads):
-        yield _call(op, sample.noncontiguous(), backward=grads)
+        if all(t.layout == torch.strided for t in tensors(_operands(sample))):
+            yield _call(op, op, sample.noncontiguous(), backward=grads)
 
 
 def method(op, dtype):
     if op.method_variant is not None:
         for sample in _samples(op, dtype):
-            yield _call(op.method_variant, sample)
+            yield _call(op, op.method_variant, sample)
 
 
 def operator(op, dtype):
     if op.operator_variant is not None:
         for sample in _samples(op, dtype):
-            yield _call(op.operator_variant, sample)
+            yield _call(op, op.operator_variant, sample)
 
 
 def inplace(op, dtype):
@@ -94,10 +111,10 @@ def inplace(op, dtype):
         return
     grads = op.supports_inplace_autograd and _has_backward(op, dtype)
     for sample in _samples(op, dtype, requires_grad=grads):
-        yield _call(op.inplace_variant, sample, backward=grads, copies=True)
+        yield _call(op, op.inplace_variant, sample, backward=grads, copies=True)
     if op.inplace_operator_variant is not None:
         for sample in _samples(op, dtype):
-            yield _call(op.inplace_operator_variant, sample, copies=True)
+            yield _call(op, op.inplace_operator_variant, sample, copies=True)
 
 
 def _has_backward(op, dtype):
@@ -109,7 +126,7 @@ def errors(op, dtype):
     if op.error_inputs_func is None:
         return
     for error in op.error_inputs("cpu"):
-        yield _call(op, error.sample_input)
+        yield _call(op, op, error.sample_input)
 
 
 # ---- out= ------------------------------------------------------------------
@@ -169,7 +186,8 @@ def out(op, dtype):
         except Exception:
             continue
         single = isinstance(results, torch.Tensor)
-        if not tensors(results):
+        made = tensors(results)
+        if not made or any(t.layout != torch.strided for t in made):
             continue
         for make_out in OUTS:
             outs = tree_map(
@@ -184,11 +202,12 @@ def out(op, dtype):
 def _out_call(op, sample, outs):
     def action(device):
         placer = Placer(device)
-        given, args, kwargs, out = placer(
-            (sample.input, sample.args, sample.kwargs, outs)
-        )
-        results = op(given, *args, **kwargs, out=out)
-        return results, out, given, args, kwargs
+        operands, out = placer((_operands(sample), outs))
+        given, args, kwargs = operands
+        names = OUT_NAMES.get(op.name)
+        named = zip(names, out, strict=True) if names else [("out", out)]
+        results = op(given, *args, **kwargs, **dict(named))
+        return results, out, operands
 
     return action
 
