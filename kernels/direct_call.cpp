@@ -6,6 +6,7 @@
 #include <ATen/core/jit_type.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "backend/torch/autocast.h"
 #include "backend/torch/error.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
@@ -104,6 +105,7 @@ class DirectKernel<at::Tensor(Arguments...)> {
   std::optional<at::Tensor> run(DirectCall& call, std::index_sequence<I...>,
                                 Arguments... arguments) const {
     const c10::impl::ExcludeDispatchKeyGuard below(keys_above_kernels());
+    const backend::TargetAutocast autocast;
     const backend::InKernelScope scope(&call.pager(), &call.call());
     try {
       at::Tensor native =

@@ -5,6 +5,7 @@
 #include <c10/core/UndefinedTensorImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "backend/torch/autocast.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "backend/torch/generator.h"
@@ -155,6 +156,7 @@ class NativeCall {
     replaceArguments();
     {
       const c10::impl::ExcludeDispatchKeyGuard below(keys_above_kernels());
+      const backend::TargetAutocast autocast;
       const backend::InKernelScope scope(&pinned.pager, &pinned.call);
       in_kernel_ = true;
       if (backend::target().holds_data) [[likely]] {

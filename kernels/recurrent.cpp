@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/RNN.h>
@@ -260,16 +259,16 @@ bool onednn_takes(at::ScalarType dtype) {
   }
 }
 
-// Whether the CPU's lstm would take oneDNN, had it these operands.
-bool takes_onednn(const Tensor& input, at::TensorList hx, at::TensorList params,
-                  bool projections) {
+// Whether the CPU's lstm would take oneDNN, had it these operands (and no
+// projections).
+bool takes_onednn(const Tensor& input, at::TensorList hx,
+                  at::TensorList params) {
   const auto beside_input = [&](const Tensor& tensor) {
     return tensor.device() == input.device();
   };
   return backend::target().type == c10::DeviceType::CPU &&
          onednn_lstm() != nullptr && at::globalContext().userEnabledMkldnn() &&
-         !projections && onednn_takes(input.scalar_type()) &&
-         input.sym_numel() != 0 &&
+         onednn_takes(input.scalar_type()) && input.sym_numel() != 0 &&
          !hx[0].unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
          std::all_of(hx.begin(), hx.end(), beside_input) &&
          std::all_of(params.begin(), params.end(), beside_input);
@@ -295,12 +294,17 @@ Outputs3 lstm(const Tensor& input, at::TensorList hx, at::TensorList params,
               bool biases, int64_t layers, double dropout, bool train,
               bool bidirectional, bool batch_first) {
   const bool projections = has_projections(hx);
-  if (takes_onednn(input, hx, params, projections)) {
-    Outputs3 outputs;
-    auto& [output, h, c] = outputs;
-    onednn_lstm()(output, h, c, input, hx, params, biases, layers, dropout,
-                  train, bidirectional, batch_first);
-    return outputs;
+  if (takes_onednn(input, hx, params)) {
+    if (!projections) {
+      Outputs3 outputs;
+      auto& [output, h, c] = outputs;
+      onednn_lstm()(output, h, c, input, hx, params, biases, layers, dropout,
+                    train, bidirectional, batch_first);
+      return outputs;
+    }
+    TORCH_WARN_ONCE(
+        "LSTM with projections is not supported with oneDNN. Using "
+        "default implementation.");
   }
   at::native::check_attributes(input, params, hx);
   const Tensor steps = batch_first ? input.transpose(0, 1) : input;
@@ -363,19 +367,6 @@ void register_layers(torch::Library& m) {
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { register_layers(m); }
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { register_layers(m); }
-
-// CUDA's autocast casts everything that goes into a recurrent layer (in its
-// cuDNN wrapper); the shared op lists name the cells only.
-TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
-  KERNEL_PRIVATEUSEONE(lstm, input, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(lstm, data, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(gru, input, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(gru, data, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(rnn_tanh, input, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(rnn_tanh, data, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(rnn_relu, input, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(rnn_relu, data, lower_precision_fp)
-}
 
 } // namespace
 } // namespace chameleon::kernels

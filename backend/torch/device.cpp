@@ -107,6 +107,14 @@ DeviceContext* context_if_used(c10::DeviceIndex index) noexcept {
   return contexts[static_cast<std::size_t>(index)];
 }
 
+c10::DeviceType likely_target_type() {
+  if (is_used()) [[likely]]
+    return target().type;
+  const std::string kind = runtime::option_text("physical_device").value();
+  return kind == "cuda" || kind == "simulated" ? c10::DeviceType::CUDA
+                                               : c10::DeviceType::CPU;
+}
+
 bool is_used() noexcept {
   return detail::first_context.load(std::memory_order_acquire) != nullptr;
 }

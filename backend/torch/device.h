@@ -70,6 +70,10 @@ inline c10::Device target_device(c10::DeviceIndex index) noexcept {
   return {type, type == c10::DeviceType::CUDA ? index : c10::DeviceIndex{-1}};
 }
 
+// The same type before the first use too: what it would be by the options now
+// in force. Not a use.
+c10::DeviceType likely_target_type();
+
 bool is_used() noexcept;
 bool is_in_bad_fork() noexcept;
 

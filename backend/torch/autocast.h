@@ -1,0 +1,35 @@
+// Autocast below the device: native kernels call ops too (a fused encoder
+// layer calls matrix products), and those are cast natively. So while a native
+// kernel runs, autocast of the target is what autocast of the device is.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace chameleon::backend {
+
+// Costs a look at one thread-local word where autocast is off.
+class TargetAutocast {
+ public:
+  TargetAutocast() {
+    if (!c10::impl::tls_is_dispatch_key_excluded(
+            c10::DispatchKey::AutocastPrivateUse1)) [[unlikely]]
+      enter();
+  }
+  ~TargetAutocast() {
+    if (entered_) [[unlikely]]
+      leave();
+  }
+  TargetAutocast(const TargetAutocast&) = delete;
+  TargetAutocast& operator=(const TargetAutocast&) = delete;
+
+ private:
+  void enter();
+  void leave();
+
+  bool entered_ = false;
+  bool enabled_before_ = false;
+  c10::ScalarType dtype_before_ = c10::ScalarType::Undefined;
+};
+
+} // namespace chameleon::backend
