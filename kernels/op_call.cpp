@@ -305,6 +305,7 @@ class NativeCall {
       if (outer.storage_offset() != twin.storage_offset()) {
         outer.set_storage_offset(twin.storage_offset());
       }
+      if (counts_versions_ && !outer.is_inference()) outer.bump_version();
     }
   }
 
@@ -398,6 +399,10 @@ class NativeCall {
   bool result_elsewhere_ = false; // a Device argument names another device
   bool has_generator_ = false;    // one of ours among the arguments
   bool in_kernel_ = false;
+  // Unless a caller above has counted, which keeps the kernel from it.
+  const bool counts_versions_ =
+      plan_.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
+                                   c10::DispatchKey::ADInplaceOrView);
   memory::Call call_;
   TwinSet twins_;
   c10::SmallVector<std::uint32_t, 8> slots_; // operand -> entry, in order

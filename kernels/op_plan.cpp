@@ -62,7 +62,8 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
           static_cast<std::uint16_t>(op.schema().arguments().size())),
       writes(false),
       random(false),
-      is_list_op(false) {
+      is_list_op(false),
+      counts_versions(false) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
   const auto& schema_arguments = schema.arguments();
@@ -85,6 +86,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
       std::any_of(arguments.begin(), arguments.end(), [](const auto& plan) {
         return plan.kind == ArgumentKind::kTensorList;
       });
+  counts_versions = writes && base.rfind("aten::_foreach_", 0) == 0;
   if (!is_list_op) {
     std::erase_if(arguments, [](const ArgumentPlan& plan) {
       return plan.kind == ArgumentKind::kOtherList;

@@ -57,6 +57,9 @@ struct OpPlan {
   bool writes;     // any argument
   bool random;     // consumes random numbers
   bool is_list_op; // element-wise over lists: may run in chunks
+  // Its kernel consists of in-place ops, which count a version of what they
+  // write: here of twins, which nobody sees.
+  bool counts_versions;
   mutable memory::OpMemory memory;
 
   // A failed call may be run again from the start.
