@@ -66,10 +66,14 @@ def observe(action, device):
 
 
 def anonymous(text):
-    """A message without the device's name and without addresses."""
+    """A message without device names, addresses, and places in sources."""
+    text = re.sub(r", device='chameleon:0'", "", text)  # a printed tensor
+    text = text.replace("torch.chameleon.", "torch.")  # a type: FloatTensor
+    text = re.sub(r"(chameleon|CPU)(?=[A-Z]\w+Type)", "<device>", text)
     text = re.sub(
         r"chameleon(:0)?|\bcpu\b|privateuseone(:0)?", "<device>", text
     )
+    text = re.sub(r"\(Triggered internally at [^)]*\)", "", text)
     text = re.sub(r"PrivateUse1|\bCPU\b", "<DEVICE>", text)
     return re.sub(r"0x[0-9a-f]+", "<address>", text)
 

@@ -52,6 +52,11 @@ def _fits(text, patterns):
     return any(fnmatch.fnmatchcase(text, p) for p in patterns.split("|"))
 
 
+GROUP_NORM = (
+    "the derivative of group norm makes channels-last operands contiguous for "
+    "every device but the CPU, and sums in another order then"
+)
+
 KNOWN = (
     Known(
         "ops",
@@ -71,6 +76,45 @@ KNOWN = (
         "leaf *: version: *",
         "resize_output() goes through the dispatcher, which counts a version, "
         "for every device but the CPU",
+    ),
+    Known(
+        "modules",
+        "nn_Transformer*",
+        "double_backward",
+        "messages: *derivative for aten::_scaled_dot_product_*",
+        "neither device has that derivative; the messages name the attention "
+        "kernel, and this one's has a name of its own",
+    ),
+    Known(
+        "optimizers",
+        "NAdam",
+        "resumed",
+        "leaf *: version: *",
+        "loading a state moves mu_product to the parameter's device, which is "
+        "a copy for every device but the CPU",
+        dtypes="float32",
+    ),
+    Known(
+        "memory_format",
+        "group_norm",
+        "train",
+        "leaf *: bits: *",
+        GROUP_NORM,
+    ),
+    Known(
+        "func",
+        "dropout_under_vmap",
+        "run",
+        "leaf *: version: 0 and 1",
+        "vmap decomposes dropout itself, and takes native_dropout for every "
+        "device but the CPU",
+    ),
+    Known(
+        "optimizers",
+        "SparseAdam",
+        "loop|groups|lr_on_device|resumed|scheduled|errors",
+        "*dense (strided) tensors*",
+        "sparse layouts are not supported",
     ),
     Known(
         "ops",
