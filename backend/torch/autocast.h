@@ -12,7 +12,7 @@ namespace chameleon::backend {
 class TargetAutocast {
  public:
   TargetAutocast() {
-    if (!c10::impl::tls_is_dispatch_key_excluded(
+    if (!c10::impl::tls_local_dispatch_key_set().excluded_.has(
             c10::DispatchKey::AutocastPrivateUse1)) [[unlikely]]
       enter();
   }

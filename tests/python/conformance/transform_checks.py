@@ -67,7 +67,14 @@ def like(numbers, seed=7):
 
 def _action(op, sample, act):
     def action(device):
-        return act(Call(op, sample, device))
+        try:
+            return act(Call(op, sample, device))
+        except RuntimeError as error:
+            # TorchScript's interpreter, which some derivatives run in, wraps
+            # what it meets.
+            if ": out of memory: " in str(error):
+                raise torch.OutOfMemoryError(str(error)) from None
+            raise
 
     return action
 
