@@ -36,7 +36,8 @@ constexpr std::array kCpuResults{
     ResultRow{"aten::_pack_padded_sequence", 1}, // batch_sizes
 };
 
-// Running statistics are written in training mode.
+// Running statistics are written in training mode; oneDNN's backward uses the
+// forward's workspace as scratch memory.
 constexpr std::array kUnannounced{
     ArgumentRow{"aten::native_batch_norm", "running_mean"},
     ArgumentRow{"aten::native_batch_norm", "running_var"},
@@ -50,6 +51,7 @@ constexpr std::array kUnannounced{
     ArgumentRow{"aten::batch_norm_gather_stats", "running_var"},
     ArgumentRow{"aten::batch_norm_gather_stats_with_counts", "running_mean"},
     ArgumentRow{"aten::batch_norm_gather_stats_with_counts", "running_var"},
+    ArgumentRow{"aten::mkldnn_rnn_layer_backward", "workspace"},
 };
 
 template <typename Table>

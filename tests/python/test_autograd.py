@@ -170,3 +170,19 @@ def test_anomaly_mode():
         torch.autograd.detect_anomaly(check_nan=True),
     ):
         (x.sqrt() * 0).sum().backward()
+
+
+def test_list_ops_count_versions(tight):
+    """In chunks or at once, so that backward sees what was written since."""
+    tight(1 << 20)
+    for size in (8, 1 << 16):  # the second list takes several chunks
+        weights = [
+            torch.ones(size, device="chameleon", requires_grad=True)
+            for _ in range(4)
+        ]
+        squares = sum(weight.square().sum() for weight in weights)
+        with torch.no_grad():
+            torch._foreach_mul_(weights, 2.0)
+        assert [weight._version for weight in weights] == [1] * 4
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            squares.backward()

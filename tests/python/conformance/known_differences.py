@@ -95,6 +95,13 @@ KNOWN = (
         dtypes="float32",
     ),
     Known(
+        "modules",
+        "nn_GroupNorm",
+        "channels_last",
+        "leaf *: version: 0 and 1|leaf *: bits: *",
+        GROUP_NORM,
+    ),
+    Known(
         "memory_format",
         "group_norm",
         "train",
