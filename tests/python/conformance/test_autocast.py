@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from conformance.autocast_lists import listed
 
 DTYPES = [torch.bfloat16, torch.float16]
+PARTS = 12
 
 
 def tensors(tree):
@@ -166,9 +167,9 @@ def compare_entries(ops, samples, operand_dtype, dtype):
 
 
 @pytest.mark.parametrize("operand_dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_database_entries_with_listed_names(part, operand_dtype):
-    ops = database(listed_only=True)[part::4]
+    ops = database(listed_only=True)[part::PARTS]
     assert compare_entries(ops, 1, operand_dtype, torch.bfloat16) == []
 
 
