@@ -1,0 +1,66 @@
+// What the profiler says about itself: how much it holds, what it follows, and
+// where the run last left what was expected. Plain data, for users.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "profiler/op_path.h"
+
+namespace chameleon::profiler {
+
+enum class DivergenceKind : std::uint8_t {
+  kNever,    // none so far
+  kOp,       // another op, or the same op on other shapes
+  kOperand,  // the expected op, on another block
+  kResult,   // the op made something else than before
+  kEnd,      // the known sequence ended before the run did
+  kNewRound, // step() came before the known sequence ended
+};
+
+struct Divergence {
+  DivergenceKind kind = DivergenceKind::kNever;
+  std::uint64_t step = 0;
+  std::uint64_t op = 0;       // ops since the start of the process
+  std::uint32_t position = 0; // in the path
+  PathId path = 0;
+  std::uint32_t expected_op = kNone; // names: OpNames; kNone: no op
+  std::uint32_t seen_op = kNone;
+  Token expected_token = 0;
+  Token seen_token = 0;
+};
+
+enum class Matching : std::uint8_t {
+  kUnknown,   // nothing like it was seen: recording
+  kFollowing, // a path from its beginning
+  kRejoined,  // a path from its middle on; recording what this one is
+};
+
+struct ProfilerState {
+  // What is held now.
+  std::size_t paths = 0;
+  std::uint64_t recorded_ops = 0;
+  std::size_t memory_bytes = 0;
+  std::size_t limit_bytes = 0;
+  std::uint64_t dropped_paths = 0;
+  // What is being matched.
+  Matching matching = Matching::kUnknown;
+  PathId path = 0;
+  std::uint32_t position = 0;
+  std::uint32_t path_ops = 0;
+  bool marked = false; // step() decides where steps end
+  // Counters.
+  std::uint64_t ops = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t forecast_hits = 0;   // ops that were the expected one
+  std::uint64_t forecast_misses = 0; // all others
+  std::uint64_t divergences = 0;
+  std::uint64_t lock_waits = 0;
+  Divergence last_divergence;
+};
+
+std::string_view to_string(DivergenceKind kind) noexcept;
+std::string_view to_string(Matching matching) noexcept;
+
+} // namespace chameleon::profiler

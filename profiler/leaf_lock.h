@@ -1,0 +1,38 @@
+// A lock for a few hundred instructions at most: one atomic exchange to take,
+// one store to give back, and a thread that finds it taken yields.
+//
+// A leaf: whoever holds it takes no other lock, calls nothing outside this
+// folder and does not wait.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+namespace chameleon::profiler {
+
+class LeafLock {
+ public:
+  void lock() noexcept {
+    if (taken_.exchange(true, std::memory_order_acquire)) [[unlikely]]
+      wait();
+  }
+  void unlock() noexcept { taken_.store(false, std::memory_order_release); }
+  // How often a thread found it taken.
+  std::uint64_t waits() const noexcept {
+    return waits_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  [[gnu::noinline]] void wait() noexcept {
+    do {
+      waits_.fetch_add(1, std::memory_order_relaxed);
+      std::this_thread::yield();
+    } while (taken_.exchange(true, std::memory_order_acquire));
+  }
+
+  std::atomic<bool> taken_{false};
+  std::atomic<std::uint64_t> waits_{0};
+};
+
+} // namespace chameleon::profiler

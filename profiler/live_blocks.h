@@ -1,0 +1,76 @@
+// What the profiler keeps of each live block, in a dense table. The owner of a
+// block keeps its slot and hands it in with every use: no map, no search.
+//
+// A slot is reused after its block died; (slot, identity) never is.
+//
+// Thread safety: none; the caller synchronises.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace chameleon::profiler {
+
+using BlockSlot = std::uint32_t;
+inline constexpr BlockSlot kNoSlot = ~BlockSlot{0};
+
+struct LiveBlock {
+  std::uint64_t identity = 0; // 0: the slot is free
+  std::uint64_t bytes = 0;
+  // Hints, valid where the value they lead to has this identity.
+  std::uint32_t value = 0;          // in the path that is followed
+  std::uint32_t recorded_value = 0; // in the path that is being recorded
+  // Birth: a result of which op on which path. 0: no op made it.
+  std::uint32_t birth_path = 0;
+  std::uint32_t birth_value = 0;
+  std::uint32_t birth_round = 0;
+  BlockSlot next_free = kNoSlot;
+};
+
+class LiveBlocks {
+ public:
+  // REQUIRES: identity != 0, never used before.
+  BlockSlot add(std::uint64_t identity, std::uint64_t bytes);
+  void remove(BlockSlot slot) noexcept {
+    blocks_[slot].identity = 0;
+    blocks_[slot].next_free = free_;
+    free_ = slot;
+  }
+
+  LiveBlock& operator[](BlockSlot slot) noexcept { return blocks_[slot]; }
+  const LiveBlock& operator[](BlockSlot slot) const noexcept {
+    return blocks_[slot];
+  }
+  bool alive(BlockSlot slot, std::uint64_t identity) const noexcept {
+    return slot < blocks_.size() && identity != 0 &&
+           blocks_[slot].identity == identity;
+  }
+  std::size_t memoryBytes() const noexcept {
+    return blocks_.capacity() * sizeof(LiveBlock);
+  }
+
+ private:
+  BlockSlot grow();
+
+  std::vector<LiveBlock> blocks_;
+  BlockSlot free_ = kNoSlot;
+};
+
+inline BlockSlot LiveBlocks::add(std::uint64_t identity, std::uint64_t bytes) {
+  const BlockSlot slot = free_ != kNoSlot ? free_ : grow();
+  LiveBlock& block = blocks_[slot];
+  free_ = block.next_free;
+  block.identity = identity;
+  block.bytes = bytes;
+  block.birth_path = 0;
+  return slot;
+}
+
+// One more slot, free.
+[[gnu::noinline]] inline BlockSlot LiveBlocks::grow() {
+  blocks_.emplace_back();
+  return static_cast<BlockSlot>(blocks_.size() - 1);
+}
+
+} // namespace chameleon::profiler

@@ -1,0 +1,38 @@
+// Numbers for the names of ops, so that records hold four bytes. An op is
+// registered once, when its plan is made; names live as long as the table.
+//
+// Thread safety: any thread; add() takes a short lock, no hot path calls it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace chameleon::profiler {
+
+class OpNames {
+ public:
+  // The same number for the same name.
+  std::uint32_t add(std::string_view name) {
+    const std::lock_guard lock(mutex_);
+    const auto [at, added] = numbers_.try_emplace(
+        std::string(name), static_cast<std::uint32_t>(names_.size()));
+    if (added) names_.push_back(at->first);
+    return at->second;
+  }
+  // "?" for a number that was never given.
+  std::string_view name(std::uint32_t op) const {
+    const std::lock_guard lock(mutex_);
+    return op < names_.size() ? names_[op] : std::string_view("?");
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::uint32_t, std::less<>> numbers_;
+  std::deque<std::string_view> names_; // into numbers_
+};
+
+} // namespace chameleon::profiler

@@ -1,0 +1,206 @@
+// A path: one recorded sequence of ops, as a rule one step, in which every
+// storage is a *value* with a number of its own.
+//
+//   born     an op of this path makes it; its identity in words is (position
+//            of that op, output number);
+//   carried  it was there when the path began: a persistent block, or a
+//            transient of an earlier path (`source` says which value of which).
+//
+// Values are numbered by first appearance, so two runs of the same sequence
+// number them alike, and a prefix of a path has a prefix of its values. A value
+// is *bound* to the live block that stands for it at present; matching an
+// operand is comparing that identity. Sequence and structure never change after
+// finish(); bindings, deaths and workspaces do.
+//
+// Memory: 32 to 40 bytes an op (index and times included; 4 more where any op
+// has a workspace), 8 an operand, 52 a value and 20 more a carried one.
+//
+// Thread safety: none; the caller synchronises. After finish() what does not
+// change (tokens, operands, and of a value bytes, birth_op and output) may be
+// read by other threads meanwhile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "profiler/cycle.h"
+#include "profiler/live_blocks.h"
+#include "profiler/token.h"
+
+namespace chameleon::profiler {
+
+using PathId = std::uint32_t; // never reused; 0: none
+inline constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+struct PathOp {
+  Token token;
+  std::uint32_t operand_begin; // uses, then results
+  std::uint32_t result_begin;
+  std::uint32_t operand_end;
+  std::uint32_t op; // its name, see OpNames
+};
+
+struct PathValue {
+  std::uint64_t identity = 0; // bound to; may be dead
+  std::uint64_t bytes = 0;
+  BlockSlot slot = kNoSlot;       // of the block it is bound to
+  std::uint32_t birth_op = kNone; // kNone: carried
+  std::uint32_t output = 0;       // which result of birth_op
+  // The op after which it was last seen to die, kNone: not seen. At or past
+  // the path's end: that much into the path that came next.
+  std::uint32_t free_op = kNone;
+  PathId source_path = 0; // of a carried transient: what it was
+  std::uint32_t source_value = 0;
+  std::uint32_t successor = kNone; // the value it becomes in the next round
+
+  bool carried() const noexcept { return birth_op == kNone; }
+};
+
+// One use of one value: where, and how (Operand's flags).
+class PathUse {
+ public:
+  PathUse(std::uint32_t position, std::uint32_t flags) noexcept
+      : bits_(position << 4 | flags) {}
+  std::uint32_t position() const noexcept { return bits_ >> 4; }
+  std::uint32_t flags() const noexcept { return bits_ & 15; }
+
+ private:
+  std::uint32_t bits_;
+};
+
+class OpPath {
+ public:
+  static constexpr std::size_t kMaxOps = std::size_t{1} << 28;
+  static constexpr std::uint64_t kWorkspaceUnit = 512; // bytes
+
+  explicit OpPath(PathId id = 0) : id_(id) {}
+
+  PathId id() const noexcept { return id_; }
+  std::uint32_t size() const noexcept {
+    return static_cast<std::uint32_t>(ops_.size());
+  }
+  const PathOp& op(std::uint32_t position) const noexcept {
+    return ops_[position];
+  }
+  std::span<const Operand> uses(std::uint32_t position) const noexcept {
+    const PathOp& op = ops_[position];
+    return slice(op.operand_begin, op.result_begin);
+  }
+  std::span<const Operand> results(std::uint32_t position) const noexcept {
+    const PathOp& op = ops_[position];
+    return slice(op.result_begin, op.operand_end);
+  }
+  std::span<const Operand> operands(std::uint32_t position) const noexcept {
+    const PathOp& op = ops_[position];
+    return slice(op.operand_begin, op.operand_end);
+  }
+  const PathOp* opData() const noexcept { return ops_.data(); }
+  const Operand* operandData() const noexcept { return operands_.data(); }
+  std::vector<PathValue>& values() noexcept { return values_; }
+  const std::vector<PathValue>& values() const noexcept { return values_; }
+
+  // ---- building ------------------------------------------------------------
+  void clear(PathId id); // keeps its memory
+  void addOp(std::uint32_t op, Token token);
+  void addUse(std::uint32_t value, std::uint32_t flags); // of the last op
+  void addResult(std::uint32_t value);                   // of the last op
+  std::uint32_t addValue(const PathValue& value);
+  // What the op took from the arena beside its results, at most.
+  void setWorkspace(std::uint32_t position, std::uint64_t bytes) noexcept;
+  std::uint64_t workspace_bytes(std::uint32_t position) const noexcept {
+    return workspaces_.empty() ? 0 : workspaces_[position] * kWorkspaceUnit;
+  }
+  // Ops [begin, end) as a path of their own. `numbers`, if given, becomes the
+  // new number of each value, kNone for those that do not occur.
+  OpPath part(std::uint32_t begin, std::uint32_t end, PathId id,
+              std::vector<std::uint32_t>* numbers = nullptr) const;
+  // Nothing is added any more: makes what is below.
+  void finish();
+
+  // ---- after finish() ------------------------------------------------------
+  // By position; a value may occur twice at one position.
+  std::span<const PathUse> usesOf(std::uint32_t value) const noexcept {
+    const std::uint32_t begin = value == 0 ? 0 : use_end_[value - 1];
+    return {use_list_.data() + begin, use_end_[value] - begin};
+  }
+  std::span<const std::uint32_t> carried() const noexcept { return carried_; }
+  // Carried values that were seen to be transients of an earlier round.
+  std::span<const std::uint32_t> linked() const noexcept { return linked_; }
+  // A group of rounds that was recorded as one path: where each begins, and the
+  // path it walked. Empty: an ordinary path.
+  struct Round {
+    std::uint32_t begin;
+    PathId path;
+  };
+  std::span<const Round> rounds() const noexcept { return rounds_; }
+  void setRounds(std::vector<Round> rounds) noexcept {
+    rounds_ = std::move(rounds);
+  }
+  // How often it was walked from its beginning.
+  std::uint32_t walks() const noexcept { return walks_; }
+  void walked() noexcept { ++walks_; }
+  // The carried value is what `source_value` of `source_path` became.
+  void link(std::uint32_t value, PathId source_path,
+            std::uint32_t source_value);
+  // The carried value that was bound to this block at finish(), or kNone.
+  std::uint32_t carriedValue(std::uint64_t identity) const noexcept;
+  // Equal for equal sequences with equal structure.
+  std::uint64_t structure() const noexcept { return structure_; }
+
+  // Estimated compute time from the beginning to a position (<= size());
+  // before setElapsed() as if every op took kUnknownOp_ns.
+  static constexpr std::int64_t kUnknownOp_ns = 10'000;
+  std::int64_t elapsed_ns(std::uint32_t position) const noexcept {
+    return elapsed_.empty() ? position * kUnknownOp_ns
+                            : elapsed_[position] * kElapsedUnit_ns;
+  }
+  // In units of kElapsedUnit_ns, size() + 1 of them.
+  static constexpr std::int64_t kElapsedUnit_ns = 64;
+  void setElapsed(std::vector<std::uint32_t> elapsed) noexcept {
+    elapsed_ = std::move(elapsed);
+  }
+
+  // ---- index ---------------------------------------------------------------
+  // The last position whose token may be this one, and the one before that;
+  // kNone ends. Other tokens may be among them.
+  std::uint32_t lastLike(Token token) const noexcept {
+    return heads_.empty() ? kNone : heads_[token & (heads_.size() - 1)];
+  }
+  std::uint32_t previousLike(std::uint32_t position) const noexcept {
+    return links_[position];
+  }
+
+  // Binds every value as in an equal path, and takes the deaths seen there.
+  void bindLike(const OpPath& other) noexcept;
+
+  std::size_t memoryBytes() const noexcept;
+
+ private:
+  std::span<const Operand> slice(std::uint32_t begin,
+                                 std::uint32_t end) const noexcept {
+    return {operands_.data() + begin, end - begin};
+  }
+  void rehash(std::size_t buckets);
+
+  PathId id_;
+  std::vector<PathOp> ops_;
+  std::vector<std::uint32_t> workspaces_; // per op, or empty: none
+  std::vector<Operand> operands_;
+  std::vector<PathValue> values_;
+  std::vector<std::uint32_t> heads_; // power of two
+  std::vector<std::uint32_t> links_; // per op
+  std::vector<PathUse> use_list_;
+  std::vector<std::uint32_t> use_end_; // per value
+  std::vector<std::uint32_t> carried_; // values
+  std::vector<std::uint32_t> linked_;
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> by_identity_;
+  std::vector<std::uint32_t> elapsed_;
+  std::uint64_t structure_ = 0;
+  std::uint32_t walks_ = 0;
+  std::vector<Round> rounds_;
+};
+
+} // namespace chameleon::profiler

@@ -1,0 +1,80 @@
+#include "profiler/op_recorder.h"
+
+namespace chameleon::profiler {
+
+void OpRecorder::start(PathId id) {
+  path_.clear(id);
+  active_ = true;
+}
+
+void OpRecorder::startWithPrefix(PathId id, const OpPath& path,
+                                 std::uint32_t ops) {
+  OpPath prefix = path.part(0, ops, id);
+  for (PathValue& value : prefix.values()) {
+    // Later deaths are those of earlier rounds.
+    if (value.free_op != kNone && value.free_op >= ops) value.free_op = kNone;
+  }
+  continueWith(std::move(prefix));
+}
+
+void OpRecorder::continueWith(OpPath rest) {
+  path_ = std::move(rest);
+  active_ = true;
+  std::vector<PathValue>& values = path_.values();
+  for (std::uint32_t v = 0; v < values.size(); ++v) {
+    PathValue& value = values[v];
+    value.successor = kNone;
+    if (!blocks_.alive(value.slot, value.identity)) continue;
+    LiveBlock& block = blocks_[value.slot];
+    block.recorded_value = v;
+    if (!value.carried()) {
+      block.birth_path = path_.id();
+      block.birth_value = v;
+    }
+  }
+}
+
+std::uint32_t OpRecorder::valueOf(const LiveBlock& block) const noexcept {
+  const std::vector<PathValue>& values = path_.values();
+  const std::uint32_t v = block.recorded_value;
+  return v < values.size() && values[v].identity == block.identity ? v : kNone;
+}
+
+void OpRecorder::record(std::uint32_t op, Token token,
+                        std::span<const Use> uses) {
+  path_.addOp(op, token);
+  for (const Use& use : uses) {
+    LiveBlock& block = blocks_[use.slot];
+    std::uint32_t v = valueOf(block);
+    if (v == kNone) {
+      PathValue value;
+      value.identity = block.identity;
+      value.bytes = block.bytes;
+      value.slot = use.slot;
+      value.source_path = block.birth_path;
+      value.source_value = block.birth_value;
+      v = path_.addValue(value);
+      block.recorded_value = v;
+    }
+    path_.addUse(v, use.flags);
+  }
+}
+
+void OpRecorder::recordResult(BlockSlot slot, std::uint32_t output,
+                              std::uint32_t round) {
+  LiveBlock& block = blocks_[slot];
+  PathValue value;
+  value.identity = block.identity;
+  value.bytes = block.bytes;
+  value.slot = slot;
+  value.birth_op = path_.size() - 1;
+  value.output = output;
+  const std::uint32_t v = path_.addValue(value);
+  path_.addResult(v);
+  block.recorded_value = v;
+  block.birth_path = path_.id();
+  block.birth_value = v;
+  block.birth_round = round;
+}
+
+} // namespace chameleon::profiler

@@ -1,0 +1,58 @@
+// Records the ops of a round that no path is known for. While a known path is
+// followed from its beginning nothing is recorded: the round is a prefix of
+// that path, and becomes a recording only when it leaves it.
+//
+// Cost per op: no allocation once its vectors have grown to a step's length.
+//
+// Thread safety: none; the caller synchronises.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "profiler/live_blocks.h"
+#include "profiler/op_path.h"
+
+namespace chameleon::profiler {
+
+// One operand of an op call.
+struct Use {
+  std::uint64_t identity; // of the block in this slot
+  BlockSlot slot;
+  std::uint32_t flags; // Operand::kReads, kWrites, kOverwrites
+};
+
+class OpRecorder {
+ public:
+  explicit OpRecorder(LiveBlocks& blocks) : blocks_(blocks) {}
+
+  bool active() const noexcept { return active_; }
+  OpPath& path() noexcept { return path_; }
+  const OpPath& path() const noexcept { return path_; }
+
+  void start(PathId id);
+  // The first `ops` ops of a path have just run, on the blocks that its values
+  // are bound to.
+  void startWithPrefix(PathId id, const OpPath& path, std::uint32_t ops);
+  // `rest` takes the place of what was recorded: the end of it.
+  void continueWith(OpPath rest);
+  void stop() noexcept { active_ = false; }
+  // Gives its memory back. REQUIRES: not active.
+  void release() noexcept {
+    if (path_.size() > 0) path_ = OpPath();
+  }
+
+  void record(std::uint32_t op, Token token, std::span<const Use> uses);
+  // A result of the op recorded last, born in this round.
+  void recordResult(BlockSlot slot, std::uint32_t output, std::uint32_t round);
+  // The value that stands for a live block here, or kNone.
+  std::uint32_t valueOf(const LiveBlock& block) const noexcept;
+
+ private:
+  LiveBlocks& blocks_;
+  OpPath path_;
+  bool active_ = false;
+};
+
+} // namespace chameleon::profiler

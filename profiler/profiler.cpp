@@ -1,0 +1,311 @@
+#include "profiler/profiler.h"
+
+#include <algorithm>
+
+namespace chameleon::profiler {
+namespace {
+
+constexpr std::uint32_t kSizeCheck = 1024; // ops between looks at a size
+
+} // namespace
+
+Profiler::Profiler(std::size_t history_limit_bytes)
+    : history_(history_limit_bytes) {}
+
+// ---- blocks ----------------------------------------------------------------
+
+BlockSlot Profiler::born(std::uint64_t identity, std::uint64_t bytes) {
+  const Guard guard(lock_);
+  return blocks_.add(identity, bytes);
+}
+
+// The last op before the death is number op_count - 1.
+void Profiler::recordDeath(const LiveBlock& block,
+                           std::uint64_t op_count) noexcept {
+  const auto after = [op_count](std::uint64_t begin) {
+    return op_count > begin ? static_cast<std::uint32_t>(op_count - 1 - begin)
+                            : 0;
+  };
+  if (recorder_.active()) {
+    const std::uint32_t v = recorder_.valueOf(block);
+    if (v != kNone) {
+      recorder_.path().values()[v].free_op = after(recording_begin_);
+    }
+  } else if (OpPath* const path = matcher_.path()) {
+    std::vector<PathValue>& values = path->values();
+    if (block.value < values.size() &&
+        values[block.value].identity == block.identity) {
+      values[block.value].free_op = after(round_begin_);
+    }
+  }
+  // It outlived the round that made it.
+  if (block.birth_path != 0 && block.birth_path == previous_path_ &&
+      block.birth_round != matcher_.round()) {
+    OpPath* const path = history_.find(previous_path_);
+    if (path == nullptr) return;
+    path->values()[block.birth_value].free_op = after(
+        round_begin_ - std::min<std::uint64_t>(round_begin_, previous_ops_));
+  }
+}
+
+// ---- ops -------------------------------------------------------------------
+
+// `same`: the op is the expected one, and the cursor is behind it.
+OpTicket Profiler::observeSlowly(std::uint32_t op, Token token,
+                                 std::span<const Use> uses,
+                                 bool same) noexcept {
+  const Guard guard(lock_, std::adopt_lock);
+  bool rebound = false;
+  if (same || matcher_.advanceRebinding(token, uses, rebound)) {
+    if (rebound) missed(op, token, DivergenceKind::kOperand);
+    unplaced_ = 0;
+    if (recorder_.active()) {
+      record(op, token, uses);
+      if (matcher_.position() == 1 && group_.empty()) {
+        entered_at_ = recorder_.path().size() - 1;
+      }
+      cutIfCertain();
+    }
+    return ticket(!rebound);
+  }
+  const std::uint64_t misses = misses_;
+  observeOther(op, token, uses);
+  ++epoch_;
+  OpTicket made = ticket(misses_ == misses);
+  // The cursor may wait where an op came between.
+  if (unplaced_ > 0) made.position = kNone;
+  return made;
+}
+
+OpTicket Profiler::ticket(bool expected) const noexcept {
+  return {epoch_, matcher_.path() == nullptr ? kNone : matcher_.position() - 1,
+          recorder_.active() ? recorder_.path().size() - 1 : kNone, 0,
+          expected};
+}
+
+void Profiler::observeOther(std::uint32_t op, Token token,
+                            std::span<const Use> uses) {
+  if (matcher_.atEnd() && beginsNext(token, uses.size())) {
+    bool rebound = false;
+    if (matcher_.advanceRebinding(token, uses, rebound)) {
+      if (rebound) missed(op, token, DivergenceKind::kOperand);
+      if (recorder_.active()) record(op, token, uses);
+      unplaced_ = 0;
+      return;
+    }
+  }
+  missed(op, token, DivergenceKind::kOp);
+  stopGroup();
+  leaveGroup();
+  if (matcher_.atEnd() && automatic() && !beginsLonger(token)) {
+    endRound();
+    beginRound(opCount() - 1);
+    stopGroup();
+  }
+  if (!recorder_.active()) {
+    const OpPath* const path = matcher_.path();
+    if (path != nullptr && matcher_.position() > 0) {
+      recorder_.startWithPrefix(history_.nextId(), *path, matcher_.position());
+    } else {
+      recorder_.start(history_.nextId());
+    }
+    recording_begin_ = round_begin_;
+  }
+  record(op, token, uses);
+  findPlace();
+}
+
+// What was followed to its end was only the beginning of a known longer path.
+bool Profiler::beginsLonger(Token token) const {
+  const OpPath& path = *matcher_.path();
+  const std::uint32_t end = path.size();
+  return std::any_of(
+      history_.paths().begin(), history_.paths().end(), [&](const auto& other) {
+        return other->size() > end && other->op(end).token == token &&
+               other->op(end - 1).token == path.op(end - 1).token &&
+               other->op(0).token == path.op(0).token;
+      });
+}
+
+// Past a path's end: does what usually follows begin?
+bool Profiler::beginsNext(Token token, std::size_t uses) {
+  OpPath* const next = pathAfter();
+  if (next == nullptr || next->op(0).token != token ||
+      next->uses(0).size() != uses) {
+    return false;
+  }
+  if (automatic()) {
+    endRound();
+    beginRound(opCount() - 1);
+    return true;
+  }
+  // Markers say where rounds end: this one goes on, as far as known.
+  OpPath* const path = matcher_.path();
+  if (!recorder_.active()) {
+    recorder_.startWithPrefix(history_.nextId(), *path, path->size());
+    recording_begin_ = round_begin_;
+  }
+  entered_at_ = kNone;
+  round_begin_ = opCount() - 1;
+  matcher_.startRound(next, path);
+  watching_deaths_ = true;
+  return true;
+}
+
+void Profiler::missed(std::uint32_t op, Token token, DivergenceKind kind) {
+  ++misses_;
+  const OpPath* const path = matcher_.path();
+  if (path == nullptr) return; // nothing was expected
+  ++divergences_;
+  Divergence& divergence = last_divergence_;
+  divergence = {};
+  divergence.step = steps_;
+  divergence.op = opCount() - 1;
+  divergence.path = path->id();
+  divergence.seen_op = op;
+  divergence.seen_token = token;
+  divergence.kind = kind;
+  // A rebound op was the expected one: the cursor is behind it.
+  const bool behind = kind == DivergenceKind::kOperand;
+  divergence.position = matcher_.position() - (behind ? 1 : 0);
+  if (divergence.position == path->size()) {
+    divergence.kind = DivergenceKind::kEnd;
+    return;
+  }
+  const PathOp& expected = path->op(divergence.position);
+  divergence.expected_op = expected.op;
+  divergence.expected_token = expected.token;
+  if (expected.token == token) divergence.kind = DivergenceKind::kOperand;
+}
+
+void Profiler::record(std::uint32_t op, Token token,
+                      std::span<const Use> uses) {
+  OpPath& path = recorder_.path();
+  if (path.size() % kSizeCheck == kSizeCheck - 1 &&
+      path.memoryBytes() > history_.pathLimitBytes()) [[unlikely]] {
+    // Endless novelty: this much of it is a path.
+    stopGroup();
+    endRound();
+    beginRound(opCount() - 1);
+    group_.clear();
+    matcher_.lose();
+    recorder_.start(history_.nextId());
+    recording_begin_ = round_begin_;
+    entered_at_ = kNone;
+  }
+  recorder_.record(op, token, uses);
+  watching_deaths_ = true;
+}
+
+// ---- results ---------------------------------------------------------------
+
+// In another epoch it is nobody's result: another thread's op came between, and
+// left the sequence. It will be carried in where it is used.
+BlockSlot Profiler::otherResult(OpTicket& ticket, std::uint32_t output,
+                                BlockSlot slot) noexcept {
+  const Guard guard(lock_, std::adopt_lock);
+  if (ticket.epoch != epoch_) return slot;
+  if (ticket.position != kNone &&
+      !matcher_.bear(ticket.position, output, slot)) {
+    leaveAtResult(ticket, output);
+  }
+  if (recorder_.active() && ticket.recorded + 1 == recorder_.path().size()) {
+    recorder_.recordResult(slot, output, matcher_.round());
+  }
+  return slot;
+}
+
+// The expected op made something else.
+void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output) {
+  const OpPath& path = *matcher_.path();
+  const std::uint32_t position = ticket.position;
+  const PathOp op = path.op(position);
+  ++divergences_;
+  last_divergence_ = {};
+  last_divergence_.kind = DivergenceKind::kResult;
+  last_divergence_.step = steps_;
+  last_divergence_.op = opCount() - 1;
+  last_divergence_.position = position;
+  last_divergence_.path = path.id();
+  last_divergence_.expected_op = last_divergence_.seen_op = op.op;
+  last_divergence_.expected_token = last_divergence_.seen_token = op.token;
+  ticket.position = kNone;
+  if (position + 1 != matcher_.position()) return;
+  stopGroup();
+  if (!recorder_.active()) {
+    std::vector<Use> uses;
+    for (const Operand use : path.uses(position)) {
+      const PathValue& value = path.values()[use.value()];
+      uses.push_back({value.identity, value.slot, use.flags()});
+    }
+    std::vector<BlockSlot> before; // earlier results of the same op
+    for (std::uint32_t i = 0; i < output; ++i) {
+      before.push_back(path.values()[path.results(position)[i].value()].slot);
+    }
+    recorder_.startWithPrefix(history_.nextId(), path, position);
+    recording_begin_ = round_begin_;
+    record(op.op, op.token, uses);
+    for (std::uint32_t i = 0; i < before.size(); ++i) {
+      recorder_.recordResult(before[i], i, matcher_.round());
+    }
+    ticket.recorded = recorder_.path().size() - 1;
+  }
+  entered_at_ = kNone;
+  matcher_.lose();
+  ticket.epoch = ++epoch_;
+}
+
+void Profiler::finished(const OpTicket& ticket, std::uint64_t workspace_bytes) {
+  const Guard guard(lock_);
+  if (ticket.epoch != epoch_) return;
+  if (ticket.position != kNone) {
+    matcher_.path()->setWorkspace(ticket.position, workspace_bytes);
+  }
+  if (ticket.recorded != kNone && recorder_.active() &&
+      ticket.recorded < recorder_.path().size()) {
+    recorder_.path().setWorkspace(ticket.recorded, workspace_bytes);
+  }
+}
+
+// ---- answers ---------------------------------------------------------------
+
+OpPath* Profiler::pathAfter() const {
+  const OpPath* const path = matcher_.path();
+  if (path == nullptr) return nullptr;
+  if (after_of_ != path->id() || after_steps_ != steps_) {
+    after_of_ = path->id();
+    after_steps_ = steps_;
+    after_ = finder_.nextAfter(path->id());
+  }
+  return history_.find(after_);
+}
+
+ProfilerState Profiler::state() const {
+  const Guard guard(lock_);
+  ProfilerState state;
+  state.paths = history_.paths().size();
+  state.recorded_ops = history_.ops();
+  state.memory_bytes =
+      history_.bytes() + recorder_.path().memoryBytes() + blocks_.memoryBytes();
+  state.limit_bytes = history_.limitBytes();
+  state.dropped_paths = history_.dropped();
+  if (const OpPath* const path = matcher_.path()) {
+    state.matching = recorder_.active() && group_.empty()
+                         ? Matching::kRejoined
+                         : Matching::kFollowing;
+    state.path = path->id();
+    state.position = matcher_.position();
+    state.path_ops = path->size();
+  }
+  state.marked = marked_;
+  state.ops = opCount();
+  state.steps = steps_;
+  state.forecast_hits = opCount() - misses_;
+  state.forecast_misses = misses_;
+  state.divergences = divergences_;
+  state.lock_waits = lock_.waits();
+  state.last_divergence = last_divergence_;
+  return state;
+}
+
+} // namespace chameleon::profiler

@@ -1,0 +1,187 @@
+// The profiler's door: sees every op, knows where in the recorded history the
+// run is, and says what comes next. One per device index; never allocates
+// device memory, never waits, and is never needed for correctness.
+//
+// How it is driven (memory/pager and kernels/), per op call:
+//
+//   ticket = observe(op, token, operands)   before operands are pinned
+//   ... the kernel ...
+//   slot = result(ticket, block)            per result, in order of outputs
+//   finished(ticket, workspace)             where the workspace is measured
+//   freed(slot, when)                       when a released block is drained
+//
+// born() and result() give a slot that the owner keeps beside the block;
+// freed() takes it back. `when` is opCount() as release() read it: one load at
+// the moment the tensor died, so that the recorded death does not depend on
+// when the queue of released blocks happens to be drained.
+//
+// Ops that begin inside another op's call (allocations, nested calls) are not
+// observed. A chunk of a list op is an op.
+//
+// Thread safety: every method, any thread. One LeafLock guards everything: a
+// thread holds it for some 100 instructions per op, and for as long as copying
+// a step's records takes (under a millisecond for 10,000 ops) when the run
+// leaves or completes a sequence. Nothing is called under it. If several
+// threads run ops at once their ops interleave: sequences then rarely repeat,
+// and forecasts fail; nothing else does. Autograd's thread and the main thread
+// take turns, and make one sequence.
+//
+// Lock order: callers may hold the pager's mutex; the profiler takes no lock
+// of anybody else.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "profiler/divergence.h"
+#include "profiler/leaf_lock.h"
+#include "profiler/live_blocks.h"
+#include "profiler/op_history.h"
+#include "profiler/op_recorder.h"
+#include "profiler/sequence_matcher.h"
+#include "profiler/step_finder.h"
+#include "profiler/token.h"
+
+namespace chameleon::profiler {
+
+// One observed op, until it is completed. Values only.
+struct OpTicket {
+  std::uint32_t epoch;    // what follows holds in this one only
+  std::uint32_t position; // in the path followed, kNone: there is none
+  std::uint32_t recorded; // in the recording, kNone: there is none
+  std::uint16_t outputs;
+  bool expected; // it was what the forecast said
+};
+
+class Profiler {
+ public:
+  explicit Profiler(std::size_t history_limit_bytes = OpHistory::kDefaultBytes);
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  // ---- blocks --------------------------------------------------------------
+  // A block that no op made. REQUIRES: identity != 0, never used before.
+  BlockSlot born(std::uint64_t identity, std::uint64_t bytes);
+  // Ops observed so far. Lock-free.
+  std::uint64_t opCount() const noexcept {
+    return op_count_.load(std::memory_order_relaxed);
+  }
+  // The block is gone since `op_count`. The slot is free afterwards.
+  void freed(BlockSlot slot, std::uint64_t op_count) noexcept {
+    lock_.lock();
+    if (watching_deaths_) [[unlikely]]
+      recordDeath(blocks_[slot], op_count);
+    blocks_.remove(slot);
+    lock_.unlock();
+  }
+
+  // ---- ops -----------------------------------------------------------------
+  // The next op. Each distinct block once; `op` names it.
+  OpTicket observe(std::uint32_t op, Token token,
+                   std::span<const Use> uses) noexcept {
+    lock_.lock();
+    op_count_.store(op_count_.load(std::memory_order_relaxed) + 1,
+                    std::memory_order_relaxed);
+    const bool same = matcher_.advance(token, uses);
+    if (same && !recorder_.active()) [[likely]] {
+      const OpTicket ticket{epoch_, matcher_.position() - 1, kNone, 0, true};
+      lock_.unlock();
+      return ticket;
+    }
+    return observeSlowly(op, token, uses, same);
+  }
+  // The next of its results has become a block. Not for an op that failed.
+  BlockSlot result(OpTicket& ticket, std::uint64_t identity,
+                   std::uint64_t bytes) noexcept {
+    lock_.lock();
+    const BlockSlot slot = blocks_.add(identity, bytes);
+    const std::uint16_t output = ticket.outputs++;
+    if (ticket.epoch != epoch_ || recorder_.active() ||
+        ticket.position == kNone ||
+        !matcher_.bear(ticket.position, output, slot)) [[unlikely]] {
+      return otherResult(ticket, output, slot);
+    }
+    lock_.unlock();
+    return slot;
+  }
+  // What it took from the arena at most, beside its results.
+  void finished(const OpTicket& ticket, std::uint64_t workspace_bytes);
+  // A step ends here. From now on only markers end steps (until 4 x the
+  // longest step goes by without one).
+  void step();
+
+  ProfilerState state() const;
+
+ private:
+  friend class Forecast;
+  friend class CycleBuilder;
+  using Guard = std::lock_guard<LeafLock>;
+
+  OpTicket ticket(bool expected) const noexcept;
+  bool automatic() const noexcept;
+  void observeOther(std::uint32_t op, Token token, std::span<const Use> uses);
+  void missed(std::uint32_t op, Token token, DivergenceKind kind);
+  void record(std::uint32_t op, Token token, std::span<const Use> uses);
+  void findPlace();
+  void closeLoop(const ContextMatch& match);
+  void splitAt(std::uint32_t position, const ContextMatch& match);
+  void cutAt(std::uint32_t begin);
+  void cutIfCertain();
+  void stopGroup() noexcept;
+  void leaveGroup();
+  OpPath& close(OpPath path);
+  void ended(const OpPath& path, std::uint32_t ops);
+  void bearAgain(const OpPath& recording, std::uint32_t begin,
+                 const OpPath& path);
+  void endRound();
+  void beginRound(std::uint64_t first_op);
+  // These two give the lock back.
+  OpTicket observeSlowly(std::uint32_t op, Token token,
+                         std::span<const Use> uses, bool same) noexcept;
+  BlockSlot otherResult(OpTicket& ticket, std::uint32_t output,
+                        BlockSlot slot) noexcept;
+  void leaveAtResult(OpTicket& ticket, std::uint32_t output);
+  OpPath* pathAfter() const; // that comes after this one, or null
+  bool beginsLonger(Token token) const;
+  bool beginsNext(Token token, std::size_t uses);
+  void recordDeath(const LiveBlock& block, std::uint64_t op_count) noexcept;
+
+  mutable LeafLock lock_; // guards everything below; op_count_: its writers
+  std::atomic<std::uint64_t> op_count_{0};
+  LiveBlocks blocks_;
+  OpHistory history_;
+  OpRecorder recorder_{blocks_};
+  SequenceMatcher matcher_{blocks_, history_, recorder_};
+  mutable StepFinder finder_;
+  mutable PathId after_of_ = 0; // pathAfter()'s last answer
+  mutable std::uint64_t after_steps_ = 0;
+  mutable PathId after_ = 0;
+
+  std::uint32_t epoch_ = 0; // changes with the path or the recording
+  bool watching_deaths_ = true;
+  std::uint64_t round_begin_ = 0; // opCount() before its first op
+  std::uint64_t recording_begin_ = 0;
+  // The recording's op where it came to the beginning of the path followed.
+  std::uint32_t entered_at_ = kNone;
+  std::uint32_t unplaced_ = 0; // ops in a row that fitted nowhere
+  PathId previous_path_ = 0;   // of the round before, followed or recorded
+  std::uint32_t previous_ops_ = 0;
+  // A group of rounds that is being recorded as one path.
+  std::vector<PathId> group_;
+  std::vector<OpPath::Round> group_rounds_; // that are done
+
+  bool marked_ = false;
+  std::uint64_t last_marker_ = 0;
+  std::uint64_t longest_marked_ = 0;
+
+  std::uint64_t steps_ = 0;
+  std::uint64_t misses_ = 0;
+  std::uint64_t divergences_ = 0;
+  Divergence last_divergence_;
+};
+
+} // namespace chameleon::profiler

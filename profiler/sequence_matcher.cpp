@@ -1,0 +1,361 @@
+#include "profiler/sequence_matcher.h"
+
+#include <algorithm>
+
+namespace chameleon::profiler {
+namespace {
+
+constexpr std::uint32_t kContextLimit = 64; // ops compared per candidate
+constexpr std::uint32_t kResumeWindow = 16; // ops skipped at most
+constexpr std::uint32_t kPerPath = 256;     // candidates looked at
+constexpr std::uint32_t kAltogether = 1024;
+
+} // namespace
+
+const OpPath* SequenceMatcher::pathOf(PathId id) const noexcept {
+  if (id == 0) return nullptr;
+  if (path_ != nullptr && path_->id() == id) return path_;
+  if (recorder_.active() && recorder_.path().id() == id) {
+    return &recorder_.path();
+  }
+  return history_.find(id);
+}
+
+// ---- bindings ------------------------------------------------------------
+
+bool SequenceMatcher::bindable(const OpPath& path, const PathValue& value,
+                               const LiveBlock& block, bool& rebound) const {
+  if (value.identity == block.identity) return true;
+  if (value.bytes != block.bytes) return false;
+  const bool born_now = block.birth_path != 0 && block.birth_round == round_;
+  if (!value.carried()) {
+    if (!born_now) return false;
+    // Bound to another block of this round.
+    if (blocks_.alive(value.slot, value.identity) &&
+        blocks_[value.slot].birth_round == round_) {
+      return false;
+    }
+    const OpPath* const birth = pathOf(block.birth_path);
+    if (birth == nullptr) return false;
+    const PathValue& born = birth->values()[block.birth_value];
+    return !born.carried() && born.output == value.output &&
+           birth->op(born.birth_op).token == path.op(value.birth_op).token;
+  }
+  if (born_now) return false;
+  if (block.birth_path != 0 && value.source_path == block.birth_path &&
+      value.source_value == block.birth_value) {
+    return true;
+  }
+  if (blocks_.alive(value.slot, value.identity)) return false;
+  rebound = true;
+  return true;
+}
+
+bool SequenceMatcher::advanceRebinding(Token token, std::span<const Use> uses,
+                                       bool& rebound) {
+  if (next_ == end_ || next_->token != token ||
+      path_->uses(position()).size() != uses.size()) {
+    return false;
+  }
+  const std::span<const Operand> operands = path_->uses(position());
+  std::vector<PathValue>& values = path_->values();
+  bool other = false;
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    if (!bindable(*path_, values[operands[i].value()], blocks_[uses[i].slot],
+                  other)) {
+      return false;
+    }
+  }
+  rebound = other;
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    const std::uint32_t v = operands[i].value();
+    PathValue& value = values[v];
+    LiveBlock& block = blocks_[uses[i].slot];
+    if (value.identity == block.identity) continue;
+    value.identity = block.identity;
+    value.slot = uses[i].slot;
+    block.value = v;
+    if (value.carried() && block.birth_path != 0) {
+      path_->link(v, block.birth_path, block.birth_value);
+    }
+  }
+  ++next_;
+  return true;
+}
+
+void SequenceMatcher::bindOp(OpPath& path, std::uint32_t position,
+                             const OpPath& recording, std::uint32_t recorded) {
+  const std::span<const Operand> here = path.operands(position);
+  const std::span<const Operand> there = recording.operands(recorded);
+  const std::size_t count = std::min(here.size(), there.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t v = here[i].value();
+    PathValue& value = path.values()[v];
+    const PathValue& actual = recording.values()[there[i].value()];
+    if (value.bytes != actual.bytes) continue;
+    const bool other = value.identity != actual.identity;
+    value.identity = actual.identity;
+    value.slot = actual.slot;
+    if (!blocks_.alive(actual.slot, actual.identity)) continue;
+    LiveBlock& block = blocks_[actual.slot];
+    block.value = v;
+    if (other && value.carried() && block.birth_path != 0) {
+      path.link(v, block.birth_path, block.birth_value);
+    }
+  }
+}
+
+// ---- moving --------------------------------------------------------------
+
+void SequenceMatcher::setCursor(OpPath* path, std::uint32_t position) noexcept {
+  path_ = path;
+  if (path == nullptr) {
+    next_ = end_ = nullptr;
+    return;
+  }
+  next_ = path->opData() + position;
+  end_ = path->opData() + path->size();
+  operands_ = path->operandData();
+  values_ = path->values().data();
+}
+
+// Queries find a block's value by its hint: carried values are known before
+// their first use.
+void SequenceMatcher::hintCarried(OpPath& path) {
+  for (const std::uint32_t v : path.carried()) {
+    const PathValue& value = path.values()[v];
+    if (blocks_.alive(value.slot, value.identity)) {
+      blocks_[value.slot].value = v;
+    }
+  }
+}
+
+void SequenceMatcher::startRound(OpPath* path, OpPath* previous) {
+  ++round_;
+  const bool other = path != path_;
+  setCursor(path, 0);
+  if (path == nullptr) return;
+  history_.used(*path);
+  path->walked();
+  if (other) hintCarried(*path);
+  if (previous == nullptr) return;
+  for (const std::uint32_t v : path->linked()) {
+    PathValue& value = path->values()[v];
+    if (value.source_path != previous->id()) continue;
+    const PathValue& source = previous->values()[value.source_value];
+    if (!blocks_.alive(source.slot, source.identity)) continue;
+    value.identity = source.identity;
+    value.slot = source.slot;
+    blocks_[source.slot].value = v;
+  }
+}
+
+void SequenceMatcher::follow(const ContextMatch& match) {
+  if (path_ != match.path) {
+    history_.used(*match.path);
+    hintCarried(*match.path);
+  }
+  setCursor(match.path, match.position + 1);
+  const std::uint32_t last = recorder_.path().size() - 1;
+  for (std::uint32_t k = match.length; k-- > 0;) {
+    bindOp(*path_, match.position - k, recorder_.path(), last - k);
+  }
+}
+
+void SequenceMatcher::lose() noexcept {
+  if (path_ != nullptr) {
+    left_path_ = path_->id();
+    left_position_ = position();
+  }
+  setCursor(nullptr, 0);
+}
+
+// ---- relocation ------------------------------------------------------------
+
+// Stateless: the same token, and each pair of operands is one block, or the
+// same output of equal ops, or was carried in from the same place.
+bool SequenceMatcher::sameOp(const OpPath& path, std::uint32_t position,
+                             std::uint32_t recorded) const {
+  const OpPath& own = recorder_.path();
+  if (own.op(recorded).token != path.op(position).token) return false;
+  const std::span<const Operand> here = path.uses(position);
+  const std::span<const Operand> there = own.uses(recorded);
+  if (here.size() != there.size()) return false;
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    const PathValue& a = path.values()[here[i].value()];
+    const PathValue& b = own.values()[there[i].value()];
+    if (a.identity == b.identity) continue;
+    if (a.bytes != b.bytes || a.carried() != b.carried()) return false;
+    if (a.carried()) {
+      const bool same_source = a.source_path != 0 &&
+                               a.source_path == b.source_path &&
+                               a.source_value == b.source_value;
+      if (!same_source && blocks_.alive(a.slot, a.identity)) return false;
+    } else if (a.output != b.output ||
+               path.op(a.birth_op).token != own.op(b.birth_op).token) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Inside one recording a repetition is recognised by distance: each operand is
+// the same block, or was born the same number of ops before its use.
+bool SequenceMatcher::sameOpEarlier(std::uint32_t earlier,
+                                    std::uint32_t recorded) const {
+  const OpPath& own = recorder_.path();
+  if (own.op(recorded).token != own.op(earlier).token) return false;
+  const std::span<const Operand> here = own.uses(earlier);
+  const std::span<const Operand> there = own.uses(recorded);
+  if (here.size() != there.size()) return false;
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    if (here[i].value() == there[i].value()) continue;
+    const PathValue& a = own.values()[here[i].value()];
+    const PathValue& b = own.values()[there[i].value()];
+    if (a.bytes != b.bytes || b.carried() || a.output != b.output) {
+      return false;
+    }
+    // The first round may use a carried value where later ones use what the
+    // round before made.
+    const std::uint32_t distance = recorded - b.birth_op;
+    if (a.carried() ? distance <= recorded - earlier
+                    : earlier - a.birth_op != distance) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// A step comes back to blocks that outlive it; ten equal allocations in a row
+// do not.
+bool SequenceMatcher::sharesBlock(std::uint32_t earlier,
+                                  std::uint32_t length) const {
+  const OpPath& own = recorder_.path();
+  for (std::uint32_t k = 0; k < length; ++k) {
+    const std::span<const Operand> here = own.uses(earlier - k);
+    const std::span<const Operand> there = own.uses(own.size() - 1 - k);
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      if (here[i].value() == there[i].value()) return true;
+    }
+  }
+  return false;
+}
+
+std::uint32_t SequenceMatcher::context(const OpPath& path,
+                                       std::uint32_t position,
+                                       std::uint32_t limit) const {
+  const OpPath& own = recorder_.path();
+  const std::uint32_t last = own.size() - 1;
+  const bool itself = &path == &own;
+  limit = std::min({limit, position + 1, last + 1});
+  std::uint32_t length = 0;
+  while (length < limit &&
+         (itself ? sameOpEarlier(position - length, last - length)
+                 : sameOp(path, position - length, last - length))) {
+    ++length;
+  }
+  return length;
+}
+
+// An operand says which place it is: a block that was carried in.
+bool SequenceMatcher::anchored(const OpPath& path,
+                               std::uint32_t position) const {
+  const std::span<const Operand> uses = path.uses(position);
+  return std::any_of(uses.begin(), uses.end(), [&](Operand use) {
+    const PathValue& value = path.values()[use.value()];
+    return value.carried() && blocks_.alive(value.slot, value.identity);
+  });
+}
+
+void SequenceMatcher::tryPlace(OpPath& path, std::uint32_t position,
+                               ContextMatch& best) const {
+  const std::uint32_t length = context(path, position, kContextLimit);
+  if (length <= best.length) return;
+  // One op of context says nothing, unless its operands do.
+  if (length == 1 && position != 0 && !anchored(path, position)) return;
+  best = {&path, position, length};
+}
+
+// Does the op recorded last fit the path as it is bound in this round?
+bool SequenceMatcher::fits(const OpPath& path, std::uint32_t position) const {
+  const OpPath& own = recorder_.path();
+  const std::uint32_t last = own.size() - 1;
+  const std::span<const Operand> here = path.uses(position);
+  const std::span<const Operand> there = own.uses(last);
+  if (own.op(last).token != path.op(position).token ||
+      here.size() != there.size()) {
+    return false;
+  }
+  bool rebound = false;
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    if (!bindable(path, path.values()[here[i].value()],
+                  blocks_[own.values()[there[i].value()].slot], rebound)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The whole round so far is the beginning of a known path.
+ContextMatch SequenceMatcher::wholeRound() {
+  const OpPath& own = recorder_.path();
+  const std::uint32_t last = own.size() - 1;
+  for (const auto& path : history_.paths()) {
+    if (path->size() <= last || last == 0 || !path->rounds().empty()) continue;
+    if (context(*path, last, kNone) == last + 1) {
+      return {path.get(), last, last + 1};
+    }
+  }
+  return {};
+}
+
+// Ops came between or were left out: on in the path that was left.
+ContextMatch SequenceMatcher::resume() {
+  OpPath* const path = history_.find(left_path_);
+  if (path == nullptr) return {};
+  const std::uint32_t end =
+      std::min(path->size(), left_position_ + kResumeWindow + 1);
+  for (std::uint32_t i = left_position_; i < end; ++i) {
+    if (!fits(*path, i)) continue;
+    return {path, i, std::max(context(*path, i, kNone), 1U)};
+  }
+  return {};
+}
+
+ContextMatch SequenceMatcher::relocate(bool in_itself) {
+  lose();
+  ContextMatch best = wholeRound();
+  if (best.path == nullptr) best = resume();
+  if (best.path != nullptr) return best;
+  OpPath& own = recorder_.path();
+  const std::uint32_t last = own.size() - 1;
+  const Token token = own.op(last).token;
+  std::uint32_t tried = 0;
+  for (const auto& path : history_.paths()) {
+    if (!path->rounds().empty()) continue; // its rounds are paths as well
+    std::uint32_t here = 0;
+    for (std::uint32_t i = path->lastLike(token); i != kNone && here < kPerPath;
+         i = path->previousLike(i), ++here) {
+      tryPlace(*path, i, best);
+    }
+    tried += here;
+    if (tried >= kAltogether) break;
+  }
+  if (best.path != nullptr) { // its whole context
+    best.length = context(*best.path, best.position, kNone);
+  }
+  if (in_itself) {
+    std::uint32_t here = 0;
+    for (std::uint32_t i = own.previousLike(last);
+         i != kNone && here < kPerPath; i = own.previousLike(i), ++here) {
+      const std::uint32_t length = context(own, i, kContextLimit);
+      if (length >= kCertain && length > best.length &&
+          sharesBlock(i, length)) {
+        return {&own, i, length};
+      }
+    }
+  }
+  return best;
+}
+
+} // namespace chameleon::profiler

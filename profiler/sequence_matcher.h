@@ -1,0 +1,149 @@
+// Where in the recorded history the run is: a cursor on one path. An op that is
+// the expected one, on the expected blocks, moves it on in O(1); any other op
+// makes the caller look for another place with relocate().
+//
+// Matching is exact. Tokens are equal, and each operand is the very block that
+// the path's value is bound to. A value is bound
+//   born      to the result of the matched op that bears it; after a jump into
+//             the middle of a path, to a block of the same bytes that was born
+//             in this round as the same output of an op with the same token;
+//   carried   to the same block as ever; to the transient that was its source
+//             in the round before; or, when the old block is dead, to another
+//             one of the same bytes (counted as a miss, though it goes on).
+//
+// Thread safety: none; the caller synchronises.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "profiler/live_blocks.h"
+#include "profiler/op_history.h"
+#include "profiler/op_path.h"
+#include "profiler/op_recorder.h"
+
+namespace chameleon::profiler {
+
+// The ops up to a recorded one, and those up to `position` of `path`, are the
+// same for `length` ops.
+struct ContextMatch {
+  OpPath* path = nullptr;
+  std::uint32_t position = 0;
+  std::uint32_t length = 0;
+};
+
+class SequenceMatcher {
+ public:
+  // Ops of context that make a place certain, and a repetition one.
+  static constexpr std::uint32_t kCertain = 8;
+
+  SequenceMatcher(LiveBlocks& blocks, OpHistory& history, OpRecorder& recorder)
+      : blocks_(blocks), history_(history), recorder_(recorder) {}
+
+  OpPath* path() noexcept { return path_; } // null: nothing is known
+  const OpPath* path() const noexcept { return path_; }
+  std::uint32_t position() const noexcept { // of the next op
+    return path_ == nullptr
+               ? 0
+               : static_cast<std::uint32_t>(next_ - path_->opData());
+  }
+  bool atEnd() const noexcept { return path_ != nullptr && next_ == end_; }
+  std::uint32_t round() const noexcept { return round_; }
+
+  // True: the op is the expected one, on the blocks that the path is bound to;
+  // the cursor moved on.
+  bool advance(Token token, std::span<const Use> uses) noexcept {
+    if (next_ == end_) [[unlikely]]
+      return false; // or no path
+    const PathOp& op = *next_;
+    if (op.token != token ||
+        op.result_begin - op.operand_begin != uses.size()) {
+      return false;
+    }
+    const Operand* operand = operands_ + op.operand_begin;
+    for (const Use& use : uses) {
+      if (values_[operand->value()].identity != use.identity) return false;
+      ++operand;
+    }
+    ++next_;
+    return true;
+  }
+  // The same where values must be bound to other blocks first. `rebound`: one
+  // of them was not to be foreseen.
+  bool advanceRebinding(Token token, std::span<const Use> uses, bool& rebound);
+  // Binds the value that is result number `output` of the op at `position` to
+  // a block that was just born. False: no such result is expected.
+  // REQUIRES: a path is followed.
+  bool bear(std::uint32_t position, std::uint32_t output, BlockSlot slot) {
+    const PathOp& op = path_->op(position);
+    const std::uint32_t at = op.result_begin + output;
+    if (at >= op.operand_end) return false;
+    const std::uint32_t v = operands_[at].value();
+    PathValue& value = values_[v];
+    LiveBlock& block = blocks_[slot];
+    if (value.bytes != block.bytes) return false;
+    value.identity = block.identity;
+    value.slot = slot;
+    block.value = v;
+    block.birth_path = path_->id();
+    block.birth_value = v;
+    block.birth_round = round_;
+    return true;
+  }
+
+  // A new round: another walk, from the beginning of `path` (null: unknown),
+  // after one of `previous` (may be null).
+  void startRound(OpPath* path, OpPath* previous);
+  // Jumps behind a match of the recording, and binds its context.
+  void follow(const ContextMatch& match);
+  // Binds path's op `position` to the recorded op `recorded`.
+  void bindOp(OpPath& path, std::uint32_t position, const OpPath& recording,
+              std::uint32_t recorded);
+  // Nothing is known; where the path was left is remembered.
+  void lose() noexcept;
+  // To there.
+  void comeBack() noexcept {
+    setCursor(history_.find(left_path_), left_position_);
+  }
+  void setCursor(OpPath* path, std::uint32_t position) noexcept;
+  void nextRound() noexcept { ++round_; }
+
+  // The best place for the op recorded last: where the whole round so far is
+  // the beginning of a path; else close behind where the path was left; else
+  // the longest equal context, in the path used last. `in_itself`: the
+  // recording may repeat itself too (then its own path is given, and length >=
+  // kCertain).
+  ContextMatch relocate(bool in_itself);
+
+ private:
+  bool bindable(const OpPath& path, const PathValue& value,
+                const LiveBlock& block, bool& rebound) const;
+  bool fits(const OpPath& path, std::uint32_t position) const;
+  ContextMatch wholeRound();
+  ContextMatch resume();
+  const OpPath* pathOf(PathId id) const noexcept;
+  bool sameOp(const OpPath& path, std::uint32_t position,
+              std::uint32_t recorded) const;
+  bool sameOpEarlier(std::uint32_t earlier, std::uint32_t recorded) const;
+  bool sharesBlock(std::uint32_t earlier, std::uint32_t length) const;
+  std::uint32_t context(const OpPath& path, std::uint32_t position,
+                        std::uint32_t limit) const;
+  void tryPlace(OpPath& path, std::uint32_t position, ContextMatch& best) const;
+  bool anchored(const OpPath& path, std::uint32_t position) const;
+  void hintCarried(OpPath& path);
+
+  LiveBlocks& blocks_;
+  OpHistory& history_;
+  OpRecorder& recorder_;
+  OpPath* path_ = nullptr;
+  // Into path_, as the hot path wants them; equal without a path.
+  const PathOp* next_ = nullptr;
+  const PathOp* end_ = nullptr;
+  const Operand* operands_ = nullptr;
+  PathValue* values_ = nullptr;
+  std::uint32_t round_ = 1;
+  PathId left_path_ = 0; // where the cursor was when it lost its way
+  std::uint32_t left_position_ = 0;
+};
+
+} // namespace chameleon::profiler
