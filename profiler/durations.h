@@ -1,0 +1,111 @@
+// How long ops and copies take. Order is what a plan needs; these say how far
+// apart in time two positions are, and how fast a link really is.
+//
+// Ops: a few ops a step are measured with events; shouldSample() picks them,
+// all positions in turn. The estimate per token (op and shapes) follows its
+// samples (exponential average); a sample off by more than 4x is an outlier and
+// counts only from the third in a row, since then the clock or the machine did
+// change. A token without a sample is estimated from the bytes it touches by a
+// line fitted to all samples (least squares, old samples fading): no data
+// sheet, no roofline.
+//
+// Copies: per direction, and for each direction while the other one is busy
+// too. time = latency + bytes / bandwidth: latency from small copies,
+// bandwidth from large ones.
+//
+// Bounded: at most kMaxTokens tokens; when full, those not sampled since the
+// last time it was full go.
+//
+// Thread safety: any thread. shouldSample() is two instructions on the caller's
+// counter; everything else takes a LeafLock.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+
+#include "profiler/leaf_lock.h"
+#include "profiler/token.h"
+
+namespace chameleon::profiler {
+
+enum class Direction : std::uint8_t { kIn, kOut };
+
+struct LinkSpeed {
+  double bytes_per_second = 0; // 0: not measured yet
+  std::int64_t latency_ns = 0;
+};
+
+class Durations {
+ public:
+  static constexpr std::size_t kMaxTokens = 1 << 16;
+  static constexpr std::int64_t kDefaultOp_ns = 10'000;
+
+  // ---- ops ----------------------------------------------------------------
+  // True: measure the op that begins now. Once in `stride` ops, on average.
+  bool shouldSample() noexcept {
+    if (countdown_.fetch_sub(1, std::memory_order_relaxed) > 1) return false;
+    return rearm();
+  }
+  // Sampling that follows: dense while much is unknown, sparse later.
+  std::uint32_t stride() const noexcept {
+    return stride_.load(std::memory_order_relaxed);
+  }
+  // `bytes`: of all operands and results.
+  void addOp(Token token, std::uint64_t bytes, std::int64_t duration_ns);
+  // Never fails: what is not known is estimated from the bytes.
+  std::int64_t op(Token token, std::uint64_t bytes) const;
+  bool known(Token token) const;
+  std::size_t tokens() const;
+  // Grows when estimates changed enough to matter (one of them by a tenth).
+  std::uint64_t version() const noexcept {
+    return version_.load(std::memory_order_relaxed);
+  }
+
+  // ---- copies ---------------------------------------------------------------
+  // A copy (or a batch in one go) took that long from start to end. `shared`:
+  // the other direction was busy for most of it.
+  void addCopy(Direction direction, bool shared, std::uint64_t bytes,
+               std::int64_t duration_ns);
+  LinkSpeed link(Direction direction, bool shared) const;
+
+ private:
+  static constexpr std::uint32_t kDense = 8;
+  static constexpr std::uint32_t kSparse = 512;
+
+  struct Estimate {
+    float duration_ns = 0;
+    std::uint16_t samples = 0;
+    std::int8_t outliers = 0; // in a row: > 0 too long, < 0 too short
+    bool fresh = false;       // sampled since the table was full
+  };
+  struct Link {
+    double bytes = 0; // fading sums over large copies
+    double ns = 0;
+    double latency_ns = 0;
+    bool latency_known = false;
+  };
+
+  bool rearm() noexcept;
+  void makeRoom();
+  double line(std::uint64_t bytes) const noexcept;
+  Link& at(Direction direction, bool shared) noexcept {
+    return links_[2 * static_cast<std::size_t>(direction) + (shared ? 1 : 0)];
+  }
+
+  std::atomic<std::int32_t> countdown_{kDense};
+  std::atomic<std::uint32_t> stride_{kDense};
+  std::atomic<std::uint32_t> phase_{0};
+  std::atomic<std::uint64_t> version_{0};
+
+  mutable LeafLock lock_;
+  std::unordered_map<Token, Estimate> tokens_;
+  // Fading sums of the fit: weight, bytes, ns, bytes^2, bytes x ns.
+  std::array<double, 5> fit_{};
+  std::uint32_t settled_ = 0; // samples in a row that were no surprise
+  std::array<Link, 4> links_{};
+};
+
+} // namespace chameleon::profiler

@@ -1,0 +1,117 @@
+#include "profiler/forecast.h"
+
+#include <algorithm>
+
+namespace chameleon::profiler {
+namespace {
+
+bool overwrites(std::uint32_t flags) {
+  return (flags & (Operand::kOverwrites | Operand::kReads)) ==
+         Operand::kOverwrites;
+}
+
+} // namespace
+
+Position Forecast::position() const {
+  const Profiler::Guard guard(profiler_.lock_);
+  const OpPath* const path = profiler_.matcher_.path();
+  if (path == nullptr) return {};
+  return {path->id(), profiler_.matcher_.position(), path->size()};
+}
+
+PathId Forecast::following() const {
+  const Profiler::Guard guard(profiler_.lock_);
+  const OpPath* const next = profiler_.pathAfter();
+  return next == nullptr ? 0 : next->id();
+}
+
+NextUse Forecast::nextUse(BlockSlot slot) const {
+  const Profiler::Guard guard(profiler_.lock_);
+  NextUse answer;
+  const OpPath* const path = profiler_.matcher_.path();
+  if (path == nullptr) return answer;
+  const LiveBlock& block = profiler_.blocks_[slot];
+  const std::vector<PathValue>& values = path->values();
+  const std::uint32_t now = profiler_.matcher_.position();
+  const std::uint32_t end = path->size();
+  const bool here = block.value < values.size() &&
+                    values[block.value].identity == block.identity;
+  answer.distance_ops = end - now;
+  if (here && !values[block.value].carried() &&
+      block.birth_round != profiler_.matcher_.round()) {
+    // Left from the round before, and not carried into this one.
+    answer.kind = NextUseKind::kNoMore;
+    return answer;
+  }
+  if (here) {
+    const std::span<const PathUse> uses = path->usesOf(block.value);
+    const auto use =
+        std::partition_point(uses.begin(), uses.end(),
+                             [now](PathUse u) { return u.position() < now; });
+    if (use != uses.end()) {
+      answer.kind = NextUseKind::kKnown;
+      answer.distance_ops = use->position() - now;
+      answer.in_ns = path->elapsed_ns(use->position()) - path->elapsed_ns(now);
+      answer.overwritten_first = overwrites(use->flags());
+      return answer;
+    }
+  }
+  // Not in the rest of this path: in the one that comes after it.
+  const OpPath* const next = profiler_.pathAfter();
+  if (next == nullptr) return answer;
+  std::uint32_t value = kNone;
+  if (here && next == path) {
+    const PathValue& own = values[block.value];
+    value = own.successor;
+    const bool dies = own.free_op != kNone && own.free_op < end;
+    if (value == kNone && own.carried() && own.source_path != path->id() &&
+        !dies) {
+      value = block.value; // persistent
+    }
+  } else {
+    value = next->carriedValue(block.identity);
+  }
+  if (value == kNone) {
+    if (here) answer.kind = NextUseKind::kNoMore;
+    return answer;
+  }
+  const PathUse use = next->usesOf(value).front();
+  answer.kind = NextUseKind::kKnown;
+  answer.distance_ops = end - now + use.position();
+  answer.in_ns = path->elapsed_ns(end) - path->elapsed_ns(now) +
+                 next->elapsed_ns(use.position());
+  answer.overwritten_first = overwrites(use.flags());
+  return answer;
+}
+
+Forecast::Known Forecast::valueOf(BlockSlot slot) const {
+  const Profiler::Guard guard(profiler_.lock_);
+  const OpPath* const path = profiler_.matcher_.path();
+  if (path == nullptr) return {};
+  const LiveBlock& block = profiler_.blocks_[slot];
+  const std::vector<PathValue>& values = path->values();
+  if (block.value >= values.size() ||
+      values[block.value].identity != block.identity) {
+    return {};
+  }
+  return {path->id(), block.value};
+}
+
+std::vector<Forecast::Expected> Forecast::expected(
+    std::uint32_t distance) const {
+  const Profiler::Guard guard(profiler_.lock_);
+  std::vector<Expected> list;
+  const OpPath* const path = profiler_.matcher_.path();
+  if (path == nullptr) return list;
+  const std::uint32_t position = profiler_.matcher_.position() + distance;
+  if (position >= path->size()) return list;
+  for (const Operand use : path->uses(position)) {
+    const PathValue& value = path->values()[use.value()];
+    const bool live = profiler_.blocks_.alive(value.slot, value.identity);
+    list.push_back(
+        {live ? value.slot : kNoSlot, live ? value.identity : 0, use.flags()});
+  }
+  return list;
+}
+
+} // namespace chameleon::profiler

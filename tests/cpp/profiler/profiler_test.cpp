@@ -1,0 +1,284 @@
+// Exactness, results, deaths, bounds, and threads.
+#include "profiler/profiler.h"
+
+#include <atomic>
+#include <gtest/gtest.h>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "op_driver.h"
+#include "profiler/cycle_builder.h"
+#include "profiler/forecast.h"
+
+namespace chameleon::profiler {
+namespace {
+
+// n ops on n weights, and a chain of transients.
+void chain(OpDriver& driver, int n, int skip = -1) {
+  driver.op("load", {}, {"x"});
+  for (int i = 0; i < n; ++i) {
+    if (i == skip) continue;
+    driver.op("mm", {"x", "w" + std::to_string(i)}, {"x"});
+  }
+}
+
+class Exact : public testing::Test {
+ protected:
+  static constexpr int kOps = 20;
+  void SetUp() override {
+    for (int i = 0; i < kOps; ++i) {
+      driver_.create("w" + std::to_string(i), 4096);
+    }
+    driver_.create("other", 4096);
+    driver_.create("large", 8192);
+    for (int i = 0; i < 6; ++i) {
+      chain(driver_, kOps);
+      driver_.profiler.step();
+    }
+    EXPECT_EQ(driver_.endStep().misses, kOps + 1U);
+  }
+  const Divergence last() const {
+    return driver_.profiler.state().last_divergence;
+  }
+  OpDriver driver_;
+};
+
+TEST_F(Exact, AnotherBlockOfTheSameSizeIsADivergence) {
+  driver_.op("load", {}, {"x"});
+  EXPECT_TRUE(driver_.op("mm", {"x", "w0"}, {"x"}));
+  EXPECT_FALSE(driver_.op("mm", {"x", "other"}, {"x"}));
+  EXPECT_EQ(last().kind, DivergenceKind::kOperand);
+  EXPECT_EQ(last().position, 2U);
+  EXPECT_EQ(driver_.names.name(last().seen_op), "mm");
+  EXPECT_EQ(last().expected_token, last().seen_token);
+  // It goes on where it was.
+  EXPECT_TRUE(driver_.op("mm", {"x", "w1"}, {"x"}));
+}
+
+TEST_F(Exact, AnotherOpIsADivergence) {
+  driver_.op("load", {}, {"x"});
+  EXPECT_FALSE(driver_.op("add", {"x", "w0"}, {"x"}));
+  EXPECT_EQ(last().kind, DivergenceKind::kOp);
+  EXPECT_EQ(driver_.names.name(last().seen_op), "add");
+  EXPECT_EQ(driver_.names.name(last().expected_op), "mm");
+  EXPECT_EQ(last().op, driver_.profiler.opCount() - 1);
+}
+
+TEST_F(Exact, OperandsInAnotherOrderAreADivergence) {
+  driver_.op("load", {}, {"x"});
+  EXPECT_FALSE(driver_.op("mm", {"w0", "x"}, {"x"}));
+  EXPECT_EQ(last().kind, DivergenceKind::kOperand);
+}
+
+TEST_F(Exact, AnotherResultSizeIsADivergence) {
+  driver_.op("load", {}, {"x"});
+  EXPECT_TRUE(driver_.op("mm", {"x", "w0"}, {"x"}, 8192));
+  EXPECT_EQ(last().kind, DivergenceKind::kResult);
+  EXPECT_EQ(last().position, 1U);
+}
+
+TEST_F(Exact, MoreResultsThanBeforeAreADivergence) {
+  driver_.op("load", {}, {"x"});
+  EXPECT_TRUE(driver_.op("mm", {"x", "w0"}, {"x", "y"}));
+  EXPECT_EQ(last().kind, DivergenceKind::kResult);
+  driver_.op("mm", {"y", "w1"}, {"x"});
+  chain(driver_, kOps);
+}
+
+TEST_F(Exact, OmittedAndInsertedOpsCostOneOp) {
+  chain(driver_, kOps, /*skip=*/7);
+  driver_.profiler.step();
+  EXPECT_EQ(driver_.endStep().misses, 1U);
+  chain(driver_, kOps);
+  EXPECT_LE(driver_.endStep().misses, 1U);
+  driver_.op("relu", {"other"}, {"y"});
+  driver_.profiler.step();
+  EXPECT_EQ(driver_.endStep().misses, 1U);
+}
+
+TEST_F(Exact, AnEarlyStepMarkIsReported) {
+  driver_.op("load", {}, {"x"});
+  driver_.profiler.step();
+  EXPECT_EQ(last().kind, DivergenceKind::kNewRound);
+  EXPECT_EQ(last().position, 1U);
+  EXPECT_EQ(to_string(last().kind), "ended early");
+}
+
+TEST_F(Exact, StateSaysWhatIsMatched) {
+  ProfilerState state = driver_.profiler.state();
+  EXPECT_EQ(state.matching, Matching::kFollowing);
+  EXPECT_EQ(state.position, 0U);
+  EXPECT_EQ(state.path_ops, kOps + 1U);
+  EXPECT_TRUE(state.marked);
+  EXPECT_EQ(state.ops, 6U * (kOps + 1));
+  EXPECT_EQ(state.forecast_misses, kOps + 1U);
+  EXPECT_EQ(state.forecast_hits + state.forecast_misses, state.ops);
+  for (int i = 0; i < 8; ++i) {
+    driver_.op("never" + std::to_string(i), {"other"}, {"y"});
+  }
+  EXPECT_EQ(driver_.profiler.state().matching, Matching::kUnknown);
+}
+
+// The queue of released blocks is drained late, and in any order: what is
+// recorded is when they died.
+TEST(Deaths, DoNotDependOnWhenTheyAreDrained) {
+  std::vector<std::vector<ValueIndex>> first;
+  for (unsigned seed = 1; seed <= 5; ++seed) {
+    std::mt19937 random(seed);
+    Profiler profiler;
+    std::uint64_t identity = 0;
+    struct Dead {
+      BlockSlot slot;
+      std::uint64_t when;
+    };
+    std::vector<Dead> queue;
+    const auto drain = [&] {
+      std::shuffle(queue.begin(), queue.end(), random);
+      for (const Dead& dead : queue) profiler.freed(dead.slot, dead.when);
+      queue.clear();
+    };
+    std::vector<Use> weights;
+    for (int i = 0; i < 30; ++i) {
+      ++identity;
+      weights.push_back(
+          {identity, profiler.born(identity, 512), Operand::kReads});
+    }
+    for (int round = 0; round < 8; ++round) {
+      std::vector<Use> live;
+      for (std::uint32_t i = 0; i < 30; ++i) {
+        OpTicket ticket = profiler.observe(0, 100 + i, {&weights[i], 1});
+        ++identity;
+        live.push_back({identity, profiler.result(ticket, identity, 512), 1});
+        if (i % 3 == 2) { // the older two of three
+          for (int k = 0; k < 2; ++k) {
+            queue.push_back({live.front().slot, profiler.opCount()});
+            live.erase(live.begin());
+          }
+        }
+        if (random() % 7 == 0) drain();
+      }
+      for (const Use& use : live) {
+        queue.push_back({use.slot, profiler.opCount()});
+      }
+      profiler.step();
+    }
+    drain();
+    const Durations durations;
+    const auto map = CycleBuilder(profiler, durations)
+                         .build(Forecast(profiler).position().path);
+    ASSERT_TRUE(map.has_value());
+    EXPECT_EQ(map->cycle.problem(), "");
+    std::vector<std::vector<ValueIndex>> deaths;
+    for (std::size_t i = 0; i < map->cycle.ops(); ++i) {
+      const auto freed = map->cycle.freedAfter(i);
+      deaths.emplace_back(freed.begin(), freed.end());
+    }
+    if (first.empty()) first = deaths;
+    EXPECT_EQ(deaths, first) << "seed " << seed;
+    EXPECT_EQ(deaths[2].size(), 2U);
+    EXPECT_EQ(deaths[29].size(), 12U);
+  }
+}
+
+TEST(Memory, OfAStepIsBoundedPerOp) {
+  OpDriver driver;
+  ToyModel model(driver, 300);
+  for (int i = 0; i < 12; ++i) model.train();
+  const ProfilerState state = driver.profiler.state();
+  ASSERT_EQ(state.matching, Matching::kFollowing);
+  // Two paths: the first step, which made the optimizer's state, and the rest.
+  EXPECT_EQ(state.paths, 2U);
+  EXPECT_LE(state.memory_bytes / state.recorded_ops, 128U);
+}
+
+TEST(Memory, TheWorkspaceOfAnOpIsKept) {
+  Profiler profiler;
+  const Use use{1, profiler.born(1, 512), Operand::kReads};
+  for (int round = 0; round < 4; ++round) {
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      const OpTicket ticket = profiler.observe(0, i, {&use, 1});
+      if (i == 5) profiler.finished(ticket, 5000);
+    }
+    profiler.step();
+  }
+  const Durations durations;
+  const auto map = CycleBuilder(profiler, durations)
+                       .build(Forecast(profiler).position().path);
+  ASSERT_TRUE(map.has_value());
+  EXPECT_EQ(map->cycle.workspace_bytes[5], 5120U);
+  EXPECT_EQ(map->cycle.workspace_bytes[6], 0U);
+}
+
+// Several threads run ops at once, others ask and export: nothing is promised
+// about forecasts then, but that all this is safe.
+TEST(Threads, OpsQueriesAndExportsAtOnce) {
+  Profiler profiler(1 << 20);
+  const Forecast forecast(profiler);
+  std::atomic<std::uint64_t> identities{0};
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      std::vector<Use> live;
+      const auto birth = [&](OpTicket* ticket) {
+        const std::uint64_t id = ++identities;
+        live.push_back({id,
+                        ticket != nullptr ? profiler.result(*ticket, id, 512)
+                                          : profiler.born(id, 512),
+                        Operand::kReads});
+      };
+      for (int i = 0; i < 8; ++i) birth(nullptr);
+      for (unsigned i = 0; i < 4000; ++i) {
+        const Use uses[2] = {live[i % 4], live[4 + i % 3]};
+        OpTicket ticket = profiler.observe(t, 1000 * t + i % 40, uses);
+        if (i % 3 == 0) birth(&ticket);
+        if (random() % 50 == 0) profiler.finished(ticket, 4096);
+        while (live.size() > 12) {
+          profiler.freed(live.back().slot, profiler.opCount());
+          live.pop_back();
+        }
+        if (t == 0 && i % 400 == 399) profiler.step();
+        (void)forecast.nextUse(live[i % 8].slot);
+      }
+    });
+  }
+  threads.emplace_back([&] {
+    const Durations durations;
+    CycleBuilder builder(profiler, durations);
+    while (!done.load()) {
+      const PathId path = forecast.position().path;
+      if (path != 0) (void)builder.build(path);
+      (void)forecast.following();
+      (void)profiler.state();
+      std::this_thread::yield();
+    }
+  });
+  for (std::size_t t = 0; t < 3; ++t) threads[t].join();
+  done.store(true);
+  threads.back().join();
+  EXPECT_EQ(profiler.state().ops, 3U * 4000);
+}
+
+// Autograd's thread and the main thread take turns: one sequence.
+TEST(Threads, TakingTurnsIsOneSequence) {
+  OpDriver driver;
+  ToyModel model(driver, 20);
+  for (int i = 0; i < 6; ++i) {
+    model.forward(8, true);
+    std::thread([&] { model.backward(8); }).join();
+    model.optimizer();
+    model.zeroGrad();
+    const auto count = driver.endStep();
+    if (i > 1) {
+      EXPECT_EQ(count.misses, 0U);
+    }
+  }
+  EXPECT_EQ(driver.profiler.state().lock_waits, 0U);
+}
+
+} // namespace
+} // namespace chameleon::profiler
