@@ -1,0 +1,61 @@
+#include "profiler/timeline_writer.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "profiler/trace_writer.h"
+
+namespace chameleon::profiler {
+namespace {
+
+constexpr std::array<const char*, kLanes> kLaneNames = {"compute", "in", "out",
+                                                        "re-runs", "stalls"};
+
+std::string microseconds(std::int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%lld.%03lld",
+                static_cast<long long>(ns / 1000),
+                static_cast<long long>(ns % 1000));
+  return text;
+}
+
+} // namespace
+
+std::string write_timeline(std::span<const Interval> intervals,
+                           const OpNames& names) {
+  std::string text = R"({"displayTimeUnit":"ns","traceEvents":[)";
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    const std::string thread = std::to_string(lane + 1);
+    text += lane == 0 ? "\n" : ",\n";
+    text += R"({"ph":"M","pid":1,"tid":)" + thread +
+            R"(,"name":"thread_name","args":{"name":)" +
+            json_string(kLaneNames[lane]) + "}},\n";
+    text += R"({"ph":"M","pid":1,"tid":)" + thread +
+            R"(,"name":"thread_sort_index","args":{"sort_index":)" + thread +
+            "}}";
+  }
+  std::int64_t first_ns = INT64_MAX;
+  for (const Interval& interval : intervals) {
+    first_ns = std::min(first_ns, interval.begin_ns);
+  }
+  for (const Interval& interval : intervals) {
+    const auto lane = static_cast<std::size_t>(interval.lane);
+    const bool named = interval.op != ~std::uint32_t{0};
+    text += ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":" + std::to_string(lane + 1) +
+            ",\"ts\":" + microseconds(interval.begin_ns - first_ns) +
+            ",\"dur\":" +
+            microseconds(std::max<std::int64_t>(
+                interval.end_ns - interval.begin_ns, 0)) +
+            ",\"name\":" +
+            json_string(named ? names.name(interval.op)
+                              : std::string_view(kLaneNames[lane]));
+    if (interval.bytes > 0) {
+      text += ",\"args\":{\"bytes\":" + std::to_string(interval.bytes) + "}";
+    }
+    text += "}";
+  }
+  return text + "\n]}\n";
+}
+
+} // namespace chameleon::profiler

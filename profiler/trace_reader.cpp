@@ -1,0 +1,354 @@
+#include "profiler/trace_reader.h"
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace chameleon::profiler {
+namespace {
+
+using runtime::Error;
+using runtime::ErrorCode;
+using runtime::Result;
+
+// The JSON that a trace needs: flat objects whose values are numbers, strings,
+// lists of numbers and lists of pairs. The first failure sticks.
+class LineScanner {
+ public:
+  explicit LineScanner(std::string_view line) : rest_(line) {}
+
+  const std::string& problem() const noexcept { return problem_; }
+  bool good() const noexcept { return problem_.empty(); }
+  bool fail(std::string problem) {
+    if (problem_.empty()) problem_ = std::move(problem);
+    return false;
+  }
+
+  bool take(char c) {
+    skipSpace();
+    if (!rest_.empty() && rest_.front() == c) {
+      rest_.remove_prefix(1);
+      return true;
+    }
+    return false;
+  }
+  bool expect(char c) {
+    return take(c) || fail(std::string("expected '") + c + "'" + where());
+  }
+  bool atEnd() {
+    skipSpace();
+    return rest_.empty();
+  }
+  char peek() {
+    skipSpace();
+    return rest_.empty() ? '\0' : rest_.front();
+  }
+
+  bool string(std::string& out) {
+    out.clear();
+    if (!expect('"')) return false;
+    while (!rest_.empty()) {
+      const char c = rest_.front();
+      rest_.remove_prefix(1);
+      if (c == '"') return true;
+      if (static_cast<unsigned char>(c) < 0x20) break;
+      if (c != '\\') {
+        out += c;
+      } else if (!escape(out)) {
+        return false;
+      }
+    }
+    return fail("a string has no end");
+  }
+  template <typename Integer>
+  bool integer(Integer& out) {
+    skipSpace();
+    const char* const end = rest_.data() + rest_.size();
+    const auto [at, error] = std::from_chars(rest_.data(), end, out);
+    const bool whole = error == std::errc{} &&
+                       (at == end || std::strchr(".eE", *at) == nullptr);
+    if (!whole || out < Integer{0}) {
+      return fail("expected an integer of 0 or more" + where());
+    }
+    rest_.remove_prefix(static_cast<std::size_t>(at - rest_.data()));
+    return true;
+  }
+  bool real(double& out) {
+    skipSpace();
+    const bool numeric =
+        !rest_.empty() && std::strchr("-0123456789", rest_.front()) != nullptr;
+    const char* const end = rest_.data() + rest_.size();
+    const auto [at, error] = std::from_chars(rest_.data(), end, out);
+    if (!numeric || error != std::errc{}) {
+      return fail("expected a number" + where());
+    }
+    rest_.remove_prefix(static_cast<std::size_t>(at - rest_.data()));
+    return true;
+  }
+  template <typename Item>
+  bool list(Item item) {
+    if (!expect('[')) return false;
+    if (take(']')) return true;
+    do {
+      if (!item()) return false;
+    } while (take(','));
+    return expect(']');
+  }
+  bool object(const std::function<bool(const std::string&)>& member) {
+    if (!expect('{')) return false;
+    if (take('}')) return fail("an empty object");
+    std::string key;
+    do {
+      if (!string(key) || !expect(':') || !member(key)) return false;
+    } while (take(','));
+    return expect('}') &&
+           (atEnd() || fail("something follows the object" + where()));
+  }
+
+ private:
+  void skipSpace() {
+    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\t' ||
+                              rest_.front() == '\r')) {
+      rest_.remove_prefix(1);
+    }
+  }
+  std::string where() const {
+    if (rest_.empty()) return " at the end of the line";
+    return " before \"" + std::string(rest_.substr(0, 12)) + "\"";
+  }
+  bool escape(std::string& out) {
+    if (rest_.empty()) return fail("a string has no end");
+    const char c = rest_.front();
+    rest_.remove_prefix(1);
+    static constexpr char kFrom[] = "\"\\/bfnrt";
+    static constexpr char kTo[] = "\"\\/\b\f\n\r\t";
+    if (const char* const at = std::strchr(kFrom, c); c != '\0' && at) {
+      out += kTo[at - kFrom];
+      return true;
+    }
+    unsigned code = 0;
+    const char* const begin = rest_.data();
+    const std::size_t digits = 4;
+    if (c != 'u' || rest_.size() < digits ||
+        std::from_chars(begin, begin + digits, code, 16).ptr !=
+            begin + digits ||
+        code >= 0x80) {
+      return fail("a string has an escape that is not supported");
+    }
+    rest_.remove_prefix(digits);
+    out += static_cast<char>(code);
+    return true;
+  }
+
+  std::string_view rest_;
+  std::string problem_;
+};
+
+class Reader {
+ public:
+  Result<Trace> read(std::string_view text) {
+    while (!text.empty()) {
+      ++line_;
+      const std::size_t end = text.find('\n');
+      const std::string_view line = text.substr(0, end);
+      text = end == std::string_view::npos ? std::string_view()
+                                           : text.substr(end + 1);
+      LineScanner scanner(line);
+      if (scanner.atEnd()) {
+        return error("an empty line");
+      }
+      if (!(line_ == 1 ? header(scanner) : record(scanner))) {
+        return error(scanner.problem());
+      }
+    }
+    if (line_ == 0) return error("no header");
+    if (trace_.step_ends.empty() ||
+        trace_.step_ends.back() != trace_.ops.size()) {
+      return error("the last line must be a step, {\"step\":n}");
+    }
+    return std::move(trace_);
+  }
+
+ private:
+  Error error(const std::string& problem) const {
+    return {ErrorCode::kInvalidArgument,
+            "trace line " + std::to_string(line_) + ": " + problem};
+  }
+
+  bool header(LineScanner& in) {
+    TraceHeader& header = trace_.header;
+    std::unordered_set<std::string> seen;
+    std::uint64_t version = 0;
+    const bool good = in.object([&](const std::string& key) {
+      if (!seen.insert(key).second) return in.fail("\"" + key + "\" twice");
+      if (key == "trace") return in.integer(version);
+      if (key == "name") return in.string(header.name);
+      if (key == "hbm_budget") return in.integer(header.hbm_budget_bytes);
+      if (key == "bw_in") return bandwidth(in, header.in_bytes_per_second);
+      if (key == "bw_out") return bandwidth(in, header.out_bytes_per_second);
+      if (key == "bw_both") return bandwidth(in, header.both_bytes_per_second);
+      if (key == "copy_latency_ns") return in.integer(header.copy_latency_ns);
+      std::string text;
+      double number = 0;
+      return in.peek() == '"' ? in.string(text) : in.real(number);
+    });
+    if (!good) return false;
+    if (version != 1) {
+      return in.fail("a trace begins with {\"trace\":1, ...}");
+    }
+    for (const char* key : {"bw_in", "bw_out", "bw_both"}) {
+      if (!seen.contains(key)) {
+        return in.fail(std::string("the header lacks \"") + key + "\"");
+      }
+    }
+    return true;
+  }
+  static bool bandwidth(LineScanner& in, double& out) {
+    return in.real(out) &&
+           ((out >= 0 && out < 1e18) ||
+            in.fail("a bandwidth must be from 0 to 1e18 bytes per second"));
+  }
+
+  bool record(LineScanner& in) {
+    TraceOp op;
+    std::uint64_t step = 0;
+    unsigned seen = 0;
+    const auto storages = [&](std::vector<TraceOp::Storage>& out) {
+      return in.list([&] {
+        TraceOp::Storage& s = out.emplace_back();
+        return in.expect('[') && in.integer(s.first) && in.expect(',') &&
+               in.integer(s.second) && in.expect(']');
+      });
+    };
+    const auto numbers = [&](std::vector<std::uint64_t>& out) {
+      return in.list([&] { return in.integer(out.emplace_back()); });
+    };
+    const std::pair<const char*, std::function<bool()>> kMembers[] = {
+        {"op", [&] { return in.string(op.op); }},
+        {"t", [&] { return in.integer(op.time_ns); }},
+        {"dur_ns", [&] { return in.integer(op.duration_ns); }},
+        {"in", [&] { return storages(op.in); }},
+        {"out", [&] { return storages(op.out); }},
+        {"write", [&] { return numbers(op.write); }},
+        {"free", [&] { return numbers(op.free); }},
+        {"step", [&] { return in.integer(step); }},
+    };
+    const bool good = in.object([&](const std::string& key) {
+      for (unsigned i = 0; i < std::size(kMembers); ++i) {
+        if (key != kMembers[i].first) continue;
+        if ((seen & 1U << i) != 0) return in.fail("\"" + key + "\" twice");
+        seen |= 1U << i;
+        return kMembers[i].second();
+      }
+      return in.fail("\"" + key + "\" is no field of a trace");
+    });
+    if (!good) return false;
+    constexpr unsigned kStep = 0x80;
+    constexpr unsigned kOp = 0x7f;
+    if (seen == kStep) return endStep(in, step);
+    if (seen != kOp) {
+      return in.fail(
+          "an op has the fields op, t, dur_ns, in, out, write, free");
+    }
+    return check(in, op) && (trace_.ops.push_back(std::move(op)), true);
+  }
+
+  bool endStep(LineScanner& in, std::uint64_t step) {
+    const std::size_t begin =
+        trace_.step_ends.empty() ? 0 : trace_.step_ends.back();
+    if (step != trace_.step_ends.size() + 1) {
+      return in.fail("steps are numbered from 1");
+    }
+    if (trace_.ops.size() == begin) return in.fail("a step without ops");
+    trace_.step_ends.push_back(trace_.ops.size());
+    return true;
+  }
+
+  struct State {
+    std::uint64_t bytes;
+    bool alive;
+    std::size_t seen; // the last op that has it as an operand, from 1
+  };
+  bool check(LineScanner& in, const TraceOp& op) {
+    if (op.time_ns < time_ns_) return in.fail("t goes back");
+    time_ns_ = op.time_ns;
+    if (op.time_ns > INT64_MAX - op.duration_ns) {
+      return in.fail("t + dur_ns is too large");
+    }
+    const std::size_t now = trace_.ops.size() + 1;
+    for (const bool out : {false, true}) {
+      for (const auto& [number, bytes] : out ? op.out : op.in) {
+        const std::string name = "storage " + std::to_string(number);
+        // Not seen before: it was there from the start.
+        const auto [at, added] = states_.try_emplace(
+            number, State{bytes, /*alive=*/!out, /*seen=*/0});
+        State& state = at->second;
+        if (state.seen == now) return in.fail(name + " is twice an operand");
+        state.seen = now;
+        if (state.alive == out) {
+          return in.fail(name + (out ? " is created while it lives"
+                                     : " is used while it is dead"));
+        }
+        if (!out && state.bytes != bytes) {
+          return in.fail(name + " had another size before");
+        }
+        state.bytes = bytes;
+        state.alive = true;
+      }
+    }
+    for (const std::uint64_t number : op.write) {
+      const auto at = states_.find(number);
+      if (at == states_.end() || at->second.seen != now) {
+        return in.fail("storage " + std::to_string(number) +
+                       " is written but no operand");
+      }
+    }
+    for (const std::uint64_t number : op.free) {
+      // Not seen before: it is left from the step before.
+      State& state =
+          states_.try_emplace(number, State{0, true, 0}).first->second;
+      if (!state.alive) {
+        return in.fail("storage " + std::to_string(number) +
+                       " is freed while it is dead");
+      }
+      state.alive = false;
+    }
+    return true;
+  }
+
+  Trace trace_;
+  std::size_t line_ = 0;
+  std::int64_t time_ns_ = 0;
+  std::unordered_map<std::uint64_t, State> states_;
+};
+
+} // namespace
+
+Result<Trace> read_trace(std::string_view text) { return Reader().read(text); }
+
+Result<Trace> read_trace_file(const std::string& path) {
+  std::FILE* const file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "cannot read " + path + ": " + std::strerror(errno));
+  }
+  std::string text;
+  char buffer[1 << 16];
+  std::size_t count = 0;
+  while ((count = std::fread(buffer, 1, sizeof buffer, file)) > 0) {
+    text.append(buffer, count);
+  }
+  const bool failed = std::ferror(file) != 0;
+  std::fclose(file);
+  if (failed) {
+    return Error(ErrorCode::kInvalidArgument, "cannot read " + path);
+  }
+  return read_trace(text);
+}
+
+} // namespace chameleon::profiler

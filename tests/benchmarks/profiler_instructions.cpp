@@ -1,0 +1,114 @@
+// Instructions that the profiler adds to an op when nothing is swapped and the
+// step repeats: what an op call pays for observe(), result() and freed(). Two
+// operands, one result, one death per op, 2,000 ops a step.
+//
+//   cmake -S . -B build -DCHAMELEON_BUILD_TORCH=OFF -DCHAMELEON_BUILD_TESTS=ON
+//   cmake --build build --target profiler_instructions
+//   valgrind --tool=callgrind --collect-atstart=no
+//     --toggle-collect='run_steps*' build/tests/cpp/profiler_instructions
+//   callgrind_annotate --inclusive=yes callgrind.out.*
+//
+// Arguments: "seen" (default); "new": on sequences never seen before, which are
+// recorded; "alone": the loop and the tokens without the profiler, to subtract.
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "profiler/profiler.h"
+
+namespace {
+
+using chameleon::profiler::BlockSlot;
+using chameleon::profiler::Operand;
+using chameleon::profiler::OpTicket;
+using chameleon::profiler::Profiler;
+using chameleon::profiler::TokenHasher;
+using chameleon::profiler::Use;
+
+constexpr std::uint32_t kOps = 2000;
+
+struct Run {
+  Profiler profiler;
+  std::vector<Use> weights;
+  Use last;
+  std::uint64_t identities = 0;
+
+  Run() {
+    for (std::uint32_t i = 0; i < kOps; ++i) {
+      weights.push_back(create());
+    }
+    last = create();
+  }
+  Use create() {
+    ++identities;
+    return {identities, profiler.born(identities, 4096), Operand::kReads};
+  }
+};
+
+// As the kernels layer: op, then rank, dtype and sizes of two matrices.
+__attribute__((noinline)) std::uint64_t make_token(std::uint64_t op,
+                                                   const std::uint64_t* sizes) {
+  TokenHasher hasher(op);
+  for (int i = 0; i < 6; ++i) hasher.add(sizes[i]);
+  return hasher.token();
+}
+
+__attribute__((noinline)) void one_op(Run& run, std::uint32_t i,
+                                      std::uint64_t salt) {
+  const std::array<std::uint64_t, 6> sizes{0x20001, 64, salt, 0x20002, 64, 64};
+  const std::uint64_t token = make_token(i % 50, sizes.data());
+  const std::array<Use, 2> uses{run.last, run.weights[i]};
+  OpTicket ticket = run.profiler.observe(i % 50, token, uses);
+  const BlockSlot slot = run.profiler.result(ticket, ++run.identities, 4096);
+  run.profiler.freed(run.last.slot, run.profiler.opCount());
+  run.last = {run.identities, slot, Operand::kReads};
+}
+
+// What the loop itself and the token cost.
+__attribute__((noinline)) void one_op_alone(Run& run, std::uint32_t i) {
+  const std::array<std::uint64_t, 6> sizes{0x20001, 64, 0, 0x20002, 64, 64};
+  run.identities += make_token(i % 50, sizes.data()) & 1;
+  run.last = run.weights[i];
+}
+
+enum class Mode : std::uint8_t { kSeen, kNew, kAlone };
+
+__attribute__((noinline)) void run_steps(Run& run, int steps, Mode mode) {
+  for (int step = 0; step < steps; ++step) {
+    const auto salt = static_cast<std::uint64_t>(1000 + step);
+    for (std::uint32_t i = 0; i < kOps; ++i) {
+      if (mode == Mode::kAlone) {
+        one_op_alone(run, i);
+      } else {
+        one_op(run, i, mode == Mode::kNew ? salt : 0);
+      }
+    }
+  }
+}
+
+__attribute__((noinline)) void warm_up(Run& run) {
+  for (int step = 0; step < 300; ++step) {
+    for (std::uint32_t i = 0; i < kOps; ++i) one_op(run, i, 0);
+  }
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view word = argc > 1 ? argv[1] : "seen";
+  const Mode mode = word == "new"     ? Mode::kNew
+                    : word == "alone" ? Mode::kAlone
+                                      : Mode::kSeen;
+  Run run;
+  warm_up(run);
+  run_steps(run, 10, mode);
+  const auto state = run.profiler.state();
+  std::printf("%u ops: %llu hits, %llu misses, %zu paths, %zu bytes\n",
+              10 * kOps, static_cast<unsigned long long>(state.forecast_hits),
+              static_cast<unsigned long long>(state.forecast_misses),
+              state.paths, state.memory_bytes);
+  return EXIT_SUCCESS;
+}
