@@ -18,6 +18,7 @@ DIFFERENT = dict.fromkeys(
     [
         "nn_functional_interpolate_bilinear",
         "nn_functional_interpolate_trilinear",
+        "nn_functional_upsample_bilinear",
     ],
     "torch/nn/functional.py:4870 and :4890 ask `not input.is_cpu` and take a "
     "decomposition in Python, which no kernel can undo",
