@@ -37,6 +37,7 @@
 
 #include "memory/extent_map.h"
 #include "memory/fence.h"
+#include "profiler/live_blocks.h"
 
 namespace chameleon::memory {
 
@@ -104,6 +105,11 @@ struct Block {
   std::atomic<std::uint64_t> last_use_tick{0}; // pager's count of calls
   std::atomic<std::uint64_t> version{0};       // bumped by each op that writes
   std::uint64_t identity = 0; // order of creation, never reused
+  // What the profiler knows it by; its count of ops when the storage died; the
+  // tick of the last fetch ahead, until it is known to have been of use.
+  profiler::BlockSlot profiler_slot = profiler::kNoSlot;
+  std::uint64_t released_at = 0;
+  std::uint64_t prefetched_tick = 0;
 
   // ---- links, guarded by the pager's lock (next_released: see release())
   Block* next_released = nullptr;

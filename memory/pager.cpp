@@ -28,8 +28,9 @@ Result<Block*> Pager::create(std::size_t bytes) { return impl_->create(bytes); }
 void Pager::release(Block* block) noexcept { impl_->release(block); }
 
 Error Pager::begin(Call& call, Stream stream, std::span<const Operand> operands,
-                   OpMemory* memory, std::string_view op, bool may_retry) {
-  return impl_->begin(call, stream, operands, memory, op, may_retry);
+                   OpMemory* memory, std::string_view op, bool may_retry,
+                   const OpIdentity* identity) {
+  return impl_->begin(call, stream, operands, memory, op, may_retry, identity);
 }
 
 void Pager::end(Call& call) noexcept { impl_->end(call); }
@@ -99,6 +100,10 @@ void Pager::setWaitHooks(WaitHooks hooks) { PagerImpl::wait_hooks = hooks; }
 void Pager::setStress(Stress stress, std::uint64_t seed) {
   impl_->setStress(stress, seed);
 }
+
+profiler::Profiler& Pager::profiler() noexcept { return impl_->profiler(); }
+
+profiler::Durations& Pager::durations() noexcept { return impl_->durations(); }
 
 Stats Pager::stats() const { return impl_->stats(); }
 

@@ -28,6 +28,8 @@
 #include "memory/block.h"
 #include "memory/pager_call.h"
 #include "memory/stats.h"
+#include "profiler/durations.h"
+#include "profiler/profiler.h"
 
 namespace chameleon::memory {
 
@@ -35,6 +37,12 @@ struct Limits {
   std::size_t hbm_budget_bytes;
   std::size_t host_budget_bytes;
   double oversubscription; // logical limit = this x hbm budget
+};
+
+// What the profiler knows an op by.
+struct OpIdentity {
+  std::uint32_t name; // profiler::OpNames
+  profiler::Token token;
 };
 
 class PagerImpl;
@@ -66,9 +74,12 @@ class Pager {
   // end(). After success device_address of each operand is valid until end().
   // `may_retry`: the op writes nothing, so that a failed in-call allocation
   // may be answered by end() and another begin() (Call::worthRetrying()).
+  // `identity`: the op is shown to the profiler, and what the policy wants
+  // before it is done; each block occurs once then. Null: neither.
   runtime::Error begin(Call& call, runtime::Stream stream,
                        std::span<const Operand> operands, OpMemory* memory,
-                       std::string_view op, bool may_retry);
+                       std::string_view op, bool may_retry,
+                       const OpIdentity* identity = nullptr);
   // Stamps and unpins. Extents allocated in the call and neither adopted nor
   // freed become foreign.
   void end(Call& call) noexcept;
@@ -142,6 +153,9 @@ class Pager {
   // For tests: evict before every begin(), whether or not there is need.
   enum class Stress : std::uint8_t { kNever, kAll, kRandom };
   void setStress(Stress stress, std::uint64_t seed = 0);
+
+  profiler::Profiler& profiler() noexcept;
+  profiler::Durations& durations() noexcept;
 
   Stats stats() const;
   void resetStats();

@@ -20,7 +20,8 @@ constinit thread_local int PagerImpl::calls_of_thread = 0;
 
 Error PagerImpl::begin(Call& call, runtime::Stream stream,
                        std::span<const Operand> operands, OpMemory* memory,
-                       std::string_view op, bool may_retry) {
+                       std::string_view op, bool may_retry,
+                       const OpIdentity* identity) {
   CHAMELEON_CHECK(!call.active_, "begin() of a call that has not ended");
   call.stream_ = timelines_.indexOf(stream);
   call.exclusive_ = false;
@@ -33,6 +34,13 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
   call.in_call_bytes_ = 0;
   call.adopted_bytes_ = 0;
   call.peak_bytes_ = 0;
+
+  // A retry is the op that was seen already.
+  if (call.failures_ == 0) call.observed_ = identity != nullptr;
+  if (identity != nullptr && call.failures_ == 0) {
+    observe(call, *identity, operands);
+    if (gate_.due(call.ticket_)) fulfil(call);
+  }
 
   Fence waits;
   // A second failure is one too many, and a third attempt runs exclusively.
@@ -322,6 +330,7 @@ void PagerImpl::commit(Call& call, Fence& waits) {
     if (wanted.write && block.host != nullptr) {
       dropHostCopy(block);
     }
+    countPrefetch(block);
     const Position written{block.last_write.load(std::memory_order_acquire)};
     if (!inOrder(written, call.stream_)) addTo(waits, written);
     block.claims = 0;

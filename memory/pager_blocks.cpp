@@ -46,7 +46,10 @@ Result<Block*> PagerImpl::create(std::size_t bytes) {
                      "torch_chameleon.config.hbm_budget");
   }
   Result<Block*> block = newBlock(bytes, ExtentMap::round(bytes));
-  if (block.ok()) addLogical(**block);
+  if (!block.ok()) return block;
+  addLogical(**block);
+  (*block)->profiler_slot =
+      profiler_.born((*block)->identity, (*block)->rounded_bytes, *block);
   return block;
 }
 
@@ -80,6 +83,7 @@ Result<Block*> PagerImpl::newBlock(std::size_t bytes,
 }
 
 void PagerImpl::release(Block* block) noexcept {
+  block->released_at = profiler_.opCount();
   logical_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
   logical_rounded_bytes_.fetch_sub(ExtentMap::round(block->bytes),
                                    std::memory_order_relaxed);
@@ -123,6 +127,8 @@ void PagerImpl::destroy(Block& block) noexcept {
     arena_->free(block.device, usesOf(block));
   }
   logical_space_->free(block.logical_address, block.bytes);
+  profiler_.freed(block.profiler_slot, block.released_at);
+  countPrefetch(block);
   if (block.previous_live != nullptr) {
     block.previous_live->next_live = block.next_live;
   } else {

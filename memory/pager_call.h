@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "memory/block.h"
+#include "profiler/profiler.h"
 
 namespace chameleon::memory {
 
@@ -108,6 +109,8 @@ class Call {
   OpMemory* memory_ = nullptr;
   InlineList<Operand, kInline> pins_; // one pin each, adopted blocks included
   std::size_t operand_bytes_ = 0;     // as committed
+  profiler::OpTicket ticket_{0, profiler::kNone, profiler::kNone, 0, false};
+  bool observed_ = false; // the profiler saw the op
   Extent* hole_ = nullptr; // held for in-call allocations that must not fail
 
   // Guarded by the pager's lock once the call has allocated something.

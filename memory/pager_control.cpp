@@ -42,8 +42,9 @@ PagerImpl::PagerImpl(Pager& owner, runtime::DeviceRuntime& runtime,
       limits_(limits) {}
 
 Error PagerImpl::open(std::string_view policy) {
-  policy_ = make_policy(policy);
+  policy_ = make_policy(policy, policyInputs());
   if (policy_ == nullptr) return unknownPolicy(policy);
+  if (policy_->plansAhead()) gate_.ask();
   runtime::Result<std::unique_ptr<LogicalSpace>> space =
       LogicalSpace::create(runtime_);
   if (!space.ok()) return space.takeError();
@@ -159,6 +160,7 @@ PagerImpl::Attempt PagerImpl::tryHbmBudget(std::size_t bytes, Error& error) {
     limits_.hbm_budget_bytes = bytes;
     logical_limit_.store(scaled(limits_.oversubscription, bytes),
                          std::memory_order_relaxed);
+    policy_->budgetChanged(bytes);
     admission_.wakeLocked(); // there may be more room now
     return Attempt::kDone;
   }
@@ -221,15 +223,21 @@ Error PagerImpl::setOversubscription(double factor) {
 }
 
 Error PagerImpl::setPolicy(std::string_view name) {
-  std::unique_ptr<Policy> policy = make_policy(name);
-  if (policy == nullptr) return unknownPolicy(name);
-  const Lock lock(*this);
-  for (Block* block = live_; block != nullptr; block = block->next_live) {
-    if (block->device == nullptr) continue;
-    policy_->left(*block);
-    policy->entered(*block);
+  std::unique_ptr<Policy> policy;
+  {
+    const Lock lock(*this);
+    policy = make_policy(name, policyInputs());
+    if (policy == nullptr) return unknownPolicy(name);
+    for (Block* block = live_; block != nullptr; block = block->next_live) {
+      if (block->device == nullptr) continue;
+      policy_->left(*block);
+      policy->entered(*block);
+    }
+    std::swap(policy_, policy);
   }
-  policy_ = std::move(policy);
+  policy.reset(); // without the lock: it may be making a plan
+  const Lock lock(*this);
+  policy_->plansAhead() ? gate_.ask() : gate_.close();
   return {};
 }
 
@@ -348,6 +356,8 @@ Stats PagerImpl::stats() {
   stats.clean_evictions = counters_.clean_evictions.load();
   stats.bytes_in = counters_.bytes_in.load();
   stats.bytes_out = counters_.bytes_out.load();
+  stats.prefetched_bytes = counters_.prefetched_bytes.load();
+  stats.prefetch_hits = counters_.prefetch_hits.load();
   const runtime::ComputeTimes times = runtime_.computeTimes();
   stats.stall_ns = runtime_.holdsData()
                        ? counters_.stall_ns.load()
@@ -367,7 +377,9 @@ void PagerImpl::resetStats() {
   const Lock lock(*this);
   for (std::atomic<std::int64_t>* counter :
        {&counters_.faults, &counters_.evictions, &counters_.clean_evictions,
-        &counters_.bytes_in, &counters_.bytes_out, &counters_.stall_ns,
+        &counters_.bytes_in, &counters_.bytes_out,
+        &counters_.prefetched_bytes, &counters_.prefetch_hits,
+        &counters_.stall_ns,
         &counters_.compactions}) {
     counter->store(0, std::memory_order_relaxed);
   }

@@ -57,6 +57,7 @@ PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage) {
                                   std::memory_order_relaxed);
   }
   counters_.evictions.fetch_add(1, std::memory_order_relaxed);
+  countPrefetch(block);
   policy_->left(block);
   arena_->free(block.device, uses);
   block.device = nullptr;

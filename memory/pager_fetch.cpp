@@ -78,9 +78,17 @@ void PagerImpl::settle(Block& block) noexcept {
                    std::memory_order_release);
 }
 
-// The host copy of a Resident block is no longer needed or no longer right.
+// The host copy of a Resident block is no longer needed or no longer right. A
+// copy to it that is under way still reads the block: whoever uses that next
+// waits for it too.
 void PagerImpl::dropHostCopy(Block& block) noexcept {
   CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
+  if (!timelines_.passed(block.host_ready)) {
+    Fence both;
+    addTo(both, Position{block.last_write.load(std::memory_order_acquire)});
+    addTo(both, block.host_ready);
+    block.last_write.store(join(both).word, std::memory_order_release);
+  }
   unlinkCopy(block);
   block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
   host_pool_->free(block.host, hostUsesOf(block));

@@ -33,6 +33,8 @@ struct Counters {
   std::atomic<std::int64_t> clean_evictions{0};
   std::atomic<std::int64_t> bytes_in{0};
   std::atomic<std::int64_t> bytes_out{0};
+  std::atomic<std::int64_t> prefetched_bytes{0};
+  std::atomic<std::int64_t> prefetch_hits{0};
   std::atomic<std::int64_t> stall_ns{0};
   std::atomic<std::int64_t> compactions{0};
   std::atomic<std::int64_t> ops_base{0}; // ticks that are not counted as ops
@@ -62,9 +64,13 @@ class PagerImpl {
   // ----------------------------------------------------
   runtime::Error begin(Call& call, runtime::Stream stream,
                        std::span<const Operand> operands, OpMemory* memory,
-                       std::string_view op, bool may_retry);
+                       std::string_view op, bool may_retry,
+                       const OpIdentity* identity = nullptr);
   void end(Call& call) noexcept;
   void hold(Call& call) noexcept;
+
+  profiler::Profiler& profiler() noexcept { return profiler_; }
+  profiler::Durations& durations() noexcept { return durations_; }
 
   // ---- pager_in_call.cpp: memory inside a running call ----
   runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes);
@@ -245,6 +251,16 @@ class PagerImpl {
   void unlinkCopy(Block& block) noexcept;
   void applyStress();
 
+  // ---- pager_ahead.cpp ----
+  void observe(Call& call, const OpIdentity& identity,
+               std::span<const Operand> operands);
+  void fulfil(const Call& call); // takes the lock
+  void writeBackAhead(Block& block);
+  bool mayFetchAhead(Block& block) noexcept;
+  void fetchAhead(StreamIndex stream);
+  void countPrefetch(Block& block) noexcept; // was it of use?
+  PolicyInputs policyInputs() noexcept;
+
   // ---- pager_room.cpp ----
   // The ladder: an extent, whatever it takes short of waiting. Null: see
   // `shortage`. Moves are made on `stream`.
@@ -311,6 +327,11 @@ class PagerImpl {
   std::unique_ptr<LogicalSpace> logical_space_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<HostPool> host_pool_;
+  profiler::Profiler profiler_;
+  profiler::Durations durations_;
+  WishGate gate_;
+  std::vector<Wish> wishes_; // scratch
+  std::vector<Wanted> ahead_; // scratch of fetchAhead()
   std::unique_ptr<Policy> policy_;
   std::uint64_t identities_ = 0;
   Block* live_ = nullptr;     // by next_live

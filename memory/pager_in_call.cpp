@@ -125,6 +125,11 @@ Result<Block*> PagerImpl::adopt(Call& call, std::byte* address,
   call.pins_.push_back({&block, Access::kWrite});
   policy_->entered(block);
   addLogical(block);
+  block.profiler_slot =
+      call.observed_
+          ? profiler_.result(call.ticket_, block.identity, block.rounded_bytes,
+                             &block)
+          : profiler_.born(block.identity, block.rounded_bytes, &block);
   return result;
 }
 

@@ -27,6 +27,37 @@ PathId Forecast::following() const {
 
 NextUse Forecast::nextUse(BlockSlot slot) const {
   const Profiler::Guard guard(profiler_.lock_);
+  return answer(slot);
+}
+
+void Forecast::nextUses(std::span<const BlockSlot> slots,
+                        std::span<NextUse> answers) const {
+  constexpr std::size_t kAtOnce = 256;
+  for (std::size_t i = 0; i < slots.size();) {
+    const Profiler::Guard guard(profiler_.lock_);
+    const std::size_t end = std::min(slots.size(), i + kAtOnce);
+    for (; i < end; ++i) {
+      answers[i] = slots[i] == kNoSlot ? NextUse{} : answer(slots[i]);
+    }
+  }
+}
+
+void Forecast::bound(PathId path, std::span<const std::uint32_t> values,
+                     std::span<Bound> answers) const {
+  const Profiler::Guard guard(profiler_.lock_);
+  const OpPath* const followed = profiler_.matcher_.path();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    answers[i] = {};
+    if (followed == nullptr || followed->id() != path || values[i] == kNone) {
+      continue;
+    }
+    const PathValue& value = followed->values()[values[i]];
+    if (!profiler_.blocks_.alive(value.slot, value.identity)) continue;
+    answers[i] = {profiler_.blocks_[value.slot].owner, value.identity};
+  }
+}
+
+NextUse Forecast::answer(BlockSlot slot) const {
   NextUse answer;
   const OpPath* const path = profiler_.matcher_.path();
   if (path == nullptr) return answer;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "profiler/cycle.h"
@@ -50,6 +51,16 @@ class Forecast {
   // The sequence that follows this one, 0: unknown. For plans made ahead.
   PathId following() const;
   NextUse nextUse(BlockSlot slot) const;
+  // The same for many blocks, kNoSlot: unknown. One lock for some hundred.
+  void nextUses(std::span<const BlockSlot> slots,
+                std::span<NextUse> answers) const;
+  // The live blocks that values of a path are bound to; none: identity 0.
+  struct Bound {
+    void* owner = nullptr;
+    std::uint64_t identity = 0;
+  };
+  void bound(PathId path, std::span<const std::uint32_t> values,
+             std::span<Bound> answers) const;
   // The block that op `next_op + distance` of the path followed uses as its
   // n-th operand; identity 0: unknown, or not born yet.
   struct Expected {
@@ -68,6 +79,8 @@ class Forecast {
   Known valueOf(BlockSlot slot) const;
 
  private:
+  NextUse answer(BlockSlot slot) const; // REQUIRES the profiler's lock
+
   const Profiler& profiler_;
 };
 

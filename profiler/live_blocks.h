@@ -18,6 +18,7 @@ inline constexpr BlockSlot kNoSlot = ~BlockSlot{0};
 struct LiveBlock {
   std::uint64_t identity = 0; // 0: the slot is free
   std::uint64_t bytes = 0;
+  void* owner = nullptr; // the block itself, to whoever knows its type
   // Hints, valid where the value they lead to has this identity.
   std::uint32_t value = 0;          // in the path that is followed
   std::uint32_t recorded_value = 0; // in the path that is being recorded
@@ -31,7 +32,7 @@ struct LiveBlock {
 class LiveBlocks {
  public:
   // REQUIRES: identity != 0, never used before.
-  BlockSlot add(std::uint64_t identity, std::uint64_t bytes);
+  BlockSlot add(std::uint64_t identity, std::uint64_t bytes, void* owner);
   void remove(BlockSlot slot) noexcept {
     blocks_[slot].identity = 0;
     blocks_[slot].next_free = free_;
@@ -57,12 +58,14 @@ class LiveBlocks {
   BlockSlot free_ = kNoSlot;
 };
 
-inline BlockSlot LiveBlocks::add(std::uint64_t identity, std::uint64_t bytes) {
+inline BlockSlot LiveBlocks::add(std::uint64_t identity, std::uint64_t bytes,
+                                 void* owner) {
   const BlockSlot slot = free_ != kNoSlot ? free_ : grow();
   LiveBlock& block = blocks_[slot];
   free_ = block.next_free;
   block.identity = identity;
   block.bytes = bytes;
+  block.owner = owner;
   block.birth_path = 0;
   return slot;
 }

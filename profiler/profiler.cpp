@@ -14,9 +14,10 @@ Profiler::Profiler(std::size_t history_limit_bytes)
 
 // ---- blocks ----------------------------------------------------------------
 
-BlockSlot Profiler::born(std::uint64_t identity, std::uint64_t bytes) {
+BlockSlot Profiler::born(std::uint64_t identity, std::uint64_t bytes,
+                         void* owner) {
   const Guard guard(lock_);
-  return blocks_.add(identity, bytes);
+  return blocks_.add(identity, bytes, owner);
 }
 
 // The last op before the death is number op_count - 1.

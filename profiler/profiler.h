@@ -65,7 +65,9 @@ class Profiler {
 
   // ---- blocks --------------------------------------------------------------
   // A block that no op made. REQUIRES: identity != 0, never used before.
-  BlockSlot born(std::uint64_t identity, std::uint64_t bytes);
+  // `owner` comes back from Forecast::bound().
+  BlockSlot born(std::uint64_t identity, std::uint64_t bytes,
+                 void* owner = nullptr);
   // Ops observed so far. Lock-free.
   std::uint64_t opCount() const noexcept {
     return op_count_.load(std::memory_order_relaxed);
@@ -96,9 +98,9 @@ class Profiler {
   }
   // The next of its results has become a block. Not for an op that failed.
   BlockSlot result(OpTicket& ticket, std::uint64_t identity,
-                   std::uint64_t bytes) noexcept {
+                   std::uint64_t bytes, void* owner = nullptr) noexcept {
     lock_.lock();
-    const BlockSlot slot = blocks_.add(identity, bytes);
+    const BlockSlot slot = blocks_.add(identity, bytes, owner);
     const std::uint16_t output = ticket.outputs++;
     if (ticket.epoch != epoch_ || recorder_.active() ||
         ticket.position == kNone ||

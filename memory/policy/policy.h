@@ -1,19 +1,61 @@
-// What to evict, and when. A policy decides, the pager acts; a policy never
-// touches memory, streams or tensors.
+// What to evict, and when; and what to move ahead of need. A policy decides,
+// the pager acts; a policy never touches memory, streams or tensors.
 //
 // Thread safety: every method is called under the pager's lock. A policy must
 // not call back into the pager. Decisions never affect correctness: whatever
 // is answered, every op sees the right bits.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include "memory/block.h"
+#include "memory/policy/link_model.h"
+#include "memory/policy/plan.h"
+#include "profiler/durations.h"
+#include "profiler/profiler.h"
 
 namespace chameleon::memory {
+
+// What a policy wants done with a block before the next op. The block may have
+// died meanwhile: it is meant only while it has this identity.
+struct Wish {
+  Action::Kind kind;
+  Block* block;
+  std::uint64_t identity;
+  bool joined; // with the wish of its kind before it: one batch
+};
+
+// Tells an op without any lock whether the policy has wishes before it.
+class WishGate {
+ public:
+  bool due(const profiler::OpTicket& ticket) const noexcept {
+    const std::uint64_t word = word_.load(std::memory_order_relaxed);
+    return ticket.position != profiler::kNone && word != kClosed &&
+           (ticket.epoch != static_cast<std::uint32_t>(word >> 32) ||
+            ticket.position >= static_cast<std::uint32_t>(word));
+  }
+  // No wishes, ever / ask at the next op / ask before op `position`, or in
+  // another epoch.
+  void close() noexcept { word_.store(kClosed, std::memory_order_relaxed); }
+  void ask() noexcept { word_.store(kAsk, std::memory_order_relaxed); }
+  void askAt(std::uint32_t epoch, std::uint32_t position) noexcept {
+    word_.store(std::uint64_t{epoch} << 32 | position,
+                std::memory_order_relaxed);
+  }
+  bool asks() const noexcept {
+    return word_.load(std::memory_order_relaxed) == kAsk;
+  }
+
+ private:
+  static constexpr std::uint64_t kClosed = ~std::uint64_t{0};
+  static constexpr std::uint64_t kAsk = 0;
+  std::atomic<std::uint64_t> word_{kClosed};
+};
 
 class Policy {
  public:
@@ -35,11 +77,29 @@ class Policy {
   virtual Block* victim(Usable usable) = 0;
 
   virtual std::size_t size() const noexcept = 0; // known blocks
+
+  // ---- policies that plan ahead ------------------------------------------
+  virtual bool plansAhead() const noexcept { return false; }
+  // What is to be done before the op of this ticket, in order. Called where
+  // the gate says so.
+  virtual void wishes(const profiler::OpTicket& /*ticket*/,
+                      std::vector<Wish>& /*list*/) {}
+  virtual void budgetChanged(std::size_t /*budget_bytes*/) {}
 };
 
-// The names that make_policy knows, for messages: "lru".
+// What policies decide from.
+struct PolicyInputs {
+  profiler::Profiler& profiler;
+  const profiler::Durations& durations;
+  WishGate& gate;
+  LinkModel link;
+  std::size_t budget_bytes;
+};
+
+// The names that make_policy knows, for messages: "forecast", "lru".
 std::vector<std::string_view> policy_names();
 // Null: unknown name.
-std::unique_ptr<Policy> make_policy(std::string_view name);
+std::unique_ptr<Policy> make_policy(std::string_view name,
+                                    const PolicyInputs& inputs);
 
 } // namespace chameleon::memory

@@ -13,9 +13,16 @@ namespace {
 bool any(const Block&) { return true; }
 bool unpinned(const Block& block) { return block.pins() == 0; }
 
+std::unique_ptr<Policy> made(std::string_view name) {
+  static profiler::Profiler profiler;
+  static const profiler::Durations durations;
+  static WishGate gate;
+  return make_policy(name, {profiler, durations, gate, {}, 1 << 20});
+}
+
 class LruTest : public ::testing::Test {
  protected:
-  LruTest() : policy(make_policy("lru")) {
+  LruTest() : policy(made("lru")) {
     for (std::uint64_t i = 0; i < 100; ++i) {
       blocks.push_back(std::make_unique<Block>());
       blocks.back()->identity = i + 1;
@@ -32,11 +39,11 @@ class LruTest : public ::testing::Test {
 TEST_F(LruTest, Names) {
   EXPECT_EQ(policy->name(), "lru");
   for (std::string_view name : policy_names()) {
-    ASSERT_NE(make_policy(name), nullptr);
-    EXPECT_EQ(make_policy(name)->name(), name);
+    ASSERT_NE(made(name), nullptr);
+    EXPECT_EQ(made(name)->name(), name);
   }
-  EXPECT_EQ(make_policy("LRU"), nullptr);
-  EXPECT_EQ(make_policy(""), nullptr);
+  EXPECT_EQ(made("LRU"), nullptr);
+  EXPECT_EQ(made(""), nullptr);
 }
 
 TEST_F(LruTest, NothingKnown) {
@@ -87,7 +94,7 @@ TEST_F(LruTest, AgreesWithAModel) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937_64 random(seed);
-    policy = make_policy("lru");
+    policy = made("lru");
     std::set<std::size_t> known;
     std::uint64_t tick = 0;
     for (auto& block : blocks) {

@@ -1,0 +1,167 @@
+// Ahead of need: the profiler sees each op, and what the policy wants before
+// it is carried out. Nothing here waits on the host, and nothing that fails
+// matters: what was not moved ahead is moved when it is needed.
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "memory/pager_impl.h"
+
+namespace chameleon::memory {
+
+using runtime::Error;
+
+PolicyInputs PagerImpl::policyInputs() noexcept {
+  return {profiler_, durations_, gate_, LinkModel{},
+          limits_.hbm_budget_bytes};
+}
+
+void PagerImpl::observe(Call& call, const OpIdentity& identity,
+                        std::span<const Operand> operands) {
+  std::array<profiler::Use, Call::kInline> few;
+  std::vector<profiler::Use> many;
+  std::span<profiler::Use> uses(few);
+  if (operands.size() > few.size()) {
+    many.resize(operands.size());
+    uses = many;
+  }
+  uses = uses.first(operands.size());
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const Block& block = *operands[i].block;
+    uses[i] = {block.identity, block.profiler_slot,
+               operands[i].access == Access::kWrite
+                   ? profiler::Operand::kReads | profiler::Operand::kWrites
+                   : profiler::Operand::kReads};
+  }
+  call.ticket_ = profiler_.observe(identity.name, identity.token, uses);
+}
+
+void PagerImpl::fulfil(const Call& call) {
+  const Lock lock(*this);
+  drainReleased();
+  wishes_.clear();
+  policy_->wishes(call.ticket_, wishes_);
+  Shortage ignored;
+  for (std::size_t i = 0; i < wishes_.size(); ++i) {
+    const Wish& wish = wishes_[i];
+    Block& block = *wish.block;
+    const bool meant = block.identity == wish.identity;
+    switch (wish.kind) {
+      case Action::Kind::kWriteBack:
+        if (meant) writeBackAhead(block);
+        break;
+      case Action::Kind::kRelease:
+        if (meant) (void)evict(block, ignored);
+        break;
+      case Action::Kind::kFetch:
+        if (meant && mayFetchAhead(block)) {
+          ahead_.push_back({&block, false, true, nullptr});
+        }
+        // One batch, up to where the next one begins.
+        if (i + 1 == wishes_.size() ||
+            wishes_[i + 1].kind != Action::Kind::kFetch ||
+            !wishes_[i + 1].joined) {
+          fetchAhead(call.stream_);
+        }
+        break;
+    }
+  }
+}
+
+// Makes a Resident block clean while it stays where it is. An op that writes
+// it afterwards goes through the lock, drops the copy and waits for it.
+void PagerImpl::writeBackAhead(Block& block) {
+  std::uint64_t word = block.word.load(std::memory_order_acquire);
+  if (word != Block::stateBits(Residency::kResident)) return; // or in use
+  Shortage shortage;
+  const HostPool::Place place = hostPlace(block.rounded_bytes, shortage);
+  if (place.extent == nullptr) return;
+  if (!block.word.compare_exchange_strong(word, word | Block::kHostCopyBit,
+                                          std::memory_order_acq_rel)) {
+    host_pool_->free(place.extent, {});
+    return;
+  }
+  Fence before = writesOf(block);
+  addTo(before, place.extent->fence);
+  const runtime::Copy copy{place.address, block.device_address, block.bytes};
+  Position done;
+  const Error error = transfers_.out({&copy, 1}, before, done);
+  if (!done.none()) stamp(block, done); // who gets the extent next waits
+  if (error) {
+    block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
+    Fence maybe;
+    addTo(maybe, done);
+    host_pool_->free(place.extent, maybe);
+    return;
+  }
+  place.extent->fence.clear();
+  block.host = place.extent;
+  block.host_address = place.address;
+  block.host_ready = done;
+  linkCopy(block);
+  counters_.bytes_out.fetch_add(static_cast<std::int64_t>(block.bytes),
+                                std::memory_order_relaxed);
+}
+
+bool PagerImpl::mayFetchAhead(Block& block) noexcept {
+  return (block.state() == Residency::kHost ||
+          block.state() == Residency::kEvicting) &&
+         !block.host_writing && block.claims == 0;
+}
+
+// Fetches what is in `ahead_` in one batch, as far as there is room.
+void PagerImpl::fetchAhead(StreamIndex stream) {
+  if (ahead_.empty()) return;
+  Shortage shortage;
+  std::swap(wanted_, ahead_);
+  std::int64_t bytes = 0;
+  for (Wanted& wanted : wanted_) {
+    Block& block = *wanted.block;
+    block.claims = 1; // no victim, and not to be moved by compaction
+    wanted.extent = place(block.rounded_bytes, End::kBottom, ExtentUse::kBlock,
+                          stream, shortage);
+    if (wanted.extent == nullptr) break;
+    wanted.extent->block = &block;
+    bytes += static_cast<std::int64_t>(block.bytes);
+  }
+  while (!wanted_.empty() && wanted_.back().extent == nullptr) {
+    wanted_.back().block->claims = 0;
+    wanted_.pop_back();
+  }
+  const bool fetched = !wanted_.empty() && fetchMissing(shortage);
+  for (const Wanted& wanted : wanted_) {
+    Block& block = *wanted.block;
+    block.claims = 0;
+    if (!fetched) {
+      wanted.extent->block = nullptr;
+      arena_->free(wanted.extent, {});
+      continue;
+    }
+    block.device = wanted.extent;
+    block.device_address = arena_->address(*wanted.extent);
+    block.prefetched_tick = ticks_.load(std::memory_order_relaxed);
+    block.word.store(
+        Block::stateBits(Residency::kResident) | Block::kHostCopyBit,
+        std::memory_order_release);
+    linkCopy(block);
+    policy_->entered(block);
+  }
+  if (fetched) {
+    counters_.prefetched_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  wanted_.clear();
+  std::swap(wanted_, ahead_);
+  ahead_.clear();
+}
+
+// At the latest when the block leaves HBM or dies.
+void PagerImpl::countPrefetch(Block& block) noexcept {
+  if (block.prefetched_tick == 0) return;
+  if (block.last_use_tick.load(std::memory_order_relaxed) >=
+      block.prefetched_tick) {
+    counters_.prefetch_hits.fetch_add(1, std::memory_order_relaxed);
+  }
+  block.prefetched_tick = 0;
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,169 @@
+#include "memory/policy/forecast_policy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "backend/runtime/check.h"
+
+namespace chameleon::memory {
+
+using profiler::kNone;
+using profiler::NextUse;
+using profiler::NextUseKind;
+
+ForecastPolicy::ForecastPolicy(const PolicyInputs& inputs)
+    : forecast_(inputs.profiler),
+      profiler_(inputs.profiler),
+      gate_(inputs.gate),
+      budget_bytes_(inputs.budget_bytes),
+      planning_(inputs.profiler, inputs.durations, inputs.link,
+                [this] { gate_.ask(); }) {}
+
+void ForecastPolicy::entered(Block& block) {
+  CHAMELEON_CHECK(block.policy_slot == kNotIn, "a block entered twice");
+  block.policy_slot = static_cast<std::uint32_t>(blocks_.size());
+  blocks_.push_back(&block);
+}
+
+void ForecastPolicy::left(Block& block) noexcept {
+  if (block.policy_slot == kNotIn) return;
+  Block* const last = blocks_.back();
+  blocks_[block.policy_slot] = last;
+  last->policy_slot = block.policy_slot;
+  blocks_.pop_back();
+  block.policy_slot = kNotIn;
+}
+
+void ForecastPolicy::budgetChanged(std::size_t budget_bytes) {
+  budget_bytes_ = budget_bytes;
+  gate_.ask();
+}
+
+// ---- the plan --------------------------------------------------------------
+
+void ForecastPolicy::wishes(const profiler::OpTicket& ticket,
+                            std::vector<Wish>& list) {
+  if (gate_.asks() || ticket.epoch != epoch_) arrive(ticket);
+  actions_.clear();
+  if (plan_ != nullptr && ticket.position >= done_) {
+    const Plan& plan = *plan_->plan;
+    for (std::uint32_t op = done_; op <= ticket.position; ++op) {
+      const std::span<const Action> actions = plan.actionsBefore(op);
+      actions_.insert(actions_.end(), actions.begin(), actions.end());
+    }
+    done_ = ticket.position + 1;
+  }
+  setGate();
+  resolve(list);
+}
+
+// Another sequence, another place in it, another round, or another plan. What
+// the plan had before this op is taken as done: where it was not, demand
+// paging makes good for it.
+void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
+  const profiler::Position place = forecast_.position();
+  const bool same = ticket.epoch == epoch_ && place.path == path_;
+  epoch_ = ticket.epoch;
+  path_ = place.path;
+  plan_ = nullptr;
+  if (place.path == 0 || place.next_op != ticket.position + 1) return;
+  plan_ = planning_.plan(place.path, budget_bytes_);
+  if (plan_ != nullptr &&
+      (plan_->plan == nullptr || plan_->plan->ops() != place.ops)) {
+    plan_ = nullptr;
+  }
+  if (!same || done_ > ticket.position) done_ = ticket.position;
+}
+
+void ForecastPolicy::setGate() noexcept {
+  std::uint32_t position = kNone - 1; // what no position reaches
+  if (plan_ != nullptr) {
+    const std::vector<std::uint32_t>& end = plan_->plan->action_end;
+    const std::uint32_t taken = done_ == 0 ? 0 : end[done_ - 1];
+    const auto next = std::upper_bound(end.begin() + done_, end.end(), taken);
+    if (next != end.end()) {
+      position = static_cast<std::uint32_t>(next - end.begin());
+    }
+  }
+  gate_.askAt(epoch_, position);
+}
+
+// Actions speak of values; these are the blocks.
+void ForecastPolicy::resolve(std::vector<Wish>& list) {
+  if (actions_.empty()) return;
+  values_.clear();
+  for (const Action action : actions_) {
+    const PathPlan::Names& names = plan_->names[action.value()];
+    values_.push_back(names.first);
+    values_.push_back(names.second);
+  }
+  bound_.resize(values_.size());
+  forecast_.bound(plan_->path, values_, bound_);
+  for (std::size_t i = 0; i < actions_.size(); ++i) {
+    const auto& bound = bound_[2 * i].identity != 0 ? bound_[2 * i]
+                                                    : bound_[2 * i + 1];
+    if (bound.identity == 0) continue; // not born yet, or dead already
+    list.push_back({actions_[i].kind(), static_cast<Block*>(bound.owner),
+                    bound.identity, actions_[i].joined()});
+  }
+}
+
+// ---- victims ---------------------------------------------------------------
+
+bool ForecastPolicy::better(const Victim& a, const Victim& b) noexcept {
+  if (a.far != b.far) return a.far;
+  if (!a.far && a.distance_ops != b.distance_ops) {
+    return a.distance_ops > b.distance_ops;
+  }
+  if (a.tick != b.tick) return a.tick < b.tick;
+  return a.identity < b.identity;
+}
+
+void ForecastPolicy::rank() {
+  const profiler::Position place = forecast_.position();
+  ranked_at_ = profiler_.opCount();
+  ranked_.clear();
+  slots_.clear();
+  for (const Block* block : blocks_) slots_.push_back(block->profiler_slot);
+  uses_.resize(slots_.size());
+  forecast_.nextUses(slots_, uses_);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const Block& block = *blocks_[i];
+    const NextUse& use = uses_[i];
+    const bool far = use.kind != NextUseKind::kKnown ||
+                     2 * use.distance_ops > place.ops;
+    ranked_.push_back(
+        {blocks_[i], block.identity, far,
+         block.last_use_tick.load(std::memory_order_relaxed),
+         use.distance_ops * (block.hasHostCopy() ? kCleanFactor : 1)});
+  }
+  std::sort(ranked_.begin(), ranked_.end(),
+            [](const Victim& a, const Victim& b) { return better(b, a); });
+}
+
+Block* ForecastPolicy::victim(Usable usable) {
+  const std::uint64_t ops = profiler_.opCount();
+  const std::uint32_t cycle = forecast_.position().ops;
+  bool fresh = false;
+  if (ops - ranked_at_ > cycle / kRanksPerCycle) ranked_.clear();
+  for (;;) {
+    while (!ranked_.empty()) {
+      const Victim best = ranked_.back();
+      ranked_.pop_back();
+      Block& block = *best.block;
+      if (block.identity != best.identity || block.policy_slot == kNotIn ||
+          (!best.far && block.last_use_tick.load(std::memory_order_relaxed) !=
+                            best.tick) ||
+          !usable(block)) {
+        continue;
+      }
+      left(block);
+      return &block;
+    }
+    if (fresh) return nullptr;
+    rank();
+    fresh = true;
+  }
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,85 @@
+// Follows a plan for the sequence of ops that is running: write-backs,
+// releases and fetches before each op, made in the background for the whole
+// cycle. Where there is no plan, and where the plan did not foresee a need of
+// room, victims are chosen by their next use; where nothing is known, by their
+// last one.
+//
+// Victims: uses more than half a cycle away, and unknown ones, are all far
+// away, and among those the one used longest ago goes first; nearer ones go by
+// distance, a clean one as if it were kCleanFactor times as far (its eviction
+// costs one copy, not two). Source: simulated study of swap schedules; half a
+// cycle of look-ahead is enough, and beyond it Belady's order does harm.
+//
+// Thread safety: as Policy says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "memory/policy/planning_thread.h"
+#include "memory/policy/policy.h"
+#include "profiler/forecast.h"
+
+namespace chameleon::memory {
+
+class ForecastPolicy final : public Policy {
+ public:
+  explicit ForecastPolicy(const PolicyInputs& inputs);
+
+  std::string_view name() const noexcept override { return "forecast"; }
+  void entered(Block& block) override;
+  void left(Block& block) noexcept override;
+  Block* victim(Usable usable) override;
+  std::size_t size() const noexcept override { return blocks_.size(); }
+
+  bool plansAhead() const noexcept override { return true; }
+  void wishes(const profiler::OpTicket& ticket,
+              std::vector<Wish>& list) override;
+  void budgetChanged(std::size_t budget_bytes) override;
+
+ private:
+  static constexpr std::uint32_t kNotIn = ~std::uint32_t{0};
+  static constexpr double kCleanFactor = 4;
+  static constexpr std::uint32_t kRanksPerCycle = 64; // as often are victims
+                                                      // put in order, at most
+
+  struct Victim {
+    Block* block;
+    std::uint64_t identity;
+    bool far;
+    std::uint64_t tick;  // of the last use
+    double distance_ops; // near ones: to the next use
+  };
+  static bool better(const Victim& a, const Victim& b) noexcept;
+
+  void arrive(const profiler::OpTicket& ticket);
+  void resolve(std::vector<Wish>& list);
+  void setGate() noexcept;
+  void rank();
+
+  profiler::Forecast forecast_;
+  const profiler::Profiler& profiler_;
+  WishGate& gate_;
+  std::uint64_t budget_bytes_;
+
+  std::uint32_t epoch_ = 0;
+  PathPlanPtr plan_; // null: none for where the run is
+  profiler::PathId path_ = 0;
+  std::uint32_t done_ = 0; // actions before ops < done_ were taken
+
+  std::vector<Block*> blocks_; // known ones, at their policy_slot
+  std::vector<Victim> ranked_; // the best victim last
+  std::uint64_t ranked_at_ = 0; // opCount()
+
+  std::vector<Action> actions_; // scratch
+  std::vector<std::uint32_t> values_;
+  std::vector<profiler::Forecast::Bound> bound_;
+  std::vector<profiler::BlockSlot> slots_;
+  std::vector<profiler::NextUse> uses_;
+
+  PlanningThread planning_; // last: its thread opens the gate
+};
+
+} // namespace chameleon::memory

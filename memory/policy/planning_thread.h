@@ -1,0 +1,84 @@
+// Plans paths in the background: the op side asks for a plan, goes on without
+// it, and finds it there some milliseconds later.
+//
+// A path is planned once for each budget. Of several that are asked for the
+// last comes first. The thread starts with the first request.
+//
+// Thread safety: any thread. plan() never waits for a plan that is being made,
+// and not for the lock either: where another thread holds it, it answers "none
+// yet".
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "memory/policy/link_model.h"
+#include "memory/policy/plan.h"
+#include "profiler/cycle_builder.h"
+#include "profiler/durations.h"
+#include "profiler/profiler.h"
+
+namespace chameleon::memory {
+
+// A plan, and what its values are on the path that it was made for.
+struct PathPlan {
+  profiler::PathId path = 0;
+  std::uint64_t budget_bytes = 0;
+  PlanPtr plan; // null: this path cannot be planned (see problem)
+  // Per value of the plan: the path's values that stand for it, kNone: none. A
+  // value whose life crosses the end of the step is two of the path.
+  struct Names {
+    std::uint32_t first = profiler::kNone;
+    std::uint32_t second = profiler::kNone;
+  };
+  std::vector<Names> names;
+};
+using PathPlanPtr = std::shared_ptr<const PathPlan>;
+
+class PlanningThread {
+ public:
+  // `published` is called from the thread, without locks, after each plan.
+  PlanningThread(profiler::Profiler& profiler,
+                 const profiler::Durations& durations, LinkModel link,
+                 std::function<void()> published);
+  ~PlanningThread(); // waits for the plan that is being made
+  PlanningThread(const PlanningThread&) = delete;
+  PlanningThread& operator=(const PlanningThread&) = delete;
+
+  // The plan for a path, ordered if there is none; null: none yet.
+  PathPlanPtr plan(profiler::PathId path, std::uint64_t budget_bytes);
+  // Waits until nothing is ordered (tests, benchmarks).
+  void drain();
+
+ private:
+  static constexpr std::size_t kMaxPlans = 32;
+
+  struct Order {
+    profiler::PathId path;
+    std::uint64_t budget_bytes;
+  };
+  void run();
+  PathPlanPtr make(const Order& order);
+
+  profiler::CycleBuilder builder_;
+  const profiler::Durations& durations_;
+  const LinkModel link_;
+  const std::function<void()> published_;
+
+  std::mutex mutex_; // guards what is below; a leaf
+  std::condition_variable changed_;
+  std::list<PathPlanPtr> plans_; // used last first
+  std::vector<Order> orders_;    // served from the back
+  std::optional<Order> working_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,199 @@
+// The forecast policy at work: a training step in miniature, on the cpu
+// runtime, with every value checked.
+#include "memory/policy/forecast_policy.h"
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backend/runtime/cpu_runtime.h"
+#include "backend/runtime/physical_device.h"
+#include "memory/pager.h"
+
+namespace chameleon::memory {
+namespace {
+
+constexpr std::size_t kKiB = std::size_t{1} << 10;
+constexpr std::size_t kBytes = 64 * kKiB;
+
+// Layers with a weight each; forward keeps an activation a layer, backward
+// takes them back and updates the weights. Values are one byte, repeated.
+class Training {
+ public:
+  Training(Pager& pager, std::size_t layers) : pager_(pager) {
+    for (std::size_t i = 0; i < layers; ++i) {
+      Block* const block = pager.create(kBytes).value();
+      weights_.push_back({block, static_cast<std::uint8_t>(i)});
+      const std::vector<std::byte> data(kBytes, std::byte(i));
+      EXPECT_FALSE(pager.write(*block, 0, data.data(), kBytes, {}));
+    }
+  }
+  ~Training() {
+    for (const Value& weight : weights_) pager_.release(weight.block);
+  }
+
+  void step() {
+    std::vector<Value> activations;
+    std::optional<Value> x = op(1, {&weights_[0]}, false);
+    for (Value& weight : weights_) {
+      Value y = op(2, {&*x, &weight}, false).value();
+      activations.push_back(*x);
+      x = y;
+    }
+    for (std::size_t i = weights_.size(); i-- > 0;) {
+      Value gradient = op(3, {&*x, &activations[i]}, false).value();
+      pager_.release(x->block);
+      pager_.release(activations[i].block);
+      op(4, {&weights_[i], &gradient}, true);
+      x = gradient;
+    }
+    pager_.release(x->block);
+  }
+
+ private:
+  struct Value {
+    Block* block;
+    std::uint8_t byte;
+  };
+
+  // Sums its operands, into a new value or into the first.
+  std::optional<Value> op(std::uint32_t name, std::vector<Value*> values,
+                          bool in_place) {
+    std::vector<Operand> operands;
+    for (Value* value : values) {
+      operands.push_back({value->block, in_place && value == values[0]
+                                            ? Access::kWrite
+                                            : Access::kRead});
+    }
+    Call call;
+    const OpIdentity identity{name, name};
+    EXPECT_FALSE(pager_.begin(call, {}, operands, &memory_[name], "op", false,
+                              &identity));
+    std::uint8_t sum = 0;
+    for (const Value* value : values) {
+      const auto* data = value->block->device_address;
+      EXPECT_EQ(data[0], std::byte(value->byte));
+      EXPECT_EQ(data[kBytes - 1], std::byte(value->byte));
+      sum = static_cast<std::uint8_t>(sum + value->byte + name);
+    }
+    std::optional<Value> made;
+    std::byte* to = values[0]->block->device_address;
+    if (!in_place) {
+      to = pager_.allocate(call, kBytes).value();
+      made = Value{pager_.adopt(call, to, kBytes).value(), sum};
+    } else {
+      values[0]->byte = sum;
+    }
+    std::memset(to, sum, kBytes);
+    pager_.end(call);
+    return made;
+  }
+
+  Pager& pager_;
+  std::vector<Value> weights_;
+  std::array<OpMemory, 8> memory_;
+};
+
+struct Device {
+  std::unique_ptr<runtime::DeviceRuntime> runtime;
+  std::unique_ptr<Pager> pager;
+
+  explicit Device(const std::string& policy, std::size_t budget,
+               const std::string& adversary = "") {
+    runtime::CpuRuntimeOptions options;
+    if (!adversary.empty()) {
+      options.adversary = runtime::parse_cpu_adversary(adversary).value();
+    }
+    runtime = runtime::make_cpu_runtime(options);
+    pager = Pager::create(*runtime, {budget, 1 << 28, 64}, policy).value();
+  }
+};
+
+// A plan needs a moment; the op side never waits for it.
+void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }
+
+constexpr std::size_t kLayers = 40;
+constexpr std::size_t kBudget = 32 * kBytes;
+
+TEST(ForecastPolicy, FetchesAheadOfNeed) {
+  Device lru("lru", kBudget);
+  Device forecast("forecast", kBudget);
+  for (Device* device : {&lru, &forecast}) {
+    Training training(*device->pager, kLayers);
+    for (int i = 0; i < 3; ++i) training.step();
+    settle();
+    for (int i = 0; i < 3; ++i) training.step();
+    device->pager->resetStats();
+    for (int i = 0; i < 4; ++i) training.step();
+    device->pager->checkInvariants(3);
+  }
+  const Stats paged = lru.pager->stats();
+  const Stats planned = forecast.pager->stats();
+  EXPECT_GT(paged.faults, 200);
+  EXPECT_EQ(paged.prefetched_bytes, 0);
+  EXPECT_LE(20 * planned.faults, paged.faults);
+  EXPECT_LE(planned.bytes_in, paged.bytes_in);
+  EXPECT_LE(planned.bytes_out, paged.bytes_out);
+  // All that left HBM was clean by then, and all that came was of use.
+  EXPECT_LE(20 * (planned.evictions - planned.clean_evictions),
+            planned.evictions);
+  const auto fetches = planned.prefetched_bytes / std::int64_t{kBytes};
+  EXPECT_GE(20 * planned.prefetch_hits, 19 * fetches);
+  EXPECT_GT(fetches, 100);
+}
+
+class ForecastPolicyUnderAdversary
+    : public testing::TestWithParam<std::string> {};
+
+// Training itself looks at every value.
+TEST_P(ForecastPolicyUnderAdversary, EveryValueIsRight) {
+  Device device("forecast", kBudget, GetParam());
+  Training training(*device.pager, kLayers);
+  for (int i = 0; i < 3; ++i) training.step();
+  settle();
+  for (int i = 0; i < 3; ++i) {
+    training.step();
+    device.pager->checkInvariants(3);
+  }
+  EXPECT_GT(device.pager->stats().prefetched_bytes, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Modes, ForecastPolicyUnderAdversary,
+    testing::Values("copies=late", "copies=reordered,seed=1",
+                    "copies=on_await,poison=1",
+                    "copies=on_await,compute_delay=8,poison=1",
+                    "copies=reordered,compute_delay=3,poison=1,seed=2"));
+
+TEST(ForecastPolicy, ChangesUnderLoad) {
+  Device device("lru", kBudget);
+  Training training(*device.pager, kLayers);
+  const auto train = [&] {
+    for (int i = 0; i < 3; ++i) training.step();
+    settle();
+    training.step();
+    device.pager->checkInvariants(2);
+  };
+  train();
+  for (const char* policy : {"forecast", "lru", "forecast"}) {
+    ASSERT_FALSE(device.pager->setPolicy(policy));
+    train();
+  }
+  EXPECT_GT(device.pager->stats().prefetched_bytes, 0);
+  for (const std::size_t budget : {2 * kBudget, kBudget, 4 * kBudget}) {
+    ASSERT_FALSE(device.pager->setHbmBudget(budget));
+    train();
+  }
+  device.pager->resetStats();
+  training.step();
+  EXPECT_EQ(device.pager->stats().faults, 0); // all fits by now
+}
+
+} // namespace
+} // namespace chameleon::memory
