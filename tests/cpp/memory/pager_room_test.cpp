@@ -56,6 +56,45 @@ TEST_F(PagerTest, CompactsRatherThanEvicts) {
   }
 }
 
+// Two units are free, one on each side of a large block.
+TEST_F(PagerTest, MovesUpToEightTimesWhatIsNeeded) {
+  for (const std::size_t units : {16, 17}) {
+    open((units + 2) * kUnit);
+    Block* const low = filled(kUnit, 1);
+    Block* const large = filled(units * kUnit, 2);
+    Block* const high = filled(kUnit, 3);
+    pager->release(low);
+    pager->release(high);
+    Block* const block = filled(2 * kUnit, 4);
+    const bool moves = units == 16;
+    EXPECT_EQ(pager->stats().compactions, moves ? 1 : 0);
+    EXPECT_EQ(pager->stats().evictions, moves ? 0 : 1);
+    EXPECT_FALSE(failed(expect(block, 4)));
+    EXPECT_FALSE(failed(expect(large, 2)));
+    check();
+    pager->release(block);
+    pager->release(large);
+  }
+}
+
+TEST_F(PagerTest, MovesWhateverItTakesWhereNothingCanBeEvicted) {
+  open(22 * kUnit);
+  Block* const low = filled(kUnit, 1);
+  Block* const large = filled(20 * kUnit, 2);
+  Block* const high = filled(kUnit, 3);
+  pager->release(low);
+  pager->release(high);
+  Block* const block = create(2 * kUnit);
+  Call call;
+  const Operand operands[] = {{large, Access::kRead}, {block, Access::kWrite}};
+  ASSERT_FALSE(
+      failed(pager->begin(call, kStream, operands, nullptr, "both", false)));
+  EXPECT_EQ(pager->stats().compactions, 1);
+  EXPECT_EQ(pager->stats().evictions, 0);
+  EXPECT_TRUE(holds(large->device_address, large->bytes, 2));
+  pager->end(call);
+}
+
 TEST_F(PagerTest, CompactionGoesAroundPins) {
   open(8 * kUnit);
   std::vector<Block*> blocks;
