@@ -11,6 +11,7 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/adoption.h"
+#include "kernels/op_token.h"
 
 namespace chameleon::kernels {
 
@@ -32,9 +33,14 @@ bool DirectCall::add(const at::Tensor& outer) noexcept {
 void DirectCall::begin(const OpPlan& plan) {
   const c10::DeviceIndex index = outers_[0]->device().index();
   device_ = &backend::context(index, plan.name);
+  profiler::TokenHasher token(plan.number);
+  for (std::size_t i = 0; i < count_; ++i) {
+    add_to_token(token, *outers_[i]->unsafeGetTensorImpl());
+  }
+  const memory::OpIdentity identity{plan.number, token.token()};
   backend::throw_if(pager().begin(call_, backend::current_stream(index),
                                   {operands_.data(), count_}, &plan.memory,
-                                  plan.name, plan.mayRetry()));
+                                  plan.name, plan.mayRetry(), &identity));
   held_ = true;
   shells_ = &shells_of_thread();
   for (std::size_t i = 0; i < count_; ++i) {

@@ -13,6 +13,7 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/adoption.h"
+#include "kernels/op_token.h"
 #include "kernels/simulated/simulated_call.h"
 #include "kernels/twins.h"
 
@@ -112,6 +113,7 @@ class NativeCall {
       index_ = index;
       slots_.push_back(
           static_cast<std::uint32_t>(twins_.add(tensor, argument.writes)));
+      add_to_token(token_, tensor);
     } else if (&tensor != c10::UndefinedTensorImpl::singleton()) {
       strays_.push_back({&tensor, &argument});
     }
@@ -186,10 +188,11 @@ class NativeCall {
 
   void pin(Pinned& pinned) {
     const auto operands = twins_.operands();
+    const memory::OpIdentity identity{plan_.number, token_.token()};
     backend::throw_if(
         pinned.pager.begin(pinned.call, backend::current_stream(index_),
                            {operands.data(), operands.size()}, &plan_.memory,
-                           plan_.name, plan_.mayRetry()));
+                           plan_.name, plan_.mayRetry(), &identity));
     pinned.held = true;
   }
 
@@ -397,6 +400,7 @@ class NativeCall {
   const std::size_t base_;
   c10::DeviceIndex index_ = -1;
   bool result_elsewhere_ = false; // a Device argument names another device
+  profiler::TokenHasher token_{plan_.number};
   bool has_generator_ = false;    // one of ours among the arguments
   bool in_kernel_ = false;
   // Unless a caller above has counted, which keeps the kernel from it.

@@ -56,8 +56,15 @@ std::optional<ArgumentKind> kind_of(const c10::Argument& argument) {
 
 } // namespace
 
+// Leaked: plans of late ops may be made while the process exits.
+profiler::OpNames& op_names() {
+  static auto* const names = new profiler::OpNames;
+  return *names;
+}
+
 OpPlan::OpPlan(const c10::OperatorHandle& op)
     : name(c10::toString(op.operator_name())),
+      number(op_names().add(name)),
       argument_count(
           static_cast<std::uint16_t>(op.schema().arguments().size())),
       writes(false),

@@ -12,6 +12,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "memory/pager.h"
+#include "profiler/op_names.h"
 
 namespace chameleon::kernels {
 
@@ -50,7 +51,8 @@ struct ResultPlan {
 struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& op);
 
-  std::string name; // "aten::add.Tensor", for messages
+  std::string name;     // "aten::add.Tensor", for messages
+  std::uint32_t number; // the profiler's, see op_names()
   std::uint16_t argument_count;
   std::vector<ArgumentPlan> arguments; // only those of interest, in order
   std::vector<ResultPlan> results;
@@ -65,5 +67,8 @@ struct OpPlan {
   // A failed call may be run again from the start.
   bool mayRetry() const { return !writes && !random; }
 };
+
+// Names by number, of all ops that have a plan.
+profiler::OpNames& op_names();
 
 } // namespace chameleon::kernels

@@ -36,6 +36,9 @@ void PagerImpl::end(Call& call) noexcept {
     }
   }
   learn(call);
+  if (call.observed_ && call.ticket_.recorded != profiler::kNone) {
+    profiler_.finished(call.ticket_, call.peak_bytes_ - call.adopted_bytes_);
+  }
   if (call.listed_) makeForeign(call, position);
   leave(call);
 }

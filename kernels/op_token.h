@@ -1,0 +1,30 @@
+// What an op call is to the profiler: 64 bits of the op, and of its operands'
+// shapes, strides and dtypes. Values and addresses do not count, nor do
+// scalars: a learning rate may change every step.
+#pragma once
+
+#include <cstdint>
+
+#include <c10/core/TensorImpl.h>
+
+#include "profiler/token.h"
+
+namespace chameleon::kernels {
+
+inline void add_to_token(profiler::TokenHasher& hasher,
+                         const c10::TensorImpl& tensor) {
+  const bool contiguous = tensor.is_contiguous();
+  hasher.add(static_cast<std::uint64_t>(tensor.dim()) << 9 |
+             (contiguous ? 1U : 0U) << 8 |
+             static_cast<std::uint8_t>(
+                 c10::typeMetaToScalarType(tensor.dtype())));
+  for (const std::int64_t size : tensor.sizes()) {
+    hasher.add(static_cast<std::uint64_t>(size));
+  }
+  if (contiguous) return;
+  for (const std::int64_t stride : tensor.strides()) {
+    hasher.add(static_cast<std::uint64_t>(stride));
+  }
+}
+
+} // namespace chameleon::kernels
