@@ -104,7 +104,7 @@ def test_results():
     ops = [op for op in op_entries() if op.supports_out]
     tally = Tally(FAKE_IS_WRONG_ABOUT_OUT)
     for op in ops:
-        for sample in samples_of(op, 1, least=1):
+        for sample in samples_of(op, SAMPLES, least=1):
             if not sample.has_one_result():
                 continue
             for places in ((HERE, CPU), (CPU, HERE)):
