@@ -10,6 +10,7 @@
 #include "backend/torch/generator.h"
 #include "backend/torch/storage.h"
 #include "chameleon_version.h"
+#include "kernels/device_rules.h"
 #include "kernels/late_ops.h"
 #include "kernels/native_view.h"
 #include "kernels/redirect.h"
@@ -232,6 +233,7 @@ void bind_testing(py::module_& m) {
     }
   });
   m.def("redirected_ops", &kernels::redirected_ops);
+  m.def("writes_unannounced", &kernels::writes_unannounced);
   m.attr("metadata_bytes_per_block") =
       sizeof(memory::Block) + 2 * sizeof(memory::Extent);
 }
