@@ -117,6 +117,7 @@ class DirectKernel<at::Tensor(Arguments...)> {
       at::Tensor native =
           typed_.redispatch(backend::target().dispatch_key,
                             forward<I, Arguments>(call, arguments)...);
+      scope.throwIfFailed();
       if (!native.defined() || native.layout() != c10::kStrided) {
         return std::nullopt; // as rare as it is odd: run it again, in general
       }

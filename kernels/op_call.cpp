@@ -163,6 +163,7 @@ class NativeCall {
       in_kernel_ = true;
       if (backend::target().holds_data) [[likely]] {
         op_.redispatchBoxed(backend::target().dispatch_key, &stack_);
+        scope.throwIfFailed();
         in_kernel_ = false;
         syncWrites(pinned);
         adoptResults(pinned);
@@ -308,6 +309,9 @@ class NativeCall {
       if (outer.storage_offset() != twin.storage_offset()) {
         outer.set_storage_offset(twin.storage_offset());
       }
+      // linalg_lu_solve.out leaves a lazy conjugation.
+      if (outer.is_conj() != twin.is_conj()) outer._set_conj(twin.is_conj());
+      if (outer.is_neg() != twin.is_neg()) outer._set_neg(twin.is_neg());
       if (counts_versions_ && !outer.is_inference()) outer.bump_version();
     }
   }

@@ -6,7 +6,6 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "backend/torch/device.h"
-#include "backend/torch/error.h"
 
 namespace chameleon::backend {
 namespace {
@@ -35,7 +34,13 @@ class InKernelAllocator final : public c10::Allocator {
     if (now.call == nullptr || bytes == 0) {
       return native_allocator->allocate(bytes);
     }
-    std::byte* data = value_or_throw(now.pager->allocate(*now.call, bytes));
+    auto memory = now.pager->allocate(*now.call, bytes);
+    if (!memory.ok()) [[unlikely]] {
+      const runtime::Error& error = memory.error();
+      *now.failure = runtime::Error(error.code(), error.message());
+      throw_error(error);
+    }
+    std::byte* const data = *memory;
     return {data, data, &release, c10::DeviceType::CPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -54,7 +59,7 @@ void install_in_kernel_allocator() {
 }
 
 InKernelScope::InKernelScope(memory::Pager* pager, memory::Call* call) noexcept
-    : previous_(std::exchange(current, {pager, call})) {}
+    : previous_(std::exchange(current, {pager, call, &failure_})) {}
 
 InKernelScope::~InKernelScope() { current = previous_; }
 

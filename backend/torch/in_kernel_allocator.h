@@ -7,6 +7,8 @@
 // finds the extent by its address, on any thread.
 #pragma once
 
+#include "backend/runtime/result.h"
+#include "backend/torch/error.h"
 #include "memory/pager.h"
 
 namespace chameleon::backend {
@@ -21,13 +23,19 @@ class InKernelScope {
   struct Current {
     memory::Pager* pager = nullptr;
     memory::Call* call = nullptr;
+    runtime::Error* failure = nullptr;
   };
   InKernelScope(memory::Pager* pager, memory::Call* call) noexcept;
   ~InKernelScope();
   InKernelScope(const InKernelScope&) = delete;
   InKernelScope& operator=(const InKernelScope&) = delete;
 
+  // After the kernel returned: throws if an allocation failed all the same. A
+  // kernel that catches that goes on in another way, to other bits.
+  void throwIfFailed() const { throw_if(failure_); }
+
  private:
+  runtime::Error failure_; // the latest
   Current previous_;
 };
 
