@@ -20,7 +20,7 @@ _AMPLE = 256 * MIB
 
 
 def pytest_configure(config):
-    torch.set_num_threads(min(2, os.cpu_count() or 1))
+    torch.set_num_threads(min(2, torch.get_num_threads()))
     torch_chameleon.config.hbm_budget = _AMPLE
 
 

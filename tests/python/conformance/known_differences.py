@@ -2,8 +2,8 @@
 
 A row excuses one kind of difference in the cases that it matches. It is
 strict: a case that it matches and that does not differ so fails the run, so
-that a row goes when its reason does. Only where native itself varies from run
-to run may a row be `sometimes`.
+that a row goes when its reason does. A row is `sometimes` where native itself
+varies, or where the difference depends on the samples that a run takes.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ KNOWN = (
         "ops",
         "sparse_sampled_addmm|sparse_mm_reduce|to_sparse",
         "*",
-        "only chameleon raised NotImplementedError: *dense (strided) tensors*",
+        "* NotImplementedError: *chameleon works on dense (strided) tensors*",
         "sparse layouts are not supported, and each op says so",
     ),
     Known(
@@ -71,7 +71,7 @@ KNOWN = (
         "norm_nuc|linalg_vecdot|linalg_cond|linalg_matrix_power|"
         "linalg_multi_dot|linalg_norm|linalg_norm_subgradients_at_zero|"
         "linalg_matrix_norm|linalg_matrix_rank|linalg_matrix_rank_hermitian|"
-        "linalg_tensorinv|linalg_tensorsolve|special_ndtr",
+        "linalg_pinv|linalg_tensorinv|linalg_tensorsolve|special_ndtr",
         "out",
         "leaf *: version: *",
         "resize_output() goes through the dispatcher, which counts a version, "
@@ -131,6 +131,41 @@ KNOWN = (
         "LAPACK's least squares vary with the operands' addresses: native has "
         "five results in 3,000 calls",
         sometimes=True,
+    ),
+    Known(
+        "ops",
+        "nn_functional_max_pool1d",
+        "refused",
+        "*max_pool1d_impl*",
+        "max_pool1d has a kernel of its own for CPU tensors without gradients; "
+        "all other devices go through max_pool2d, which takes integers",
+    ),
+    Known(
+        "*",
+        "*",
+        "*",
+        "warnings: only native set(), only chameleon {('UserWarning', "
+        "'mkldnn_matmul failed, switching to *out of memory: *",
+        "oneDNN's caller warns of an allocation that failed, before the op "
+        "runs again with more room",
+        sometimes=True,
+    ),
+    Known(
+        "refs",
+        "*",
+        "*",
+        "leaf *: version: *",
+        "prims run below autograd alone, where native kernels count versions "
+        "of tensors of their own",
+        sometimes=True,
+    ),
+    Known(
+        "refs",
+        "_refs_native_layer_norm",
+        "*",
+        "leaf 1: dtype: * and torch.float32",
+        "the reference asks whether the device is called cpu",
+        dtypes="bfloat16|float16",
     ),
 )
 

@@ -4,9 +4,15 @@ Each check makes actions from the entry's samples: functions of a device that
 return all that may be looked at, operands included.
 """
 
+import itertools
+import random
+
+import numpy as np
 import torch
+from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils._pytree import tree_leaves, tree_map
 
+from conformance import selection
 from conformance.placing import Placer
 
 
@@ -17,12 +23,19 @@ def tensors(tree):
 
 
 # Operands that CUDA, too, wants on the CPU, though samples have them elsewhere.
-CPU_ARGUMENTS = frozenset({"tensor_split"})
+CPU_ARGUMENTS = frozenset({"tensor_split", "_refs.tensor_split"})
 
 # Results whose keywords are not just `out`.
 OUT_NAMES = {
     "_batch_norm_with_update": ("out", "save_mean", "save_invstd", "reserve")
 }
+
+
+# Dtypes that most entries take; the others are made from these.
+SOURCES = (torch.float32, torch.int64, torch.complex64, torch.bool)
+
+# Of up to a thousand of an entry and dtype, one in so many.
+REFERENCES = 16
 
 
 def _placed(op, sample, device):
@@ -67,9 +80,26 @@ def _call(op, function, sample, *, backward=False, copies=False):
     return action
 
 
-def _samples(op, dtype, *, requires_grad=False):
-    torch.manual_seed(0)
-    return op.sample_inputs("cpu", dtype, requires_grad=requires_grad)
+def _samples(op, dtype, *, make=None, requires_grad=False):
+    """All samples, each of a seed of its own.
+
+    OpInfo.sample_inputs() would look through the stack for the running test,
+    and seed devices that are not there; both take longer than most ops.
+    """
+    make = make or op.sample_inputs_func
+    return _seeded(make(op, "cpu", dtype, requires_grad))
+
+
+def _seeded(samples):
+    samples = iter(samples)
+    for number in itertools.count():
+        torch.default_generator.manual_seed(number)
+        random.seed(number)
+        np.random.seed(number)
+        try:
+            yield next(samples)
+        except StopIteration:
+            return
 
 
 def _operands(sample):
@@ -78,6 +108,21 @@ def _operands(sample):
 
 def forward(op, dtype):
     for sample in _samples(op, dtype):
+        yield _call(op, op, sample)
+
+
+def reference(op, dtype):
+    """More samples: extreme values, large, empty and broadcast shapes."""
+    if op.reference_inputs_func is not None:
+        samples = _samples(op, dtype, make=op.reference_inputs_func)
+        for number, sample in enumerate(samples):
+            if selection.hashed(op.name, number) % REFERENCES == 0:
+                yield _call(op, op, sample)
+
+
+def zero_size(op, dtype):
+    """Lists of empty tensors."""
+    for sample in _seeded(op.sample_zero_size_inputs("cpu", dtype)):
         yield _call(op, op, sample)
 
 
@@ -125,17 +170,33 @@ def errors(op, dtype):
     """Error inputs have dtypes of their own; they run once."""
     if op.error_inputs_func is None:
         return
-    for error in op.error_inputs("cpu"):
+    for error in _seeded(op.error_inputs_func(op, "cpu")):
         yield _call(op, op, error.sample_input)
+
+
+def refused(op, dtype):
+    """A dtype that the entry leaves out: a sample of another one, cast.
+
+    Native refuses most of these, and works on some.
+    """
+    own = op.supported_dtypes("cpu")
+    source = next((d for d in SOURCES if d in own), None)
+    if source is None:
+        return
+
+    def cast(leaf):
+        ours = isinstance(leaf, torch.Tensor) and leaf.dtype == source
+        return leaf.to(dtype) if ours and leaf.layout == torch.strided else leaf
+
+    for sample in itertools.islice(_samples(op, source), 1, 2):
+        given, args, kwargs = tree_map(cast, _operands(sample))
+        other = SampleInput(given, args=args, kwargs=kwargs)
+        yield _call(op, op, other)
 
 
 # ---- out= ------------------------------------------------------------------
 def _right(t):
     return torch.empty_like(t)
-
-
-def _filled(t):
-    return torch.empty_like(t).copy_(t).neg_() if t.dtype != torch.bool else ~t
 
 
 def _empty(t):
@@ -165,6 +226,12 @@ def _narrower(t):
     return torch.zeros(t.shape, dtype=torch.int8)
 
 
+# Native writes out of bounds here and corrupts its heap: tril and triu step
+# through batches by one stride of `out`.
+NATIVE_CORRUPTS = {
+    (name, _reversed_strides) for name in ("tril", "triu", "lu_unpack")
+}
+
 OUTS = (
     _right,
     _empty,
@@ -177,10 +244,13 @@ OUTS = (
 
 
 def out(op, dtype):
-    """Results written to tensors of the right and of wrong make."""
+    """Results written to tensors of the right and of wrong make.
+
+    All makes for a few samples, two for each of the others.
+    """
     if not op.supports_out:
         return
-    for sample in _samples(op, dtype):
+    for number, sample in enumerate(_samples(op, dtype)):
         try:
             results = op(sample.input, *sample.args, **sample.kwargs)
         except Exception:
@@ -189,7 +259,10 @@ def out(op, dtype):
         made = tensors(results)
         if not made or any(t.layout != torch.strided for t in made):
             continue
-        for make_out in OUTS:
+        few = OUTS if number < 3 else (OUTS[number % 7], OUTS[-number % 7])
+        for make_out in few:
+            if (op.name, make_out) in NATIVE_CORRUPTS:
+                continue
             outs = tree_map(
                 lambda t, make_out=make_out: make_out(t.detach()).clone(
                     memory_format=torch.preserve_format
@@ -220,5 +293,15 @@ CHECKS = {
     "operator": operator,
     "inplace": inplace,
     "out": out,
+    "reference": reference,
     "errors": errors,
+    "refused": refused,
 }
+FOREACH_CHECKS = {
+    "forward": forward,
+    "backward": backward,
+    "noncontiguous": noncontiguous,
+    "inplace": inplace,
+    "zero_size": zero_size,
+}
+REFERENCE_CHECKS = {"forward": forward, "noncontiguous": noncontiguous}

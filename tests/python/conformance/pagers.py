@@ -46,7 +46,7 @@ class LeastBudget:
 
     def run(self, action):
         """Returns action() in the least budget, remembered for the next."""
-        size = max(_SMALLEST_BYTES, self.bytes // 4)
+        size = max(_SMALLEST_BYTES, self.bytes // 2)
         while True:
             try:
                 with torch_chameleon.config.patch(

@@ -7,7 +7,8 @@ from torch.utils._pytree import tree_map
 class Placer:
     """Copies trees of CPU tensors to a device; one storage stays one storage.
 
-    A copy has the bytes of the whole storage, gaps included.
+    A copy has the bytes of the whole storage, gaps included. Tensors of other
+    devices stay.
     """
 
     def __init__(self, device):
@@ -27,6 +28,8 @@ class Placer:
         return leaf
 
     def tensor(self, source):
+        if source.device.type != "cpu":
+            return source
         if source.layout != torch.strided or source.is_quantized:
             return self._whole(source)
         plain = source.detach()
