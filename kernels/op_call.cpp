@@ -405,7 +405,7 @@ class NativeCall {
   c10::DeviceIndex index_ = -1;
   bool result_elsewhere_ = false; // a Device argument names another device
   profiler::TokenHasher token_{plan_.number};
-  bool has_generator_ = false;    // one of ours among the arguments
+  bool has_generator_ = false; // one of ours among the arguments
   bool in_kernel_ = false;
   // Unless a caller above has counted, which keeps the kernel from it.
   const bool counts_versions_ =

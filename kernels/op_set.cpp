@@ -18,8 +18,8 @@ constexpr std::string_view kCudaOnly[] = {
 };
 
 // Composites that choose by device inside, that read memory themselves, or that
-// ask whether two arguments are one C++ object: run whole on the target, so that
-// the choice is the target's.
+// ask whether two arguments are one C++ object: run whole on the target, so
+// that the choice is the target's.
 constexpr std::string_view kDeviceBranching[] = {
     "aten::_convolution",
     "aten::_convolution.deprecated",

@@ -14,10 +14,10 @@ namespace chameleon::kernels {
 inline void add_to_token(profiler::TokenHasher& hasher,
                          const c10::TensorImpl& tensor) {
   const bool contiguous = tensor.is_contiguous();
-  hasher.add(static_cast<std::uint64_t>(tensor.dim()) << 9 |
-             (contiguous ? 1U : 0U) << 8 |
-             static_cast<std::uint8_t>(
-                 c10::typeMetaToScalarType(tensor.dtype())));
+  hasher.add(
+      static_cast<std::uint64_t>(tensor.dim()) << 9 |
+      (contiguous ? 1U : 0U) << 8 |
+      static_cast<std::uint8_t>(c10::typeMetaToScalarType(tensor.dtype())));
   for (const std::int64_t size : tensor.sizes()) {
     hasher.add(static_cast<std::uint64_t>(size));
   }

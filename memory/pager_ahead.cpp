@@ -12,8 +12,7 @@ namespace chameleon::memory {
 using runtime::Error;
 
 PolicyInputs PagerImpl::policyInputs() noexcept {
-  return {profiler_, durations_, gate_, LinkModel{},
-          limits_.hbm_budget_bytes};
+  return {profiler_, durations_, gate_, LinkModel{}, limits_.hbm_budget_bytes};
 }
 
 void PagerImpl::observe(Call& call, const OpIdentity& identity,

@@ -110,7 +110,7 @@ class Call {
   InlineList<Operand, kInline> pins_; // one pin each, adopted blocks included
   std::size_t operand_bytes_ = 0;     // as committed
   profiler::OpTicket ticket_{0, profiler::kNone, profiler::kNone, 0, false};
-  bool observed_ = false; // the profiler saw the op
+  bool observed_ = false;  // the profiler saw the op
   Extent* hole_ = nullptr; // held for in-call allocations that must not fail
 
   // Guarded by the pager's lock once the call has allocated something.

@@ -377,9 +377,8 @@ void PagerImpl::resetStats() {
   const Lock lock(*this);
   for (std::atomic<std::int64_t>* counter :
        {&counters_.faults, &counters_.evictions, &counters_.clean_evictions,
-        &counters_.bytes_in, &counters_.bytes_out,
-        &counters_.prefetched_bytes, &counters_.prefetch_hits,
-        &counters_.stall_ns,
+        &counters_.bytes_in, &counters_.bytes_out, &counters_.prefetched_bytes,
+        &counters_.prefetch_hits, &counters_.stall_ns,
         &counters_.compactions}) {
     counter->store(0, std::memory_order_relaxed);
   }

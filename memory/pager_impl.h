@@ -330,7 +330,7 @@ class PagerImpl {
   profiler::Profiler profiler_;
   profiler::Durations durations_;
   WishGate gate_;
-  std::vector<Wish> wishes_; // scratch
+  std::vector<Wish> wishes_;  // scratch
   std::vector<Wanted> ahead_; // scratch of fetchAhead()
   std::unique_ptr<Policy> policy_;
   std::uint64_t identities_ = 0;

@@ -50,11 +50,12 @@ constexpr std::array kSpecs = {
                "CHAMELEON_SIMULATED_READS", "zeros|raise", false,
                "What reading values from a simulated device does: it has "
                "none."},
-    OptionSpec{"policy", OptionKind::kChoice, "lru", "CHAMELEON_POLICY",
-               "forecast|lru", false,
-               "What chooses which tensors leave device memory: `lru` the least "
-               "recently used; `forecast` plans ahead from what was learned of "
-               "the step."},
+    OptionSpec{
+        "policy", OptionKind::kChoice, "lru", "CHAMELEON_POLICY",
+        "forecast|lru", false,
+        "What chooses which tensors leave device memory: `lru` the least "
+        "recently used; `forecast` plans ahead from what was learned of "
+        "the step."},
 };
 
 struct Value {

@@ -100,8 +100,8 @@ void ForecastPolicy::resolve(std::vector<Wish>& list) {
   bound_.resize(values_.size());
   forecast_.bound(plan_->path, values_, bound_);
   for (std::size_t i = 0; i < actions_.size(); ++i) {
-    const auto& bound = bound_[2 * i].identity != 0 ? bound_[2 * i]
-                                                    : bound_[2 * i + 1];
+    const auto& bound =
+        bound_[2 * i].identity != 0 ? bound_[2 * i] : bound_[2 * i + 1];
     if (bound.identity == 0) continue; // not born yet, or dead already
     list.push_back({actions_[i].kind(), static_cast<Block*>(bound.owner),
                     bound.identity, actions_[i].joined()});
@@ -130,8 +130,8 @@ void ForecastPolicy::rank() {
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = *blocks_[i];
     const NextUse& use = uses_[i];
-    const bool far = use.kind != NextUseKind::kKnown ||
-                     2 * use.distance_ops > place.ops;
+    const bool far =
+        use.kind != NextUseKind::kKnown || 2 * use.distance_ops > place.ops;
     ranked_.push_back(
         {blocks_[i], block.identity, far,
          block.last_use_tick.load(std::memory_order_relaxed),
@@ -152,8 +152,8 @@ Block* ForecastPolicy::victim(Usable usable) {
       ranked_.pop_back();
       Block& block = *best.block;
       if (block.identity != best.identity || block.policy_slot == kNotIn ||
-          (!best.far && block.last_use_tick.load(std::memory_order_relaxed) !=
-                            best.tick) ||
+          (!best.far &&
+           block.last_use_tick.load(std::memory_order_relaxed) != best.tick) ||
           !usable(block)) {
         continue;
       }

@@ -69,8 +69,8 @@ class ForecastPolicy final : public Policy {
   profiler::PathId path_ = 0;
   std::uint32_t done_ = 0; // actions before ops < done_ were taken
 
-  std::vector<Block*> blocks_; // known ones, at their policy_slot
-  std::vector<Victim> ranked_; // the best victim last
+  std::vector<Block*> blocks_;  // known ones, at their policy_slot
+  std::vector<Victim> ranked_;  // the best victim last
   std::uint64_t ranked_at_ = 0; // opCount()
 
   std::vector<Action> actions_; // scratch

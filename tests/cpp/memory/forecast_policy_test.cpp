@@ -105,7 +105,7 @@ struct Device {
   std::unique_ptr<Pager> pager;
 
   explicit Device(const std::string& policy, std::size_t budget,
-               const std::string& adversary = "") {
+                  const std::string& adversary = "") {
     runtime::CpuRuntimeOptions options;
     if (!adversary.empty()) {
       options.adversary = runtime::parse_cpu_adversary(adversary).value();
