@@ -175,10 +175,13 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 // Reads one element without a fault where a host copy is valid. The host
 // waits, as it does natively.
 at::Scalar local_scalar_dense(const at::Tensor& self) {
-  if (!backend::target().holds_data) simulated::read_zeros("item()");
   const Place place = place_of(self);
-  at::Tensor value = at::zeros(
+  at::Tensor value = at::empty(
       {}, at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
+  if (!backend::target().holds_data) {
+    simulated::read_zeros("item()");
+    value.zero_();
+  }
   backend::throw_if(place.block->pager->read(
       *place.block, place.offset,
       static_cast<std::byte*>(value.mutable_data_ptr()), self.element_size(),

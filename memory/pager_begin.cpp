@@ -250,10 +250,11 @@ bool PagerImpl::takeRoom(Call& call, bool must_not_fail, std::size_t bytes,
                          bool& others) {
   const bool guess = call.memory_ != nullptr &&
                      !call.memory_->known.load(std::memory_order_acquire);
-  // A guess may be cut where a failure does no harm. (And any wish of a call
-  // that is alone: what was learned may belong to other shapes.)
-  return admission_.addRoom(roomWished(call.memory_, bytes),
-                            /*partly=*/guess && !must_not_fail,
+  // A guess may be cut where a failure does no harm, and any wish of a call
+  // that would wait in vain, alone or inside another call: what was learned
+  // may belong to other shapes.
+  const bool partly = (guess && !must_not_fail) || calls_of_thread > 0;
+  return admission_.addRoom(roomWished(call.memory_, bytes), partly,
                             call.room_bytes_, others);
 }
 
@@ -305,7 +306,8 @@ bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
     if (!must_not_fail) freeHole(call);
     return true;
   }
-  if (shortage.failure || (must_not_fail && !alone)) return false;
+  const bool others_may_end = !alone && calls_of_thread == 0;
+  if (shortage.failure || (must_not_fail && others_may_end)) return false;
   shortage = {};
   return true; // maybe it needs less this time
 }

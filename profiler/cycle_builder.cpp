@@ -141,16 +141,19 @@ void CycleBuilder::addOps(const OpPath& path, CycleMap& map) const {
     map.cycle.addOp(duration(path, i), workspaces_[i]);
     map.op_names.push_back(path.op(i).op);
     operands.clear();
+    // By value; those of one value in their order.
     for (const Operand operand : path.operands(i)) {
-      operands.emplace_back(map.value_of[operand.value()], operand.flags());
+      const Operand own(map.value_of[operand.value()], operand.flags());
+      operands.insert(std::upper_bound(operands.begin(), operands.end(), own,
+                                       [](Operand a, Operand b) {
+                                         return a.value() < b.value();
+                                       }),
+                      own);
     }
-    std::stable_sort(
-        operands.begin(), operands.end(),
-        [](Operand a, Operand b) { return a.value() < b.value(); });
     for (std::size_t k = 0; k < operands.size();) {
       const ValueIndex value = operands[k].value();
       std::uint32_t flags = operands[k].flags();
-      while (++k < operands.size() && operands[k].value() == value) {
+      for (++k; k < operands.size() && operands[k].value() == value; ++k) {
         flags = merged(flags, operands[k].flags());
       }
       map.cycle.addOperand(value, flags);

@@ -62,7 +62,7 @@ void Durations::addOp(Token token, std::uint64_t bytes,
     const int sign =
         sample > old * kOutlier ? 1 : (sample * kOutlier < old ? -1 : 0);
     const int before = estimate.outliers;
-    estimate.outliers = static_cast<std::int8_t>(
+    estimate.outliers = static_cast<std::int16_t>(
         sign == 0 ? 0 : (before * sign > 0 ? before + sign : sign));
     if (std::abs(estimate.outliers) >= kBelieved) {
       estimate.outliers = 0; // things did change: start from here

@@ -78,8 +78,8 @@ class Durations {
   struct Estimate {
     float duration_ns = 0;
     std::uint16_t samples = 0;
-    std::int8_t outliers = 0; // in a row: > 0 too long, < 0 too short
-    bool fresh = false;       // sampled since the table was full
+    std::int16_t outliers = 0; // in a row: > 0 too long, < 0 too short
+    bool fresh = false;        // sampled since the table was full
   };
   struct Link {
     double bytes = 0; // fading sums over large copies

@@ -240,6 +240,7 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output) {
       uses.push_back({value.identity, value.slot, use.flags()});
     }
     std::vector<BlockSlot> before; // earlier results of the same op
+    before.reserve(output);
     for (std::uint32_t i = 0; i < output; ++i) {
       before.push_back(path.values()[path.results(position)[i].value()].slot);
     }

@@ -28,12 +28,15 @@ std::string write_timeline(std::span<const Interval> intervals,
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     const std::string thread = std::to_string(lane + 1);
     text += lane == 0 ? "\n" : ",\n";
-    text += R"({"ph":"M","pid":1,"tid":)" + thread +
-            R"(,"name":"thread_name","args":{"name":)" +
-            json_string(kLaneNames[lane]) + "}},\n";
-    text += R"({"ph":"M","pid":1,"tid":)" + thread +
-            R"(,"name":"thread_sort_index","args":{"sort_index":)" + thread +
-            "}}";
+    const std::string begin = R"({"ph":"M","pid":1,"tid":)" + thread;
+    text += begin;
+    text += R"(,"name":"thread_name","args":{"name":)";
+    text += json_string(kLaneNames[lane]);
+    text += "}},\n";
+    text += begin;
+    text += R"(,"name":"thread_sort_index","args":{"sort_index":)";
+    text += thread;
+    text += "}}";
   }
   std::int64_t first_ns = INT64_MAX;
   for (const Interval& interval : intervals) {

@@ -235,6 +235,7 @@ std::map<std::string, Casts> collect_casts() {
 } // namespace
 
 void TargetAutocast::enter() {
+  if (!target().holds_data) return; // Meta kernels calculate nothing
   const c10::DeviceType type = target().type;
   enabled_before_ = at::autocast::is_autocast_enabled(type);
   dtype_before_ = at::autocast::get_autocast_dtype(type);

@@ -283,11 +283,13 @@ def mixture(device):
 
 
 def refused_parameters(device):
-    return D.Normal(torch.zeros(2, device=device), torch.zeros(2).to(device))
+    # torch.compile turns validation off in its process.
+    zeros = torch.zeros(2).to(device)
+    return D.Normal(zeros, zeros.clone(), validate_args=True)
 
 
 def refused_values(device):
-    made = D.Bernoulli(torch.rand(2).to(device))
+    made = D.Bernoulli(torch.rand(2).to(device), validate_args=True)
     return made.log_prob(torch.tensor([0.5, 1.0], device=device))
 
 

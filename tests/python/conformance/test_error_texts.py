@@ -200,7 +200,7 @@ MISTAKES = {
     "numpy": (
         lambda: here(2).numpy(),
         TypeError,
-        r"convert chameleon:0 device",
+        r"chameleon tensor has no fixed place.*resident",
     ),
     "pin": (lambda: here(2).pin_memory(), RuntimeError, r"'chameleon.*' only"),
     "generator": (

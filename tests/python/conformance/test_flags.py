@@ -40,11 +40,12 @@ def deterministic(warn_only=False):
 def seen(case, device):
     """What runs, what it raises, what it warns of."""
     run = case.on(device)
+    always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         calls, error = ops_of(run)
-    torch.set_warn_always(False)
+    torch.set_warn_always(always)
     texts = {str(warning.message).split(" (Trigg")[0] for warning in warned}
     return calls, type(error), str(error).replace(device, "here"), texts
 
