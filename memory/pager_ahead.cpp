@@ -97,6 +97,7 @@ void PagerImpl::writeBackAhead(Block& block) {
   block.host = place.extent;
   block.host_address = place.address;
   block.host_ready = done;
+  block.copied_ahead = true;
   linkCopy(block);
   counters_.bytes_out.fetch_add(static_cast<std::int64_t>(block.bytes),
                                 std::memory_order_relaxed);

@@ -58,6 +58,7 @@ PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage) {
   }
   counters_.evictions.fetch_add(1, std::memory_order_relaxed);
   countPrefetch(block);
+  block.copied_ahead = false; // the extent's next owner waits for it
   policy_->left(block);
   arena_->free(block.device, uses);
   block.device = nullptr;

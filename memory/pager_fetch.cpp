@@ -83,12 +83,16 @@ void PagerImpl::settle(Block& block) noexcept {
 // waits for it too.
 void PagerImpl::dropHostCopy(Block& block) noexcept {
   CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
-  if (!timelines_.passed(block.host_ready)) {
+  if (block.copied_ahead && !timelines_.passed(block.host_ready)) {
     Fence both;
     addTo(both, Position{block.last_write.load(std::memory_order_acquire)});
     addTo(both, block.host_ready);
-    block.last_write.store(join(both).word, std::memory_order_release);
+    const Position joined = join(both);
+    if (!joined.none()) {
+      block.last_write.store(joined.word, std::memory_order_release);
+    }
   }
+  block.copied_ahead = false;
   unlinkCopy(block);
   block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
   host_pool_->free(block.host, hostUsesOf(block));

@@ -75,7 +75,7 @@ TEST_F(Options, RefusalsNameKeyValueAndWhatIsAllowed) {
             "physical_device = \"tpu\": must be one of auto, cuda, cpu, "
             "simulated");
   EXPECT_EQ(failure("policy", "belady"),
-            "policy = \"belady\": must be one of lru");
+            "policy = \"belady\": must be one of forecast, lru");
   EXPECT_EQ(failure("hbm_budget", "0"),
             "hbm_budget = \"0\": must be more than 0 bytes");
   EXPECT_EQ(failure("hbm_budget", "8 potatoes"),
