@@ -31,6 +31,9 @@ constexpr std::size_t kGiB = std::size_t{1} << 30;
 // [1-3]; FP32 on CUDA cores (TF32 has its own row). Data sheets give memory in
 // GB; memory chips come in powers of two, so those are GiB here.
 //
+// Entered by hand; other publications confirmed the L40S, the 5090's memory and
+// bandwidth and part of the 4090, the rest has not been checked a second time.
+//
 // Assumptions, where no data sheet has a figure:
 //  - h200, achieved: 700e12 FLOP/s of BF16 and 4.0e12 B/s; rtx4090: 160e12 and
 //    1.0e12. The others take h200's fractions.

@@ -109,9 +109,10 @@ std::size_t logsumexp(const CallView& call) {
 
 using Formula = std::size_t (*)(const CallView&);
 
-// Read from PyTorch 2.11's sources. Losses and logsumexp are the same code on
-// the CPU, where tests/integration/test_simulated.py compares them; the others
-// are CUDA's own and were not measured on a GPU.
+// After what PyTorch 2.11's kernels are known to allocate. Losses and logsumexp
+// are the same code on the CPU, where tests/integration/test_simulated.py
+// compares them; the others are CUDA's own and were not measured on a GPU.
+//
 // Not here, because their size is the library's secret: workspaces of cuDNN
 // convolutions, and cuBLAS' (one a stream, kept, 32 MiB on Hopper).
 const std::unordered_map<std::string_view, Formula>& table() {
