@@ -115,8 +115,15 @@ struct Device {
   }
 };
 
-// A plan needs a moment; the op side never waits for it.
-void settle() { std::this_thread::sleep_for(std::chrono::milliseconds(30)); }
+// A plan needs a moment, which the op side does not wait for: trains until it
+// is followed, or for two seconds at most.
+void settle(Pager& pager, Training& training) {
+  const std::int64_t before = pager.stats().prefetched_bytes;
+  for (int i = 0; i < 200 && pager.stats().prefetched_bytes == before; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    training.step();
+  }
+}
 
 constexpr std::size_t kLayers = 40;
 constexpr std::size_t kBudget = 32 * kBytes;
@@ -127,7 +134,7 @@ TEST(ForecastPolicy, FetchesAheadOfNeed) {
   for (Device* device : {&lru, &forecast}) {
     Training training(*device->pager, kLayers);
     for (int i = 0; i < 3; ++i) training.step();
-    settle();
+    if (device == &forecast) settle(*device->pager, training);
     for (int i = 0; i < 3; ++i) training.step();
     device->pager->resetStats();
     for (int i = 0; i < 4; ++i) training.step();
@@ -156,7 +163,7 @@ TEST_P(ForecastPolicyUnderAdversary, EveryValueIsRight) {
   Device device("forecast", kBudget, GetParam());
   Training training(*device.pager, kLayers);
   for (int i = 0; i < 3; ++i) training.step();
-  settle();
+  settle(*device.pager, training);
   for (int i = 0; i < 3; ++i) {
     training.step();
     device.pager->checkInvariants(3);
@@ -175,9 +182,7 @@ TEST(ForecastPolicy, ChangesUnderLoad) {
   Device device("lru", kBudget);
   Training training(*device.pager, kLayers);
   const auto train = [&] {
-    for (int i = 0; i < 3; ++i) training.step();
-    settle();
-    training.step();
+    for (int i = 0; i < 4; ++i) training.step();
     device.pager->checkInvariants(2);
   };
   train();
@@ -185,6 +190,7 @@ TEST(ForecastPolicy, ChangesUnderLoad) {
     ASSERT_FALSE(device.pager->setPolicy(policy));
     train();
   }
+  settle(*device.pager, training);
   EXPECT_GT(device.pager->stats().prefetched_bytes, 0);
   for (const std::size_t budget : {2 * kBudget, kBudget, 4 * kBudget}) {
     ASSERT_FALSE(device.pager->setHbmBudget(budget));
