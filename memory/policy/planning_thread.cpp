@@ -21,7 +21,6 @@ PlanningThread::PlanningThread(profiler::Profiler& profiler,
                                const profiler::Durations& durations,
                                LinkModel link, std::function<void()> published)
     : builder_(profiler, durations),
-      durations_(durations),
       link_(link),
       published_(std::move(published)) {}
 

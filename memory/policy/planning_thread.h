@@ -68,7 +68,6 @@ class PlanningThread {
   PathPlanPtr make(const Order& order);
 
   profiler::CycleBuilder builder_;
-  const profiler::Durations& durations_;
   const LinkModel link_;
   const std::function<void()> published_;
 
