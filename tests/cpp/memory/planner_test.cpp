@@ -96,41 +96,41 @@ TEST(Planner, WhatIsOverwrittenIsNeverFetched) {
   EXPECT_EQ(count(*plan, Kind::kWriteBack), count(*plan, Kind::kRelease));
 }
 
-TEST(Planner, WritesBackRightAfterTheLastWriteNotUnderPressure) {
+constexpr ValueIndex kGradient = 0;
+
+// Op 0 makes a gradient of 100 bytes, op 21 something that leaves it no room.
+Cycle made_long_before_pressure() {
   Cycle cycle;
-  const ValueIndex gradient = cycle.addValue(100);
+  EXPECT_EQ(cycle.addValue(100), kGradient);
   const ValueIndex late = cycle.addValue(250);
   cycle.addOp(10);
-  cycle.addOperand(gradient, Operand::kCreates);
+  cycle.addOperand(kGradient, Operand::kCreates);
   for (int i = 0; i < 20; ++i) cycle.addOp(10);
   cycle.addOp(10);
-  cycle.addOperand(late, Operand::kCreates); // op 21: the pressure
+  cycle.addOperand(late, Operand::kCreates);
   cycle.addFree(late);
+  return cycle;
+}
+
+TEST(Planner, WritesBackRightAfterTheLastWriteNotUnderPressure) {
+  Cycle cycle = made_long_before_pressure();
   cycle.addOp(10);
-  cycle.addOperand(gradient, Operand::kReads);
-  cycle.addFree(gradient);
+  cycle.addOperand(kGradient, Operand::kReads);
+  cycle.addFree(kGradient);
   const PlanPtr plan = plan_cycle(cycle, with_budget(300)).value();
   EXPECT_EQ(check_plan(cycle, *plan, 0), "");
-  EXPECT_EQ(position(*plan, Kind::kWriteBack, gradient), 1);
-  EXPECT_EQ(position(*plan, Kind::kRelease, gradient), 21);
+  EXPECT_EQ(position(*plan, Kind::kWriteBack, kGradient), 1);
+  EXPECT_EQ(position(*plan, Kind::kRelease, kGradient), 21);
   // Written while ops run: only the way back costs time.
   EXPECT_LE(plan->modelled.duration_ns, 23 * 10 + 101);
 }
 
 TEST(Planner, WritesBackWhatHasNoFurtherUseButLives) {
-  Cycle cycle;
-  const ValueIndex gradient = cycle.addValue(100);
-  const ValueIndex late = cycle.addValue(250);
-  cycle.addOp(10);
-  cycle.addOperand(gradient, Operand::kCreates);
-  for (int i = 0; i < 20; ++i) cycle.addOp(10);
-  cycle.addOp(10);
-  cycle.addOperand(late, Operand::kCreates);
-  cycle.addFree(late);
-  cycle.addFree(gradient);
+  Cycle cycle = made_long_before_pressure();
+  cycle.addFree(kGradient);
   const PlanPtr plan = plan_cycle(cycle, with_budget(300)).value();
   EXPECT_EQ(check_plan(cycle, *plan, 0), "");
-  EXPECT_EQ(position(*plan, Kind::kWriteBack, gradient), 1);
+  EXPECT_EQ(position(*plan, Kind::kWriteBack, kGradient), 1);
   EXPECT_EQ(count(*plan, Kind::kFetch), 0);
   EXPECT_DOUBLE_EQ(plan->modelled.stall_ns(), 0);
 }
