@@ -4,7 +4,9 @@
 
 #include "backend/torch/device_allocator.h"
 #include "backend/torch/error.h"
+#include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/storage.h"
+#include "kernels/tensor_access.h"
 #include "kernels/twins.h"
 
 namespace chameleon::kernels {
@@ -40,17 +42,72 @@ at::Tensor Adoption::tensor(at::Tensor native) const {
   const c10::Device device(kChameleon, index);
   c10::TensorImpl& impl = *native.unsafeGetTensorImpl();
   c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
-  if (storage.device().type() != kChameleon) { // else: shared with a sibling
-    c10::DataPtr data =
-        storage.set_data_ptr(c10::DataPtr(nullptr, storage.device()));
+  if (storage.device_type() != kChameleon) { // else: shared with a sibling
+    c10::DataPtr data = std::move(storage._mutable_data_ptr_no_checks());
     storage.set_data_ptr_noswap(memory(std::move(data), storage.nbytes()));
     storage.set_allocator(backend::device_allocator());
   }
   if (native.use_count() == 1) [[likely]] {
-    retag(impl, device);
+    TensorAccess::retarget(impl, impl.key_set(), device);
     return native;
   }
   return at::Tensor(make_outer(impl, native.storage(), device));
+}
+
+bool Adoption::fresh(at::Tensor& native) const {
+  c10::TensorImpl& impl = *native.unsafeGetTensorImpl();
+  c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  if (!backend::is_in_kernel(data) || storage.nbytes() == 0 ||
+      native.use_count() != 1) {
+    return false;
+  }
+  auto block =
+      pager.adopt(call, static_cast<std::byte*>(data.get()), storage.nbytes());
+  if (!block.ok()) return false;
+  data.release_context();
+  data = backend::own_block(*block, index);
+  storage.set_allocator(backend::device_allocator());
+  TensorAccess::retarget(impl, impl.key_set(), c10::Device(kChameleon, index));
+  return true;
+}
+
+void Adoption::storage(c10::StorageImpl& outer, c10::StorageImpl& alias,
+                       const std::byte* before) const {
+  // Without data nothing is allocated where it grows.
+  const bool grown =
+      !backend::target().holds_data && alias.nbytes() > outer.nbytes();
+  if (alias.data() != before || grown) {
+    c10::DataPtr data =
+        alias.set_data_ptr(c10::DataPtr(nullptr, backend::target().type));
+    outer.set_data_ptr_noswap(memory(std::move(data), alias.nbytes()));
+  }
+  if (alias.nbytes() != outer.nbytes()) outer.set_nbytes(alias.nbytes());
+}
+
+void Adoption::shape(c10::TensorImpl& outer, const c10::TensorImpl& twin) {
+  // linalg_lu_solve.out leaves a lazy conjugation.
+  if (outer.is_conj() != twin.is_conj()) outer._set_conj(twin.is_conj());
+  if (outer.is_neg() != twin.is_neg()) outer._set_neg(twin.is_neg());
+  if (TensorAccess::sameShape(outer, twin)) [[likely]]
+    return;
+  if (outer.sizes() != twin.sizes() || outer.strides() != twin.strides()) {
+    outer.set_sizes_and_strides(twin.sizes(), twin.strides());
+  }
+  if (outer.storage_offset() != twin.storage_offset()) {
+    outer.set_storage_offset(twin.storage_offset());
+  }
+}
+
+bool is_native_result_slow(const at::Tensor& tensor, const OpPlan& plan) {
+  if (!tensor.defined() || tensor.device().type() != backend::target().type) {
+    return false;
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      tensor.layout() == c10::kStrided && tensor.has_storage(), plan.name,
+      ": its result has layout ", tensor.layout(),
+      "; chameleon works on dense (strided) tensors");
+  return true;
 }
 
 } // namespace chameleon::kernels

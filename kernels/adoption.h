@@ -7,6 +7,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 
+#include "kernels/op_plan.h"
+#include "kernels/tensor_access.h"
 #include "memory/pager.h"
 
 namespace chameleon::kernels {
@@ -18,8 +20,25 @@ struct Adoption {
 
   // A DataPtr of ours over the first `bytes` of `data`, which is taken over.
   c10::DataPtr memory(c10::DataPtr data, std::size_t bytes) const;
-  // REQUIRES: dense; its storage is no operand's alias.
+  // REQUIRES: is_native_result(); its storage is no operand's alias.
   at::Tensor tensor(at::Tensor native) const;
+  // The same in place, for what most results are: a plain tensor, held by
+  // nobody else, on memory allocated in this call. False: it is not one, and
+  // unchanged. REQUIRES: is_native_result().
+  bool fresh(at::Tensor& native) const;
+  // What the kernel did to a written operand's storage: `alias` showed
+  // `before`. And to its shape.
+  void storage(c10::StorageImpl& outer, c10::StorageImpl& alias,
+               const std::byte* before) const;
+  static void shape(c10::TensorImpl& outer, const c10::TensorImpl& twin);
 };
+
+// True: a tensor to adopt. False: undefined, or on another device than the
+// target. Throws NotImplementedError where it is not dense.
+bool is_native_result_slow(const at::Tensor& tensor, const OpPlan& plan);
+inline bool is_native_result(const at::Tensor& tensor, const OpPlan& plan) {
+  return tensor.unsafeGetTensorImpl()->key_set() == TensorAccess::twinKeys() ||
+         is_native_result_slow(tensor, plan);
+}
 
 } // namespace chameleon::kernels

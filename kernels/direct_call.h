@@ -1,63 +1,100 @@
 // The short way through an op call, for what most calls are: a few ordinary
-// dense tensors with storages of their own, nothing written, one fresh result.
-// No boxing, no plan to walk, no allocation. Whatever is special about an
-// operand (views with lazy bits, shared storages, other devices, empty
-// tensors) goes the general way of op_call.h; so does an op that ran out of
-// memory inside its kernel.
+// dense tensors with storages of their own. No boxing, no plan to walk, no
+// heap. Whatever is special about an operand (views with lazy bits, shared
+// storages, other devices, empty tensors) goes the general way of op_call.h; so
+// does an op that ran out of memory inside its kernel, if it may run again.
+//
+// direct_kernel.h puts calls together from it, one per C++ signature.
 #pragma once
 
 #include <array>
-#include <optional>
-#include <utility>
+#include <cstdint>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
-#include <torch/library.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "backend/torch/autocast.h"
 #include "backend/torch/device.h"
 #include "backend/torch/in_kernel_allocator.h"
+#include "kernels/adoption.h"
 #include "kernels/op_call.h"
 #include "kernels/op_plan.h"
-#include "kernels/twins.h"
+#include "kernels/twin_stack.h"
 #include "memory/pager.h"
 
 namespace chameleon::kernels {
 
-// The operands of one direct call, from pin to unpin.
+// One direct call: its operands, from collecting them to letting go of them.
 class DirectCall {
  public:
-  static constexpr std::size_t kMaxOperands = 4;
+  static constexpr std::size_t kMaxOperands = 64;
+  using Slot = std::uint8_t; // an operand's number
+  static constexpr Slot kRefused = 0xff;
+  static constexpr Slot kNone = 0xfe; // an argument without a tensor
 
-  DirectCall() = default;
+  explicit DirectCall(const OpPlan& plan) : plan_(plan) {}
   ~DirectCall(); // lets go of twins, then unpins
   DirectCall(const DirectCall&) = delete;
   DirectCall& operator=(const DirectCall&) = delete;
 
-  // False: this call is not for the short way.
-  bool add(const at::Tensor& outer) noexcept;
-  // Pins and makes twins. Throws OutOfMemoryError; nothing changed then.
-  void begin(const OpPlan& plan);
-  const at::Tensor& twin(std::size_t i) const noexcept { return twins_[i]; }
-  memory::Pager& pager() noexcept { return *device_->pager; }
-  memory::Call& call() noexcept { return call_; }
-  // The kernel's result as a chameleon tensor.
-  at::Tensor finish(at::Tensor native);
+  // ---- collecting. kRefused: this call is not for the short way.
+  Slot add(const at::Tensor& outer, bool writes) noexcept;
+  // Tensors in a row; the slot of the first.
+  template <typename List>
+  Slot addAll(const List& outers, bool writes) noexcept {
+    if (outers.size() == 0) return kNone;
+    const std::size_t first = count_;
+    for (const at::Tensor& outer : outers) {
+      const std::size_t expected = count_;
+      if (add(outer, writes) != expected) return kRefused;
+    }
+    return static_cast<Slot>(first);
+  }
+
+  // ---- running
+  // Pins and makes twins. False: not for the short way. Throws
+  // OutOfMemoryError; nothing changed then.
+  bool begin();
+  at::Tensor& twin(Slot slot) const noexcept {
+    return (*twins_)[first_ + slot];
+  }
+  at::TensorList twins(Slot first, std::size_t count) const noexcept {
+    return {&twin(first), count};
+  }
+  // What the kernel did to the operands that it wrote.
+  void finishWrites();
+  // A result of the kernel becomes a chameleon tensor.
+  void finish(at::Tensor& result);
+
+  // What the kernel runs in.
+  class Scope {
+   public:
+    explicit Scope(DirectCall& call)
+        : below_(kKeysAboveKernels),
+          memory_(call.device_->pager, &call.call_) {}
+    // Throws if the kernel passed over a failed allocation.
+    void throwIfFailed() const { memory_.throwIfFailed(); }
+
+   private:
+    c10::impl::ExcludeDispatchKeyGuard below_;
+    backend::TargetAutocast autocast_;
+    backend::InKernelScope memory_;
+  };
 
  private:
-  std::size_t count_ = 0;
-  std::array<memory::Operand, kMaxOperands> operands_;
-  std::array<const at::Tensor*, kMaxOperands> outers_;
-  std::array<at::Tensor, kMaxOperands> twins_;
-  backend::DeviceContext* device_ = nullptr;
-  Shells* shells_ = nullptr;
-  memory::Call call_;
-  bool held_ = false;
-};
+  void finishOther(at::Tensor& result, const Adoption& adoption);
 
-// Registers the direct kernel of `op` if its signature is one of those that
-// are instantiated. `plan` must outlive the library.
-bool register_direct(torch::Library& library, const char* name,
-                     const c10::OperatorHandle& op, const OpPlan* plan);
+  const OpPlan& plan_;
+  std::size_t count_ = 0;
+  bool writes_ = false; // any operand
+  bool held_ = false;
+  bool counts_versions_ = false; // of what is written, here
+  std::size_t first_ = 0; // depth of the first twin
+  TwinStack* twins_ = nullptr;
+  backend::DeviceContext* device_ = nullptr;
+  memory::Call call_;
+  std::array<memory::Operand, kMaxOperands> operands_; // the first count_
+  std::array<const at::Tensor*, kMaxOperands> outers_;
+};
 
 } // namespace chameleon::kernels

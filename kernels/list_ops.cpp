@@ -33,6 +33,10 @@ std::size_t bytes_of(const c10::IValue& value) {
   return is_ours(value) ? value.toTensor().nbytes() : 0;
 }
 
+std::size_t chunk_bytes_of(const backend::DeviceContext& device) {
+  return device.pager->hbmBudget() / kChunksPerBudget;
+}
+
 // One call's lists, all of the same length (empty ones aside).
 class Lists {
  public:
@@ -220,6 +224,15 @@ bool run_mixed(const OpPlan& plan, const c10::OperatorHandle& op,
 
 } // namespace
 
+bool needs_chunks(const backend::DeviceContext& device,
+                  std::span<const memory::Operand> operands) {
+  std::size_t bytes = 0;
+  for (const memory::Operand& operand : operands) {
+    bytes += operand.block->bytes;
+  }
+  return bytes > chunk_bytes_of(device);
+}
+
 bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
                    Stack& stack) {
   if (is_mixed(plan, stack)) [[unlikely]] {
@@ -227,7 +240,7 @@ bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
   }
   const backend::DeviceContext& device =
       backend::context(backend::current_device(), plan.name);
-  const std::size_t chunk_bytes = device.pager->hbmBudget() / kChunksPerBudget;
+  const std::size_t chunk_bytes = chunk_bytes_of(device);
   if (!is_long(plan, stack, chunk_bytes)) return false;
   Lists lists(plan, op, stack);
   if (!lists.consistent()) return false;

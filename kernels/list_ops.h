@@ -4,12 +4,20 @@
 // the bytes that must be resident at once stay bounded.
 #pragma once
 
+#include <span>
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include "backend/torch/device.h"
 #include "kernels/op_plan.h"
+#include "memory/pager_call.h"
 
 namespace chameleon::kernels {
+
+// True: more than a chunk's bytes.
+bool needs_chunks(const backend::DeviceContext& device,
+                  std::span<const memory::Operand> operands);
 
 // Runs `op` in chunks of at most budget / 8 operand bytes (at least one
 // element each) and leaves its results on the stack. `_foreach_*` lists with

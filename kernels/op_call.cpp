@@ -148,7 +148,10 @@ class NativeCall {
   void runOnce(backend::DeviceContext& device) {
     in_kernel_ = false;
     Pinned pinned{*device.pager, call_};
-    pin(pinned);
+    const auto operands = twins_.operands();
+    pin(plan_, device, call_, {operands.data(), operands.size()},
+        token_.token());
+    pinned.held = true;
     // Unbinds on every way out, before the pins go.
     struct Unbind {
       TwinSet& twins;
@@ -157,7 +160,7 @@ class NativeCall {
     twins_.bind();
     replaceArguments();
     {
-      const c10::impl::ExcludeDispatchKeyGuard below(keys_above_kernels());
+      const c10::impl::ExcludeDispatchKeyGuard below(kKeysAboveKernels);
       const backend::TargetAutocast autocast;
       const backend::InKernelScope scope(&pinned.pager, &pinned.call);
       in_kernel_ = true;
@@ -185,16 +188,6 @@ class NativeCall {
     simulated::account({plan_, op_.schema(), saved_, results}, pinned.pager,
                        pinned.call, device, backend::current_stream(index_));
     in_kernel_ = false;
-  }
-
-  void pin(Pinned& pinned) {
-    const auto operands = twins_.operands();
-    const memory::OpIdentity identity{plan_.number, token_.token()};
-    backend::throw_if(
-        pinned.pager.begin(pinned.call, backend::current_stream(index_),
-                           {operands.data(), operands.size()}, &plan_.memory,
-                           plan_.name, plan_.mayRetry(), &identity));
-    pinned.held = true;
   }
 
   // ---- arguments -----------------------------------------------------------
@@ -297,40 +290,18 @@ class NativeCall {
   // What the kernel did to the storages and shapes of written operands.
   void syncWrites(Pinned& pinned) {
     if (!plan_.writes) return;
+    const Adoption adoption{pinned.pager, pinned.call, index_};
     for (TwinSet::Entry& entry : twins_.entries()) {
-      if (entry.writes) syncStorage(pinned, entry);
+      if (!entry.writes) continue;
+      adoption.storage(
+          *entry.outer, *entry.alias,
+          entry.block == nullptr ? nullptr : entry.block->device_address);
     }
     for (const Written& written : written_) {
-      c10::TensorImpl& outer = *written.outer;
-      c10::TensorImpl& twin = *written.twin;
-      if (outer.sizes() != twin.sizes() || outer.strides() != twin.strides()) {
-        outer.set_sizes_and_strides(twin.sizes(), twin.strides());
+      Adoption::shape(*written.outer, *written.twin);
+      if (counts_versions_ && !written.outer->is_inference()) {
+        written.outer->bump_version();
       }
-      if (outer.storage_offset() != twin.storage_offset()) {
-        outer.set_storage_offset(twin.storage_offset());
-      }
-      // linalg_lu_solve.out leaves a lazy conjugation.
-      if (outer.is_conj() != twin.is_conj()) outer._set_conj(twin.is_conj());
-      if (outer.is_neg() != twin.is_neg()) outer._set_neg(twin.is_neg());
-      if (counts_versions_ && !outer.is_inference()) outer.bump_version();
-    }
-  }
-
-  void syncStorage(Pinned& pinned, TwinSet::Entry& entry) {
-    const std::byte* before =
-        entry.block == nullptr ? nullptr : entry.block->device_address;
-    c10::StorageImpl& alias = *entry.alias;
-    const bool grown =
-        !backend::target().holds_data && alias.nbytes() > entry.outer->nbytes();
-    if (alias.data() != before || grown) {
-      c10::DataPtr data =
-          alias.set_data_ptr(c10::DataPtr(nullptr, backend::target().type));
-      entry.outer->set_data_ptr_noswap(
-          Adoption{pinned.pager, pinned.call, index_}.memory(std::move(data),
-                                                             alias.nbytes()));
-    }
-    if (alias.nbytes() != entry.outer->nbytes()) {
-      entry.outer->set_nbytes(alias.nbytes());
     }
   }
 
@@ -358,13 +329,7 @@ class NativeCall {
 
   at::Tensor adoptTensor(Pinned& pinned, at::Tensor tensor,
                          const ResultPlan& result) {
-    if (!tensor.defined() || tensor.device().type() != backend::target().type) {
-      return tensor;
-    }
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        tensor.layout() == c10::kStrided && tensor.has_storage(), plan_.name,
-        ": its result has layout ", tensor.layout(),
-        "; chameleon works on dense (strided) tensors");
+    if (!is_native_result(tensor, plan_)) return tensor;
     const c10::Device device(kChameleon, index_);
     c10::StorageImpl& storage =
         *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
@@ -421,16 +386,7 @@ class NativeCall {
 
 } // namespace
 
-c10::DispatchKeySet keys_above_kernels() noexcept {
-  static const c10::DispatchKeySet keys =
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-      c10::DispatchKeySet(c10::DispatchKey::AutocastCPU);
-  return keys;
-}
-
-void sample_memory(backend::DeviceContext& device) {
-  if (!device.history->recording()) [[likely]]
-    return;
+void add_memory_sample(backend::DeviceContext& device) {
   const auto levels = device.pager->levels();
   device.history->add({device.runtime->now_ns(), levels.logical_bytes,
                        levels.resident_bytes, levels.host_bytes});

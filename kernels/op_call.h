@@ -3,10 +3,14 @@
 // pins and its twins, and nothing else.
 #pragma once
 
+#include <span>
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
 #include "backend/torch/device.h"
+#include "backend/torch/error.h"
+#include "backend/torch/stream.h"
 #include "kernels/op_plan.h"
 
 namespace chameleon::kernels {
@@ -19,9 +23,27 @@ void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
 
 // What native kernels run below: autograd and the target's autocast have taken
 // place on the outer tensors.
-c10::DispatchKeySet keys_above_kernels() noexcept;
+inline constexpr c10::DispatchKeySet kKeysAboveKernels =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+    c10::DispatchKeySet(c10::DispatchKey::AutocastCPU);
+
+// Where every op call enters the pager, direct or not; on success pager.end()
+// is the caller's to call. Throws OutOfMemoryError; nothing changed then.
+// `token` is what the profiler knows the call by.
+inline void pin(const OpPlan& plan, backend::DeviceContext& device,
+                memory::Call& call, std::span<const memory::Operand> operands,
+                profiler::Token token) {
+  const memory::OpIdentity identity{plan.number, token};
+  backend::throw_if(
+      device.pager->begin(call, backend::current_stream(device.index), operands,
+                          &plan.memory, plan.name, plan.mayRetry(), &identity));
+}
 
 // A point of the memory history, when one is being recorded.
-void sample_memory(backend::DeviceContext& device);
+void add_memory_sample(backend::DeviceContext& device);
+inline void sample_memory(backend::DeviceContext& device) {
+  if (device.history->recording()) [[unlikely]]
+    add_memory_sample(device);
+}
 
 } // namespace chameleon::kernels

@@ -6,7 +6,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <torch/library.h>
 
-#include "kernels/direct_call.h"
+#include "kernels/direct_ops.h"
 #include "kernels/list_ops.h"
 #include "kernels/op_call.h"
 #include "kernels/op_plan.h"
@@ -56,10 +56,11 @@ void register_redirects() {
     }
     const std::string text = c10::toString(name);
     const auto* plan = new OpPlan(op); // leaked, as the libraries are
-    if (!register_direct(*library, text.c_str(), op, plan)) {
-      library->impl(text.c_str(), torch::CppFunction::makeFromBoxedKernel(
-                                      c10::BoxedKernel::makeFromFunctor(
-                                          std::make_unique<Redirect>(plan))));
+    auto general =
+        c10::BoxedKernel::makeFromFunctor(std::make_unique<Redirect>(plan));
+    if (!register_direct(*library, text.c_str(), op, plan, general)) {
+      library->impl(text.c_str(),
+                    torch::CppFunction::makeFromBoxedKernel(general));
     }
     names().push_back(text);
   }

@@ -1,9 +1,9 @@
 #include "kernels/twins.h"
 
-#include <array>
-
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorOptions.h>
+
+#include "kernels/tensor_access.h"
 
 namespace chameleon::kernels {
 namespace {
@@ -11,73 +11,6 @@ namespace {
 constexpr std::size_t kHashFrom = 16; // entries before lookup is hashed
 constexpr std::size_t kMaxShells = 64;
 constexpr auto kNoEntry = static_cast<std::size_t>(-1);
-
-// Reaches TensorImpl's protected state; never instantiated. (Naming a member
-// through a derived class yields a pointer to the base's member.)
-struct Access : c10::TensorImpl {
-  static void show(const c10::TensorImpl& like, c10::TensorImpl& tensor,
-                   c10::Storage storage, c10::Device device) {
-    copy_generic_tensor_metadata(&like, &tensor);
-    tensor.*(&Access::storage_) = std::move(storage);
-    retarget(tensor, like.key_set() - c10::python_ks, device);
-  }
-  static void retarget(c10::TensorImpl& tensor, c10::DispatchKeySet keys,
-                       c10::Device device) {
-    tensor.*(&Access::device_opt_) = device;
-    for (const Translation& known : translations()) {
-      if (keys == known.from && device.type() == known.to_device) {
-        tensor.*(&Access::key_set_) = known.to;
-        return;
-      }
-    }
-    tensor.*(&Access::key_set_) = keys;
-    tensor._change_backend_component_keys(device);
-  }
-  static c10::Storage& storageOf(c10::TensorImpl& tensor) {
-    return tensor.*(&Access::storage_);
-  }
-  static bool isPlain(const c10::TensorImpl& outer) {
-    static const c10::DispatchKeySet plain = plainKeys(backend::kChameleon);
-    return outer.key_set() == plain;
-  }
-  // As show(), keeping the storage.
-  static void showPlain(const c10::TensorImpl& like, c10::TensorImpl& twin,
-                        c10::Device device) {
-    copy_generic_tensor_metadata(&like, &twin);
-    twin.*(&Access::device_opt_) = device;
-    twin.*(&Access::key_set_) = translations()[0].to;
-  }
-  static bool hasExtraMeta(const c10::TensorImpl& tensor) {
-    return tensor.*(&Access::extra_meta_) != nullptr;
-  }
-
- private:
-  // Key sets of ordinary dense tensors in both directions, computed once.
-  struct Translation {
-    c10::DispatchKeySet from;
-    c10::DeviceType to_device;
-    c10::DispatchKeySet to;
-  };
-  static c10::DispatchKeySet plainKeys(c10::DeviceType type) {
-    return c10::make_intrusive<c10::TensorImpl>(
-               c10::DispatchKeySet(c10::computeDispatchKey(
-                   std::nullopt, std::nullopt, c10::Device(type))),
-               caffe2::TypeMeta::Make<float>(), c10::Device(type))
-        ->key_set();
-  }
-  // REQUIRES: the device was used, which fixes the target.
-  static const std::array<Translation, 2>& translations() {
-    static const std::array<Translation, 2> table = [] {
-      const c10::DeviceType native = backend::target().type;
-      const c10::DispatchKeySet outer = plainKeys(backend::kChameleon);
-      const c10::DispatchKeySet twin = plainKeys(native);
-      return std::array<Translation, 2>{
-          Translation{outer, native, twin},
-          Translation{twin, backend::kChameleon, outer}};
-    }();
-    return table;
-  }
-};
 
 c10::intrusive_ptr<c10::TensorImpl> new_shell() {
   return c10::make_intrusive<c10::TensorImpl>(
@@ -101,25 +34,26 @@ c10::intrusive_ptr<T> take(std::vector<c10::intrusive_ptr<T>>& pool,
   return shell;
 }
 
-// Nobody else holds the shell, and nothing was attached to it.
-template <typename Pointer> // at::Tensor's pointer type differs from ours
-bool is_empty_shell(const Pointer& tensor) {
-  return tensor.use_count() == 1 && tensor.weak_use_count() == 1 &&
-         tensor->autograd_meta() == nullptr && !Access::hasExtraMeta(*tensor) &&
-         tensor->pyobj_slot()->load_pyobj() == nullptr;
-}
-
 } // namespace
 
 struct Shells {
   std::vector<c10::intrusive_ptr<c10::TensorImpl>> tensors;
   std::vector<c10::intrusive_ptr<c10::StorageImpl>> storages;
-  std::vector<at::Tensor> singles; // each with a storage of its own
 };
+
+namespace {
 
 Shells& shells_of_thread() {
   thread_local Shells instance;
   return instance;
+}
+
+} // namespace
+
+at::Tensor new_twin() {
+  c10::intrusive_ptr<c10::TensorImpl> shell = new_shell();
+  TensorAccess::storageOf(*shell) = c10::Storage(new_alias());
+  return at::Tensor(std::move(shell));
 }
 
 void let_go(c10::StorageImpl& alias) noexcept {
@@ -150,7 +84,7 @@ void TwinSet::unbind() noexcept {
   Shells& pool = *shells_;
   for (c10::intrusive_ptr<c10::TensorImpl>& twin : twins_) {
     if (pool.tensors.size() < kMaxShells && is_empty_shell(twin)) {
-      Access::storageOf(*twin) = c10::Storage();
+      TensorAccess::storageOf(*twin) = c10::Storage();
       pool.tensors.push_back(std::move(twin));
     }
   }
@@ -249,8 +183,8 @@ c10::intrusive_ptr<c10::TensorImpl> TwinSet::twin(const c10::TensorImpl& outer,
     }
   }
   c10::intrusive_ptr<c10::TensorImpl> twin = take(shells_->tensors, &new_shell);
-  Access::show(outer, *twin, c10::Storage(entries_[index].alias),
-               backend::target_device(outer.device().index()));
+  TensorAccess::show(outer, *twin, c10::Storage(entries_[index].alias),
+                     backend::target_device(outer.device().index()));
   twins_.push_back(twin);
   if (entries_[index].shared) shared_.emplace_back(&outer, twin.get());
   return twin;
@@ -264,47 +198,8 @@ const TwinSet::Entry* TwinSet::find(
   return nullptr;
 }
 
-bool is_plain(const c10::TensorImpl& outer) noexcept {
-  return Access::isPlain(outer);
-}
-
-at::Tensor take_single_twin(Shells& shells, const c10::TensorImpl& outer,
-                            std::byte* address) {
-  std::vector<at::Tensor>& pool = shells.singles;
-  at::Tensor twin;
-  if (pool.empty()) {
-    c10::intrusive_ptr<c10::TensorImpl> shell = new_shell();
-    Access::storageOf(*shell) = c10::Storage(new_alias());
-    twin = at::Tensor(std::move(shell));
-  } else {
-    twin = std::move(pool.back());
-    pool.pop_back();
-  }
-  c10::TensorImpl& impl = *twin.unsafeGetTensorImpl();
-  c10::StorageImpl& alias = *Access::storageOf(impl).unsafeGetStorageImpl();
-  alias.set_data_ptr_noswap(c10::DataPtr(address, backend::target().type));
-  alias.set_nbytes(outer.unsafe_storage().unsafeGetStorageImpl()->nbytes());
-  Access::showPlain(outer, impl,
-                    backend::target_device(outer.device().index()));
-  return twin;
-}
-
-void give_back_single_twin(Shells& shells, at::Tensor twin) noexcept {
-  c10::TensorImpl& impl = *twin.unsafeGetTensorImpl();
-  const c10::Storage& storage = Access::storageOf(impl);
-  c10::StorageImpl& alias = *storage.unsafeGetStorageImpl();
-  let_go(alias);
-  std::vector<at::Tensor>& pool = shells.singles;
-  if (pool.size() < kMaxShells && is_empty_shell(twin.getIntrusivePtr()) &&
-      storage.use_count() == 1 && alias.resizable()) {
-    pool.push_back(std::move(twin));
-  } else {
-    close(alias);
-  }
-}
-
 void retag(c10::TensorImpl& tensor, c10::Device device) {
-  Access::retarget(tensor, tensor.key_set(), device);
+  TensorAccess::retarget(tensor, tensor.key_set(), device);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
@@ -313,7 +208,7 @@ c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
   c10::intrusive_ptr<c10::TensorImpl> outer =
       c10::make_intrusive<c10::TensorImpl>(std::move(storage), like.key_set(),
                                            like.dtype());
-  Access::show(like, *outer, outer->storage(), device);
+  TensorAccess::show(like, *outer, outer->storage(), device);
   return outer;
 }
 

@@ -75,16 +75,8 @@ void let_go(c10::StorageImpl& alias) noexcept;
 // The same where somebody did keep one: using it raises one sentence.
 void close(c10::StorageImpl& alias);
 
-// An ordinary dense chameleon tensor: no lazy bits, no subclass, autograd keys
-// as at birth.
-bool is_plain(const c10::TensorImpl& outer) noexcept;
-
-// One recycled twin with an alias storage of its own, for operands that share
-// none, on pinned bytes at `address`; and its way back.
-at::Tensor take_single_twin(Shells& shells, const c10::TensorImpl& outer,
-                            std::byte* address);
-void give_back_single_twin(Shells& shells, at::Tensor twin) noexcept;
-Shells& shells_of_thread();
+// An empty shell with an alias storage of its own.
+at::Tensor new_twin();
 
 // Turns a fresh native tensor into a chameleon tensor in place: same impl,
 // same sizes and strides, other device and keys.

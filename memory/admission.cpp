@@ -24,16 +24,22 @@ Admission::Entry Admission::enter(
       room = (budget - now.bytes - bytes) >> kUnitShift << kUnitShift;
     }
     const bool exclusive = exclusive_splits.has_value() && room > 0;
-    // With n extents in the way the free bytes lie in n + 1 pieces at most.
-    if (exclusive &&
-        (!alone ||
-         now.bytes + bytes + (*exclusive_splits + 1) * room > budget)) {
-      return {};
+    std::size_t more_splits = 0;
+    if (exclusive) {
+      // With n extents in the way the free bytes lie in n + 1 pieces at most.
+      const std::size_t pieces = (budget - now.bytes - bytes) / room;
+      if (!alone || pieces < *exclusive_splits + 1) return {};
+      more_splits = pieces - *exclusive_splits - 1;
     }
     if (word_.compare_exchange_weak(
             word, (word + pack(1, bytes + room)) | (exclusive ? kExclusive : 0),
             std::memory_order_seq_cst, std::memory_order_relaxed)) {
-      return {true, exclusive, room};
+      if (!closed()) [[likely]]
+        return {true, exclusive, room, more_splits};
+      // Who closed the gate may have looked at the load just before.
+      subtract(1, bytes + room, exclusive);
+      wake();
+      return {};
     }
   }
 }

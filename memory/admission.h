@@ -51,14 +51,16 @@ class Admission {
   Load load() const noexcept {
     return unpack(word_.load(std::memory_order_seq_cst));
   }
-  // One call more with `bytes`, and `wish` bytes of room, if the budget holds
-  // them. A call that is alone gets as much of its wish as there is. With
-  // `exclusive_splits` it enters only to run exclusively, and only if so many
-  // immovable extents cannot keep its room from lying in one piece.
+  // One call more with `bytes`, and `wish` bytes of room, if the gate is open
+  // and the budget holds them. A call that is alone gets as much of its wish as
+  // there is. With `exclusive_splits` it enters only to run exclusively, and
+  // only if so many immovable extents cannot keep its room from lying in one
+  // piece.
   struct Entry {
     bool admitted = false;
     bool exclusive = false;
     std::size_t room_bytes = 0;
+    std::size_t more_splits = 0; // exclusive: so many more would do no harm
   };
   Entry enter(std::size_t bytes, std::size_t wish,
               std::optional<std::size_t> exclusive_splits) noexcept;
@@ -75,8 +77,8 @@ class Admission {
   void subtract(std::uint32_t calls, std::size_t bytes,
                 bool exclusive = false) noexcept;
   void wake() noexcept; // takes the mutex, if anybody waits
-  // True: nobody may enter without the pager's lock. To be asked after
-  // enter(), since who closes the gate looks at load() after that.
+  // True: nobody may enter without the pager's lock. enter() asks once it has
+  // raised the load, since who closes the gate looks at load() after that.
   bool closed() const noexcept {
     return gate_.load(std::memory_order_seq_cst) != 0;
   }

@@ -68,6 +68,8 @@ class Arena {
   // its call.
   void adopt(Extent* extent, Block* block);
   void makeForeign(Extent* extent);
+  // A block's extent outlives the call as well; it is no block's any more.
+  void orphan(Extent* extent);
   // The kInCall or kForeign extent that starts at `address`, else null.
   Extent* find(const void* address) const noexcept;
 
@@ -91,8 +93,6 @@ class Arena {
   std::size_t budgetBytes() const noexcept { return budget_bytes_; }
   std::size_t usedBytes() const noexcept { return extents_.usedBytes(); }
   std::size_t freeBytes() const noexcept { return extents_.freeBytes(); }
-  std::size_t peakUsedBytes() const noexcept { return peak_used_bytes_; }
-  void resetPeak() noexcept { peak_used_bytes_ = usedBytes(); }
   std::size_t blockBytes() const noexcept {
     return usedBytes() - in_call_bytes_ - foreign_bytes_;
   }
@@ -138,7 +138,6 @@ class Arena {
   // Committed bytes of each unit up to the budget, always a prefix of it.
   std::vector<std::size_t> committed_;
   std::size_t committed_bytes_ = 0;
-  std::size_t peak_used_bytes_ = 0;
   std::size_t in_call_bytes_ = 0;
   std::size_t foreign_bytes_ = 0;
   runtime::Error last_error_;

@@ -53,11 +53,15 @@ enum class Residency : std::uint8_t {
 };
 
 struct Block {
-  // ---- word: [63..40 unused | 39..32 state | 31 host copy | 30..0 pins]
+  // ---- word:
+  // [63..41 unused | 40 freed | 39..32 state | 31 host copy | 30..0 pins]
   static constexpr std::uint64_t kPinMask = 0x7fffffff;
   static constexpr std::uint64_t kHostCopyBit = std::uint64_t{1} << 31;
   static constexpr unsigned kStateShift = 32;
+  // In-call memory that another thread freed; the call finds it at its end.
+  static constexpr std::uint64_t kFreedBit = std::uint64_t{1} << 40;
   static constexpr std::size_t kUseSlots = 3;
+  static constexpr std::uint64_t kAlive = ~std::uint64_t{0};
 
   static constexpr std::uint64_t stateBits(Residency state) {
     return static_cast<std::uint64_t>(state) << kStateShift;
@@ -80,11 +84,14 @@ struct Block {
 
   std::atomic<std::uint64_t> word{0};
 
-  // ---- fixed at creation
+  // ---- fixed when it was made
   Pager* pager = nullptr;
   std::byte* logical_address = nullptr; // what tensors show; inaccessible
-  std::size_t bytes = 0;                // as asked, unrounded
   std::size_t rounded_bytes = 0;        // what an extent for it takes
+
+  // ---- fixed at birth; a spare block (spare_blocks.h) is born again
+  std::atomic<std::size_t> bytes{0};      // as asked, unrounded
+  std::atomic<std::uint64_t> identity{0}; // order of birth, never used again
 
   // ---- place: guarded by the pager's lock; `device_address` may also be read
   // by whoever holds a pin.
@@ -106,14 +113,15 @@ struct Block {
   std::array<std::atomic<std::uint64_t>, kUseSlots> last_use{}; // per stream
   std::atomic<std::uint64_t> last_use_tick{0}; // pager's count of calls
   std::atomic<std::uint64_t> version{0};       // bumped by each op that writes
-  std::uint64_t identity = 0; // order of creation, never reused
-  // What the profiler knows it by; its count of ops when the storage died; the
-  // tick of the last fetch ahead, until it is known to have been of use.
+  // What the profiler knows it by; its count of ops when the storage died, or
+  // kAlive; the tick of the last fetch ahead, until it is known to have been of
+  // use.
   profiler::BlockSlot profiler_slot = profiler::kNoSlot;
-  std::uint64_t released_at = 0;
+  std::atomic<std::uint64_t> released_at{kAlive};
   std::uint64_t prefetched_tick = 0;
 
-  // ---- links, guarded by the pager's lock (next_released: see release())
+  // ---- links, guarded by the pager's lock (next_released: by whoever took
+  // the block out of the stack of released or out of the spare ones)
   Block* next_released = nullptr;
   Block* previous_live = nullptr;
   Block* next_live = nullptr;

@@ -19,6 +19,7 @@ void InvariantWalker::walk(int level) {
   pager_.arena_->check();
   pager_.host_pool_->check();
   pager_.logical_space_->check();
+  pager_.spares_.check();
   checkBlocks();
   checkExtents();
   checkCommitted();

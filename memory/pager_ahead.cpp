@@ -27,12 +27,34 @@ void PagerImpl::observe(Call& call, const OpIdentity& identity,
   uses = uses.first(operands.size());
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const Block& block = *operands[i].block;
-    uses[i] = {block.identity, block.profiler_slot,
+    uses[i] = {block.identity.load(std::memory_order_relaxed),
+               block.profiler_slot,
                operands[i].access == Access::kWrite
                    ? profiler::Operand::kReads | profiler::Operand::kWrites
                    : profiler::Operand::kReads};
   }
   call.ticket_ = profiler_.observe(identity.name, identity.token, uses);
+}
+
+// A result of the op is a block from now on; a spare block was another before.
+void PagerImpl::introduce(Call& call, Block& block) noexcept {
+  if (block.profiler_slot != profiler::kNoSlot) forgetDead(block);
+  block.released_at.store(Block::kAlive, std::memory_order_relaxed);
+  const std::uint64_t identity = block.identity.load(std::memory_order_relaxed);
+  block.profiler_slot =
+      call.observed_
+          ? profiler_.result(call.ticket_, identity, block.rounded_bytes,
+                             &block)
+          : profiler_.born(identity, block.rounded_bytes, &block);
+}
+
+// The storage of this identity is gone.
+void PagerImpl::forgetDead(Block& block) noexcept {
+  const std::uint64_t died = block.released_at.load(std::memory_order_relaxed);
+  profiler_.freed(block.profiler_slot,
+                  died == Block::kAlive ? profiler_.opCount() : died);
+  block.profiler_slot = profiler::kNoSlot;
+  countPrefetch(block);
 }
 
 void PagerImpl::fulfil(const Call& call) {
@@ -44,7 +66,9 @@ void PagerImpl::fulfil(const Call& call) {
   for (std::size_t i = 0; i < wishes_.size(); ++i) {
     const Wish& wish = wishes_[i];
     Block& block = *wish.block;
-    const bool meant = block.identity == wish.identity;
+    const bool meant =
+        block.identity.load(std::memory_order_relaxed) == wish.identity &&
+        block.released_at.load(std::memory_order_relaxed) == Block::kAlive;
     switch (wish.kind) {
       case Action::Kind::kWriteBack:
         if (meant) writeBackAhead(block);

@@ -24,17 +24,10 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
                        const OpIdentity* identity) {
   CHAMELEON_CHECK(!call.active_, "begin() of a call that has not ended");
   call.stream_ = timelines_.indexOf(stream);
-  call.exclusive_ = false;
-  call.held_ = false;
   call.failed_ = false;
   call.tick_ = ticks_.fetch_add(1, std::memory_order_relaxed) + 1;
   call.op_ = op;
   call.memory_ = memory;
-  call.room_bytes_ = 0;
-  call.in_call_bytes_ = 0;
-  call.adopted_bytes_ = 0;
-  call.peak_bytes_ = 0;
-
   // A retry is the op that was seen already.
   if (call.failures_ == 0) call.observed_ = identity != nullptr;
   if (identity != nullptr && call.failures_ == 0) {
@@ -50,9 +43,10 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
       return error;
     }
   }
-  for (const Operand& operand : operands) call.pins_.push_back(operand);
+  call.pins_.assign(operands);
   call.active_ = true;
-  ++calls_of_thread;
+  call.depth_ = &calls_of_thread;
+  ++*call.depth_;
   if (!waits.empty()) {
     // Outside the lock: where compute runs inline, this blocks the thread.
     if (Error error = waitFor(call.stream_, waits)) {
@@ -108,7 +102,7 @@ bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
 
   std::size_t shared_bytes = 0; // committed already, by earlier pins
   std::size_t pinned = 0;
-  bool good = !admission_.closed();
+  bool good = true;
   for (; good && pinned < operands.size(); ++pinned) {
     const Operand& operand = operands[pinned];
     Block& block = *operand.block;
@@ -134,6 +128,7 @@ bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
     call.operand_bytes_ = bytes;
     call.room_bytes_ = entry.room_bytes;
     call.exclusive_ = entry.exclusive;
+    call.spares_left_ = entry.exclusive ? entry.more_splits : SIZE_MAX;
     return true;
   }
 
@@ -250,12 +245,17 @@ bool PagerImpl::takeRoom(Call& call, bool must_not_fail, std::size_t bytes,
                          bool& others) {
   const bool guess = call.memory_ != nullptr &&
                      !call.memory_->known.load(std::memory_order_acquire);
+  std::size_t room = 0;
   // A guess may be cut where a failure does no harm, and any wish of a call
   // that would wait in vain, alone or inside another call: what was learned
   // may belong to other shapes.
   const bool partly = (guess && !must_not_fail) || calls_of_thread > 0;
-  return admission_.addRoom(roomWished(call.memory_, bytes), partly,
-                            call.room_bytes_, others);
+  const bool done = admission_.addRoom(roomWished(call.memory_, bytes), partly,
+                                       room, others);
+  call.room_bytes_ = room;
+  // One hole is made for what must not fail; a spare block could lie in it.
+  call.spares_left_ = must_not_fail ? 0 : SIZE_MAX;
+  return done;
 }
 
 bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {

@@ -22,11 +22,7 @@ void PagerImpl::addLogical(const Block& block) noexcept {
   const auto now = static_cast<std::int64_t>(
       logical_bytes_.fetch_add(block.bytes, std::memory_order_relaxed) +
       block.bytes);
-  std::int64_t peak =
-      counters_.peak_logical_bytes.load(std::memory_order_relaxed);
-  while (peak < now && !counters_.peak_logical_bytes.compare_exchange_weak(
-                           peak, now, std::memory_order_relaxed)) {
-  }
+  raise(counters_.peak_logical_bytes, now);
 }
 
 Result<Block*> PagerImpl::create(std::size_t bytes) {
@@ -75,7 +71,7 @@ Result<Block*> PagerImpl::newBlock(std::size_t bytes,
   block->logical_address = address;
   block->bytes = bytes;
   block->rounded_bytes = rounded_bytes;
-  block->identity = ++identities_;
+  block->identity = nextIdentity();
   block->next_live = live_;
   if (live_ != nullptr) live_->previous_live = block;
   live_ = block;
@@ -83,11 +79,11 @@ Result<Block*> PagerImpl::newBlock(std::size_t bytes,
 }
 
 void PagerImpl::release(Block* block) noexcept {
-  block->released_at = profiler_.opCount();
+  block->released_at.store(profiler_.opCount(), std::memory_order_relaxed);
   logical_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
   logical_rounded_bytes_.fetch_sub(ExtentMap::round(block->bytes),
                                    std::memory_order_relaxed);
-  pushReleased(block);
+  spare(*block);
 }
 
 void PagerImpl::pushReleased(Block* block) noexcept {
@@ -127,8 +123,7 @@ void PagerImpl::destroy(Block& block) noexcept {
     arena_->free(block.device, usesOf(block));
   }
   logical_space_->free(block.logical_address, block.bytes);
-  profiler_.freed(block.profiler_slot, block.released_at);
-  countPrefetch(block);
+  if (block.profiler_slot != profiler::kNoSlot) forgetDead(block);
   if (block.previous_live != nullptr) {
     block.previous_live->next_live = block.next_live;
   } else {

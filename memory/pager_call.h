@@ -1,11 +1,14 @@
 // One op call, as the pager sees it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "memory/block.h"
@@ -35,7 +38,18 @@ struct OpMemory {
 // A list whose first N items need no heap.
 template <typename T, std::size_t N>
 class InlineList {
+  static_assert(std::is_trivial_v<T>);
+
  public:
+  void assign(std::span<const T> items) {
+    if (items.size() <= N) [[likely]] {
+      std::copy(items.begin(), items.end(), inline_.begin());
+      size_ = items.size();
+      return;
+    }
+    clear();
+    for (const T& item : items) push_back(item);
+  }
   void push_back(const T& item) {
     if (size_ < N) {
       inline_[size_] = item;
@@ -71,8 +85,25 @@ class InlineList {
 
  private:
   std::size_t size_ = 0;
-  std::array<T, N> inline_{};
+  std::array<T, N> inline_; // the first size_ have values
   std::vector<T> more_;
+};
+
+// A figure that one thread at a time writes and any thread may read.
+class Figure {
+ public:
+  operator std::size_t() const noexcept { // NOLINT: implicit by design
+    return value_.load(std::memory_order_relaxed);
+  }
+  Figure& operator=(std::size_t value) noexcept {
+    value_.store(value, std::memory_order_relaxed);
+    return *this;
+  }
+  Figure& operator+=(std::size_t by) noexcept { return *this = *this + by; }
+  Figure& operator-=(std::size_t by) noexcept { return *this = *this - by; }
+
+ private:
+  std::atomic<std::size_t> value_{0};
 };
 
 // One op call in flight. Lives on the caller's stack between begin() and
@@ -104,21 +135,33 @@ class Call {
   bool held_ = false;          // nobody waits for it (Pager::hold)
   bool failed_ = false;        // an allocation failed in this attempt
   std::uint32_t failures_ = 0; // attempts that failed so
+  int* depth_ = nullptr;       // calls that its thread is inside of
   std::uint64_t tick_ = 0;
   std::string_view op_;
   OpMemory* memory_ = nullptr;
-  InlineList<Operand, kInline> pins_; // one pin each, adopted blocks included
-  std::size_t operand_bytes_ = 0;     // as committed
+  InlineList<Operand, kInline> pins_;   // one pin each
+  InlineList<Block*, kInline> adopted_; // one pin each, seen by no other call
+  std::size_t operand_bytes_ = 0;       // as committed
   profiler::OpTicket ticket_{0, profiler::kNone, profiler::kNone, 0, false};
-  bool observed_ = false;  // the profiler saw the op
+  bool observed_ = false; // the profiler saw the op
   Extent* hole_ = nullptr; // held for in-call allocations that must not fail
+  // In-call memory that is a spare block's, one pin each. How many more the
+  // call may take: a kernel that must not fail needs its room in one piece.
+  InlineList<Block*, kInline> spares_;
+  std::size_t spare_bytes_ = 0;
+  std::size_t spares_left_ = 0;
+  std::size_t live_bytes() const noexcept { // not adopted
+    return in_call_bytes_ + spare_bytes_;
+  }
 
-  // Guarded by the pager's lock once the call has allocated something.
-  std::size_t room_bytes_ = 0;    // committed for in-call allocations
-  std::size_t in_call_bytes_ = 0; // live now, without adopted ones
   std::size_t adopted_bytes_ = 0;
-  std::size_t peak_bytes_ = 0; // of the sum of both
+  std::size_t peak_bytes_ = 0; // of all that it allocated
+  Figure room_bytes_;          // committed for in-call allocations
+
+  // Live in-call allocations that are no spare blocks. Guarded by the pager's
+  // lock once there are any: other threads may free them.
   InlineList<Extent*, kInline> in_call_;
+  Figure in_call_bytes_;
   bool listed_ = false; // in the pager's list of calls with in-call extents
   Call* previous_ = nullptr;
   Call* next_ = nullptr;

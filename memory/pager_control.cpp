@@ -97,6 +97,7 @@ Error PagerImpl::setHbmBudget(std::size_t bytes) {
   Lock lock(*this);
   const bool done = serve(lock, /*exclusive=*/false, [&](bool) {
     drainReleased();
+    giveBackSpares();
     return tryHbmBudget(bytes, error);
   });
   if (done) return {};
@@ -301,6 +302,7 @@ Error PagerImpl::synchronize() {
 void PagerImpl::trim() {
   const Lock lock(*this);
   drainReleased();
+  giveBackSpares();
   host_pool_->trim();
 }
 
@@ -332,8 +334,7 @@ std::size_t PagerImpl::pinnedBytes() const noexcept {
 Pager::Levels PagerImpl::levels() const noexcept {
   return {logical_bytes_.load(std::memory_order_relaxed),
           logical_rounded_bytes_.load(std::memory_order_relaxed),
-          resident_bytes_.load(std::memory_order_relaxed),
-          host_bytes_.load(std::memory_order_relaxed)};
+          residentBytes(), host_bytes_.load(std::memory_order_relaxed)};
 }
 
 Stats PagerImpl::stats() {
@@ -345,8 +346,8 @@ Stats PagerImpl::stats() {
   Stats stats;
   stats.logical_bytes = bytes(logical_bytes_.load());
   stats.peak_logical_bytes = counters_.peak_logical_bytes.load();
-  stats.resident_bytes = bytes(arena_->usedBytes());
-  stats.peak_resident_bytes = bytes(arena_->peakUsedBytes());
+  stats.resident_bytes = bytes(arena_->usedBytes() - spares_.bytes());
+  stats.peak_resident_bytes = bytes(counters_.peak_resident_bytes.load());
   stats.host_bytes = bytes(host_pool_->usedBytes());
   stats.peak_host_bytes = bytes(host_pool_->peakUsedBytes());
   stats.hbm_budget = bytes(limits_.hbm_budget_bytes);
@@ -387,7 +388,7 @@ void PagerImpl::resetStats() {
   counters_.host_waits_base = static_cast<std::int64_t>(admission_.waits());
   counters_.peak_logical_bytes =
       static_cast<std::int64_t>(logical_bytes_.load());
-  arena_->resetPeak();
+  counters_.peak_resident_bytes = arena_->usedBytes() - spares_.bytes();
   host_pool_->resetPeak();
 }
 

@@ -10,48 +10,50 @@ using runtime::Error;
 using runtime::ErrorCode;
 using runtime::format_bytes;
 
-namespace {
-
-void raise(std::atomic<std::size_t>& mark, std::size_t value) {
-  std::size_t old = mark.load(std::memory_order_relaxed);
-  while (old < value &&
-         !mark.compare_exchange_weak(old, value, std::memory_order_relaxed)) {
-  }
-}
-
-} // namespace
-
 void PagerImpl::end(Call& call) noexcept {
   CHAMELEON_CHECK(call.active_, "end() of a call that did not begin");
   if (checks_callers_) [[unlikely]] {
     report(call);
   }
   const Position position = timelines_.advance(call.stream_);
-  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
-    Block& block = *call.pins_[i].block;
-    stamp(block, position);
-    if (call.pins_[i].access == Access::kWrite) {
-      block.last_write.store(position.word, std::memory_order_release);
-      block.version.fetch_add(1, std::memory_order_relaxed);
-    }
-  }
   learn(call);
   if (call.observed_ && call.ticket_.recorded != profiler::kNone) {
     profiler_.finished(call.ticket_, call.peak_bytes_ - call.adopted_bytes_);
   }
-  if (call.listed_) makeForeign(call, position);
-  leave(call);
+  if (call.listed_ || !call.spares_.empty()) makeForeign(call, position);
+  std::size_t freed = call.adopted_bytes_;
+  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
+    const auto [block, access] = call.pins_[i];
+    stamp(*block, position);
+    if (access == Access::kWrite) {
+      block->last_write.store(position.word, std::memory_order_release);
+      block->version.fetch_add(1, std::memory_order_relaxed);
+    }
+    freed += unpin(*block);
+  }
+  for (std::size_t i = 0; i < call.adopted_.size(); ++i) {
+    // Nobody else has pinned or used it since: its tensor is not out yet.
+    Block& block = *call.adopted_[i];
+    clearUses(block);
+    block.last_use[0].store(position.word, std::memory_order_relaxed);
+    block.last_write.store(position.word, std::memory_order_relaxed);
+    block.word.store(Block::stateBits(Residency::kResident),
+                     std::memory_order_release);
+  }
+  call.adopted_.clear();
+  retire(call, freed);
 }
 
 void PagerImpl::leave(Call& call) noexcept {
   std::size_t freed = 0;
   for (std::size_t i = 0; i < call.pins_.size(); ++i) {
-    Block& block = *call.pins_[i].block;
-    const std::size_t size = block.rounded_bytes; // gone after the unpin
-    const std::uint64_t old =
-        block.word.fetch_sub(1, std::memory_order_acq_rel);
-    if (Block::pinsOf(old) == 1) freed += size;
+    freed += unpin(*call.pins_[i].block);
   }
+  retire(call, freed);
+}
+
+// What the call had committed is given back: `freed` bytes of its pins too.
+void PagerImpl::retire(Call& call, std::size_t freed) noexcept {
   if (call.held_) {
     fixed_extents_.fetch_sub(call.pins_.size(), std::memory_order_relaxed);
   }
@@ -63,8 +65,14 @@ void PagerImpl::leave(Call& call) noexcept {
   admission_.subtract(call.held_ ? 0 : 1, freed + call.room_bytes_,
                       call.exclusive_);
   admission_.wake();
-  if (!call.held_) --calls_of_thread;
+  if (!call.held_) --*call.depth_;
+  // As a new one, but for what it remembers of failures.
   call.active_ = false;
+  call.exclusive_ = false;
+  call.held_ = false;
+  call.room_bytes_ = 0;
+  call.adopted_bytes_ = 0;
+  call.peak_bytes_ = 0;
 }
 
 void PagerImpl::holdHole(Call& call, Extent* hole) noexcept {
@@ -90,10 +98,11 @@ void PagerImpl::learn(Call& call) noexcept {
 }
 
 void PagerImpl::hold(Call& call) noexcept {
-  CHAMELEON_CHECK(call.active_ && !call.held_ && !call.listed_,
-                  "hold() of a call that does not run or has allocated");
+  CHAMELEON_CHECK(
+      call.active_ && !call.held_ && !call.listed_ && call.spares_.empty(),
+      "hold() of a call that does not run or has allocated");
   call.held_ = true;
-  --calls_of_thread;
+  --*call.depth_;
   if (call.hole_ != nullptr) {
     const Lock lock(*this);
     freeHole(call);
@@ -102,6 +111,7 @@ void PagerImpl::hold(Call& call) noexcept {
   admission_.subtract(1, call.room_bytes_, call.exclusive_);
   call.exclusive_ = false;
   call.room_bytes_ = 0;
+  call.spares_left_ = 0;
   admission_.wake();
 }
 
@@ -115,6 +125,14 @@ void PagerImpl::report(Call& call) noexcept {
     const Block& block = *operand.block;
     (operand.access == Access::kWrite ? writes : reads)
         .push_back({block.device_address, block.bytes});
+  }
+  for (std::size_t i = 0; i < call.spares_.size(); ++i) {
+    const Block& block = *call.spares_[i];
+    writes.push_back({block.device_address, block.rounded_bytes});
+  }
+  for (std::size_t i = 0; i < call.adopted_.size(); ++i) {
+    const Block& block = *call.adopted_[i];
+    writes.push_back({block.device_address, block.bytes});
   }
   if (call.listed_) {
     const Lock lock(*this);
@@ -139,7 +157,7 @@ Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
                      " of HBM (operands " + format_bytes(needed_bytes) +
                      ", inside the kernel " + format_bytes(inside_bytes) +
                      "); budget " + format_bytes(limits_.hbm_budget_bytes) +
-                     ", resident " + format_bytes(arena_->usedBytes()) +
+                     ", resident " + format_bytes(residentBytes()) +
                      ", pinned " + format_bytes(pinnedBytes()) +
                      ", in one piece " +
                      format_bytes(largestRun(false, SIZE_MAX)) + ", host use " +

@@ -74,6 +74,10 @@ PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage) {
 // Evicts the block that the policy would miss least. False: none can be
 // evicted; `shortage` says why, if it is not for pins alone.
 bool PagerImpl::evictNext(Shortage& shortage) {
+  if (giveBackSpares()) {
+    shortage = {};
+    return true;
+  }
   const auto usable = [](const Block& block) {
     const std::uint64_t word = block.word.load(std::memory_order_relaxed);
     return Block::stateOf(word) == Residency::kResident &&
@@ -147,6 +151,7 @@ void PagerImpl::applyStress() {
       }
       break;
     case Pager::Stress::kRandom:
+      giveBackSpares();
       for (Block* block = live_; block != nullptr; block = block->next_live) {
         if (stress_random_() % 2 == 0) (void)evict(*block, ignored);
       }

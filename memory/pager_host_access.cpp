@@ -84,7 +84,7 @@ Error PagerImpl::write(Block& block, std::size_t offset,
         place = {block.host, block.host_address};
         before = hostUsesOf(block);
       } else if (state == Residency::kUnbacked &&
-                 arena_->freeBytes() < block.rounded_bytes) {
+                 arena_->freeBytes() + spares_.bytes() < block.rounded_bytes) {
         Shortage ignored;
         place = hostPlace(block.rounded_bytes, ignored);
         if (place.extent != nullptr) before = place.extent->fence;

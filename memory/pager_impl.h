@@ -7,6 +7,7 @@
 // that finds it unpinned, and from then on it is theirs alone.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -21,9 +22,19 @@
 #include "memory/logical_space.h"
 #include "memory/pager.h"
 #include "memory/policy/policy.h"
+#include "memory/spare_blocks.h"
 #include "memory/transfers.h"
 
 namespace chameleon::memory {
+
+// Lets `mark` rise to `value`.
+template <typename T>
+void raise(std::atomic<T>& mark, T value) noexcept {
+  T old = mark.load(std::memory_order_relaxed);
+  while (old < value &&
+         !mark.compare_exchange_weak(old, value, std::memory_order_relaxed)) {
+  }
+}
 
 // Since the last reset. All relaxed: they are read for reports only.
 struct Counters {
@@ -40,6 +51,7 @@ struct Counters {
   std::atomic<std::int64_t> ops_base{0}; // ticks that are not counted as ops
   std::atomic<std::int64_t> host_waits_base{0};
   std::atomic<std::int64_t> peak_logical_bytes{0};
+  std::atomic<std::size_t> peak_resident_bytes{0};
 };
 
 // Why there was no room. What is empty did not happen.
@@ -61,7 +73,6 @@ class PagerImpl {
   void recordUse(Block& block, runtime::Stream stream);
 
   // ---- pager_begin.cpp, pager_end.cpp ----
-  // ----------------------------------------------------
   runtime::Error begin(Call& call, runtime::Stream stream,
                        std::span<const Operand> operands, OpMemory* memory,
                        std::string_view op, bool may_retry,
@@ -130,7 +141,7 @@ class PagerImpl {
     std::unique_lock<std::mutex> lock_;
   };
   void publish() const noexcept {
-    resident_bytes_.store(arena_->usedBytes(), std::memory_order_relaxed);
+    used_bytes_.store(arena_->usedBytes(), std::memory_order_relaxed);
     host_bytes_.store(host_pool_->usedBytes(), std::memory_order_relaxed);
   }
 
@@ -142,6 +153,9 @@ class PagerImpl {
   void drainReleased() noexcept;
   void pushReleased(Block* block) noexcept; // no lock
   std::size_t logicalLimit() const noexcept;
+  std::uint64_t nextIdentity() noexcept {
+    return identities_.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
   void addLogical(const Block& block) noexcept; // no lock
   // Positions of a block. stamp() needs no lock but a pin.
   void stamp(Block& block, Position position) noexcept {
@@ -182,9 +196,19 @@ class PagerImpl {
     return true;
   }
 
+  bool usesInOrder(const Block& block, StreamIndex stream) const noexcept {
+    const auto at = [](const std::atomic<std::uint64_t>& word) {
+      return Position{word.load(std::memory_order_acquire)};
+    };
+    const auto& uses = block.last_use; // in use from the front
+    return inOrder(at(uses[0]), stream) &&
+           inOrder(at(block.last_write), stream) &&
+           (at(uses[1]).none() ||
+            (inOrder(at(uses[1]), stream) && inOrder(at(uses[2]), stream)));
+  }
+
   // ---- pager_begin.cpp, pager_end.cpp ----
-  // ------------------------------------------------------ One distinct operand
-  // of the call that begins.
+  // One distinct operand of the call that begins.
   struct Wanted {
     Block* block;
     bool write;
@@ -227,7 +251,15 @@ class PagerImpl {
   void holdHole(Call& call, Extent* hole) noexcept;
   void freeHole(Call& call) noexcept;
   runtime::Error waitFor(StreamIndex stream, const Fence& fence);
-  // These four take the lock where they need it.
+  // Bytes that are no longer committed: it was the block's last pin.
+  static std::size_t unpin(Block& block) noexcept {
+    const std::size_t size = block.rounded_bytes; // gone after the unpin
+    const std::uint64_t old =
+        block.word.fetch_sub(1, std::memory_order_acq_rel);
+    return Block::pinsOf(old) == 1 ? size : 0;
+  }
+  // These five take the lock where they need it.
+  void retire(Call& call, std::size_t freed) noexcept;
   void leave(Call& call) noexcept; // unpins and makes way for others
   void learn(Call& call) noexcept;
   void report(Call& call) noexcept; // to a runtime that checks its callers
@@ -254,18 +286,39 @@ class PagerImpl {
   // ---- pager_ahead.cpp ----
   void observe(Call& call, const OpIdentity& identity,
                std::span<const Operand> operands);
-  void fulfil(const Call& call); // takes the lock
+  void introduce(Call& call, Block& block) noexcept; // no lock
+  void forgetDead(Block& block) noexcept;            // no lock
+  void fulfil(const Call& call);                     // takes the lock
   void writeBackAhead(Block& block);
   bool mayFetchAhead(Block& block) noexcept;
   void fetchAhead(StreamIndex stream);
   void countPrefetch(Block& block) noexcept; // was it of use?
   PolicyInputs policyInputs() noexcept;
 
+  // ---- pager_spares.cpp; no lock unless they say otherwise ----
+  void spare(Block& block) noexcept;
+  bool giveBackSpares() noexcept; // REQUIRES the lock. False: there were none
+  Block* takeSpare(Call& call, std::size_t rounded_bytes) noexcept;
+  runtime::Error orderSpare(Call& call, Block& block);
+  static std::size_t indexOfSpare(const Call& call,
+                                  const std::byte* address) noexcept;
+  static Block& removeSpare(Call& call, std::size_t index) noexcept;
+  void freeSpare(Call& call, std::size_t index) noexcept;
+  Block& adoptSpare(Call& call, std::size_t index, std::size_t bytes) noexcept;
+  void outliveSpare(Call& call, Block& block, Position position) noexcept;
+  void freeElsewhere(std::byte* address) noexcept;
+  // What blocks and calls have in HBM.
+  std::size_t residentBytes() const noexcept {
+    const std::size_t used = used_bytes_.load(std::memory_order_relaxed);
+    return used - std::min(used, spares_.bytes());
+  }
+
   // ---- pager_room.cpp ----
   // The ladder: an extent, whatever it takes short of waiting. Null: see
   // `shortage`. Moves are made on `stream`.
   Extent* place(std::size_t bytes, End end, ExtentUse use, StreamIndex stream,
                 Shortage& shortage);
+  Extent* allocateFree(std::size_t bytes, End end, ExtentUse use);
   bool movable(const Extent& extent) const noexcept;
   bool compactFor(std::size_t bytes, std::size_t limit, StreamIndex stream,
                   Shortage& shortage);
@@ -293,6 +346,8 @@ class PagerImpl {
   std::string name() const; // "chameleon:0"
 
   // ---- pager_in_call.cpp ----
+  runtime::Result<std::byte*> allocateExtent(Call& call, std::size_t rounded);
+  void adopted(Call& call, Block& block) noexcept;
   void list(Call& call, Extent* extent);
   void forget(Call& call, std::size_t index) noexcept;
   std::size_t indexOf(const Call& call, const Extent* extent) const noexcept;
@@ -311,15 +366,17 @@ class PagerImpl {
   Counters counters_;
 
   // Without the lock.
+  SpareBlocks spares_;
   std::atomic<Block*> released_{nullptr};
   std::atomic<std::size_t> released_bytes_{0}; // of these, rounded
   std::atomic<std::uint64_t> ticks_{0};
+  std::atomic<std::uint64_t> identities_{0};
   std::atomic<std::size_t> logical_bytes_{0};
   std::atomic<std::size_t> logical_rounded_bytes_{0};
   std::atomic<std::size_t> logical_limit_{0};
   // Immovable between calls: foreign extents and the pins of held calls.
   std::atomic<std::size_t> fixed_extents_{0};
-  mutable std::atomic<std::size_t> resident_bytes_{0};
+  mutable std::atomic<std::size_t> used_bytes_{0}; // of the arena
   mutable std::atomic<std::size_t> host_bytes_{0};
 
   // Guarded by the lock.
@@ -333,7 +390,6 @@ class PagerImpl {
   std::vector<Wish> wishes_;  // scratch
   std::vector<Wanted> ahead_; // scratch of fetchAhead()
   std::unique_ptr<Policy> policy_;
-  std::uint64_t identities_ = 0;
   Block* live_ = nullptr;     // by next_live
   Block* recycled_ = nullptr; // by next_live
   Block* oldest_copy_ = nullptr;

@@ -16,30 +16,40 @@ Result<std::byte*> PagerImpl::allocate(Call& call, std::size_t bytes) {
   CHAMELEON_CHECK(call.active_ && !call.held_,
                   "allocate() in a call that does not run");
   const std::size_t rounded = ExtentMap::round(std::max<std::size_t>(bytes, 1));
+  call.peak_bytes_ = std::max(
+      call.peak_bytes_, call.live_bytes() + call.adopted_bytes_ + rounded);
+  if (released_.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+    const Lock lock(*this);
+    drainReleased();
+  }
+  if (Block* const block = takeSpare(call, rounded)) {
+    if (!usesInOrder(*block, call.stream_)) [[unlikely]] {
+      if (Error error = orderSpare(call, *block)) return error;
+    }
+    return block->device_address;
+  }
+  return allocateExtent(call, rounded);
+}
+
+Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded) {
   Shortage shortage;
   Extent* extent = nullptr;
   std::byte* address = nullptr;
   Fence waits;
   {
     const Lock lock(*this);
-    drainReleased();
     const bool had_hole = call.hole_ != nullptr;
     freeHole(call);
-    extent = arena_->allocate(rounded, End::kTop, ExtentUse::kInCall);
-    if (extent == nullptr) {
-      extent =
-          place(rounded, End::kTop, ExtentUse::kInCall, call.stream_, shortage);
-    }
-    call.peak_bytes_ = std::max(
-        call.peak_bytes_, call.in_call_bytes_ + call.adopted_bytes_ + rounded);
+    extent =
+        place(rounded, End::kTop, ExtentUse::kInCall, call.stream_, shortage);
     if (extent != nullptr) {
       if (!inOrder(extent->fence, call.stream_)) waits = extent->fence;
       extent->fence.clear();
       address = arena_->address(*extent);
       list(call, extent);
       if (had_hole && call.room_bytes_ > call.in_call_bytes_) {
-        holdHole(call, arena_->allocate(call.room_bytes_ - call.in_call_bytes_,
-                                        End::kTop, ExtentUse::kInCall));
+        holdHole(call, allocateFree(call.room_bytes_ - call.in_call_bytes_,
+                                    End::kTop, ExtentUse::kInCall));
       }
     }
   }
@@ -57,18 +67,26 @@ Result<std::byte*> PagerImpl::allocate(Call& call, std::size_t bytes) {
     ++call.failures_;
   }
   return outOfMemory(call, call.operand_bytes_,
-                     call.in_call_bytes_ + call.adopted_bytes_ + rounded,
+                     call.live_bytes() + call.adopted_bytes_ + rounded,
                      shortage);
 }
 
 void PagerImpl::free(Call* hint, std::byte* address) noexcept {
+  if (hint != nullptr && !hint->spares_.empty()) {
+    const std::size_t index = indexOfSpare(*hint, address);
+    if (index < hint->spares_.size()) {
+      freeSpare(*hint, index);
+      return;
+    }
+  }
   std::size_t foreign_bytes = 0;
   {
     const Lock lock(*this);
     Extent* const extent = arena_->find(address);
-    CHAMELEON_CHECK(extent != nullptr,
-                    "free() of an address that is not the "
-                    "start of an in-call extent");
+    if (extent == nullptr) {
+      freeElsewhere(address);
+      return;
+    }
     StreamIndex stream;
     if (extent->use == ExtentUse::kForeign) {
       foreign_bytes = extent->bytes;
@@ -96,6 +114,11 @@ void PagerImpl::free(Call* hint, std::byte* address) noexcept {
 
 Result<Block*> PagerImpl::adopt(Call& call, std::byte* address,
                                 std::size_t bytes) {
+  const std::size_t spare = indexOfSpare(call, address);
+  if (spare < call.spares_.size() && bytes > 0 &&
+      bytes <= call.spares_[spare]->rounded_bytes) {
+    return &adoptSpare(call, spare, bytes);
+  }
   const Lock lock(*this);
   const std::size_t index = call.in_call_.findIf([&](const Extent* extent) {
     return arena_->address(*extent) == address;
@@ -116,21 +139,21 @@ Result<Block*> PagerImpl::adopt(Call& call, std::byte* address,
   arena_->adopt(extent, &block);
   block.device = extent;
   block.device_address = address;
-  block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
-  // What was committed as the call's room is now committed as a pinned block.
   block.word.store(Block::stateBits(Residency::kResident) | 1,
                    std::memory_order_release);
-  call.room_bytes_ -= extent->bytes;
-  call.adopted_bytes_ += extent->bytes;
-  call.pins_.push_back({&block, Access::kWrite});
+  adopted(call, block);
   policy_->entered(block);
-  addLogical(block);
-  block.profiler_slot =
-      call.observed_
-          ? profiler_.result(call.ticket_, block.identity, block.rounded_bytes,
-                             &block)
-          : profiler_.born(block.identity, block.rounded_bytes, &block);
   return result;
+}
+
+// What was committed as the call's room is now committed as a pinned block.
+void PagerImpl::adopted(Call& call, Block& block) noexcept {
+  block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
+  call.room_bytes_ -= block.rounded_bytes;
+  call.adopted_bytes_ += block.rounded_bytes;
+  call.adopted_.push_back(&block);
+  addLogical(block);
+  introduce(call, block);
 }
 
 // Counts a new extent as the call's.
@@ -144,9 +167,9 @@ void PagerImpl::list(Call& call, Extent* extent) {
   }
   call.in_call_.push_back(extent);
   call.in_call_bytes_ += extent->bytes;
-  if (call.in_call_bytes_ > call.room_bytes_) {
-    admission_.add(0, call.in_call_bytes_ - call.room_bytes_);
-    call.room_bytes_ = call.in_call_bytes_;
+  if (call.live_bytes() > call.room_bytes_) {
+    admission_.add(0, call.live_bytes() - call.room_bytes_);
+    call.room_bytes_ = call.live_bytes();
   }
 }
 
@@ -190,7 +213,12 @@ void PagerImpl::makeForeign(Call& call, Position position) noexcept {
   }
   call.in_call_.clear();
   call.in_call_bytes_ = 0;
-  unlist(call);
+  if (call.listed_) unlist(call);
+  for (std::size_t i = 0; i < call.spares_.size(); ++i) {
+    outliveSpare(call, *call.spares_[i], position);
+  }
+  call.spares_.clear();
+  call.spare_bytes_ = 0;
 }
 
 } // namespace chameleon::memory

@@ -23,11 +23,21 @@ bool evictable(const Extent& extent) {
 
 } // namespace
 
+// What is free as it is. Null: no hole is large enough, or the runtime failed.
+Extent* PagerImpl::allocateFree(std::size_t bytes, End end, ExtentUse use) {
+  Extent* const extent = arena_->allocate(bytes, end, use);
+  if (extent != nullptr) {
+    raise(counters_.peak_resident_bytes, arena_->usedBytes() - spares_.bytes());
+  }
+  return extent;
+}
+
 Extent* PagerImpl::place(std::size_t bytes, End end, ExtentUse use,
                          StreamIndex stream, Shortage& shortage) {
   if (bytes > admission_.budgetBytes()) return nullptr;
   for (;;) {
-    if (Extent* extent = arena_->allocate(bytes, end, use)) return extent;
+    if (Extent* extent = allocateFree(bytes, end, use)) return extent;
+    if (giveBackSpares()) continue;
     if (const Error& error = arena_->lastError()) {
       shortage.failure = Error(error.code(), error.message());
       return nullptr;

@@ -40,21 +40,21 @@ Timelines::~Timelines() {
   }
 }
 
-StreamIndex Timelines::indexOf(Stream stream) {
-  const auto find = [&](std::size_t from, std::size_t to) {
+StreamIndex Timelines::find(Stream stream) {
+  const auto search = [&](std::size_t from, std::size_t to) {
     while (from < to && lines_[from].stream != stream) ++from;
     return from;
   };
   // The compute streams first: they are what ops ask for.
   const std::size_t seen = line_count_.load(std::memory_order_acquire);
-  std::size_t index = find(kFirstCompute, seen);
+  std::size_t index = search(kFirstCompute, seen);
   if (index < seen) return static_cast<StreamIndex>(index);
-  index = find(0, kFirstCompute);
+  index = search(0, kFirstCompute);
   if (index < kFirstCompute) return static_cast<StreamIndex>(index);
 
   const std::lock_guard registration(registration_mutex_);
   const std::size_t known = line_count_.load(std::memory_order_relaxed);
-  index = find(seen, known);
+  index = search(seen, known);
   if (index < known) return static_cast<StreamIndex>(index);
   if (known < kMaxStreams) {
     lines_[known].stream = stream;

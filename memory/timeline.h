@@ -35,7 +35,14 @@ class Timelines {
 
   // The index of a stream, registered at first sight. More than kMaxStreams
   // streams share the last index, which only makes waits longer.
-  StreamIndex indexOf(runtime::Stream stream);
+  StreamIndex indexOf(runtime::Stream stream) {
+    // Most processes have one compute stream.
+    if (line_count_.load(std::memory_order_acquire) > kFirstCompute &&
+        lines_[kFirstCompute].stream == stream) [[likely]] {
+      return kFirstCompute;
+    }
+    return find(stream);
+  }
   // REQUIRES: an index that indexOf() gave, kCopyIn or kCopyOut.
   runtime::Stream stream(StreamIndex index) const noexcept;
 
@@ -98,6 +105,7 @@ class Timelines {
     std::vector<runtime::Stream> others; // streams that share this line
   };
 
+  StreamIndex find(runtime::Stream stream);
   // The event that covers `count`, held until release(); null: it has passed.
   runtime::Result<Recorded*> cover(Line& line, std::uint64_t count);
   void release(Line& line, Recorded* recorded);

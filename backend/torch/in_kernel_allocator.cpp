@@ -1,36 +1,22 @@
 #include "backend/torch/in_kernel_allocator.h"
 
-#include <utility>
-
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
 #include "backend/torch/device.h"
 
 namespace chameleon::backend {
+
+constinit thread_local InKernelScope::Current InKernelScope::current;
+
 namespace {
 
-thread_local InKernelScope::Current current;
-
 c10::Allocator* native_allocator = nullptr; // set once by install
-
-void release(void* data) {
-  if (data == nullptr) return;
-  // One device only allocates on cpu: its pager owns every arena address.
-  DeviceContext* first = detail::first_context.load(std::memory_order_acquire);
-  if (first != nullptr && first->pager->contains(data)) {
-    const InKernelScope::Current& now = current;
-    first->pager->free(now.pager == first->pager ? now.call : nullptr,
-                       static_cast<std::byte*>(data));
-    return;
-  }
-  native_allocator->raw_deleter()(data);
-}
 
 class InKernelAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    const InKernelScope::Current& now = current;
+    const InKernelScope::Current& now = InKernelScope::current;
     if (now.call == nullptr || bytes == 0) {
       return native_allocator->allocate(bytes);
     }
@@ -41,9 +27,11 @@ class InKernelAllocator final : public c10::Allocator {
       throw_error(error);
     }
     std::byte* const data = *memory;
-    return {data, data, &release, c10::DeviceType::CPU};
+    return {data, data, &detail::release_in_kernel, c10::DeviceType::CPU};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &detail::release_in_kernel;
+  }
   void copy_data(void* to, const void* from, std::size_t n) const override {
     default_copy_data(to, from, n);
   }
@@ -51,16 +39,24 @@ class InKernelAllocator final : public c10::Allocator {
 
 } // namespace
 
+void detail::release_in_kernel(void* data) {
+  if (data == nullptr) return;
+  // One device only allocates on cpu: its pager owns every arena address.
+  DeviceContext* first = detail::first_context.load(std::memory_order_acquire);
+  if (first != nullptr && first->pager->contains(data)) {
+    const InKernelScope::Current& now = InKernelScope::current;
+    first->pager->free(now.pager == first->pager ? now.call : nullptr,
+                       static_cast<std::byte*>(data));
+    return;
+  }
+  native_allocator->raw_deleter()(data);
+}
+
 void install_in_kernel_allocator() {
   if (native_allocator != nullptr) return;
   native_allocator = c10::GetCPUAllocator();
   // Highest priority: whatever was set before is what we delegate to.
   c10::SetCPUAllocator(new InKernelAllocator, /*priority=*/255);
 }
-
-InKernelScope::InKernelScope(memory::Pager* pager, memory::Call* call) noexcept
-    : previous_(std::exchange(current, {pager, call, &failure_})) {}
-
-InKernelScope::~InKernelScope() { current = previous_; }
 
 } // namespace chameleon::backend

@@ -5,18 +5,17 @@
 #include "backend/torch/device.h"
 
 namespace chameleon::backend {
+
+constinit thread_local c10::StreamId detail::current_stream_id = 0;
+
 namespace {
-thread_local c10::StreamId current_id = 0;
 std::atomic<c10::StreamId> next_id{1};
 } // namespace
 
-runtime::Stream current_stream(c10::DeviceIndex /*index*/) noexcept {
-  return {static_cast<std::uint64_t>(current_id)};
-}
-
 c10::Stream exchange_stream(c10::Stream stream) noexcept {
-  const c10::Stream previous(c10::Stream::UNSAFE, stream.device(), current_id);
-  current_id = stream.id();
+  const c10::Stream previous(c10::Stream::UNSAFE, stream.device(),
+                             detail::current_stream_id);
+  detail::current_stream_id = stream.id();
   return previous;
 }
 

@@ -9,8 +9,17 @@
 
 namespace chameleon::backend {
 
+namespace detail {
+// Named hidden where it is declared: one look-up then serves all thread-local
+// variables that a function uses.
+[[gnu::visibility(
+    "hidden")]] extern constinit thread_local c10::StreamId current_stream_id;
+} // namespace detail
+
 // The calling thread's current stream on device `index`.
-runtime::Stream current_stream(c10::DeviceIndex index) noexcept;
+inline runtime::Stream current_stream(c10::DeviceIndex /*index*/) noexcept {
+  return {static_cast<std::uint64_t>(detail::current_stream_id)};
+}
 c10::Stream exchange_stream(c10::Stream stream) noexcept;
 c10::Stream new_stream(c10::DeviceIndex index) noexcept;
 

@@ -4,9 +4,14 @@
 
 namespace chameleon::memory {
 
+LruPolicy::Entry LruPolicy::entryOf(Block& block) noexcept {
+  return {block.last_use_tick.load(std::memory_order_relaxed),
+          block.identity.load(std::memory_order_relaxed), &block};
+}
+
 bool LruPolicy::before(const Entry& a, const Entry& b) noexcept {
   if (a.tick != b.tick) return a.tick < b.tick;
-  return a.block->identity < b.block->identity;
+  return a.identity < b.identity;
 }
 
 void LruPolicy::place(std::size_t slot, Entry entry) noexcept {
@@ -52,8 +57,7 @@ void LruPolicy::remove(std::size_t slot) noexcept {
 
 void LruPolicy::entered(Block& block) {
   CHAMELEON_CHECK(block.policy_slot == kNotIn, "a block entered twice");
-  const Entry entry{block.last_use_tick.load(std::memory_order_relaxed),
-                    &block};
+  const Entry entry = entryOf(block);
   heap_.push_back(entry);
   siftUp(heap_.size() - 1, entry);
 }
@@ -66,10 +70,10 @@ Block* LruPolicy::victim(Usable usable) {
   Block* found = nullptr;
   while (!heap_.empty()) {
     Block& block = *heap_.front().block;
-    const std::uint64_t tick =
-        block.last_use_tick.load(std::memory_order_relaxed);
-    if (tick != heap_.front().tick) {
-      siftDown(0, {tick, &block});
+    const Entry now = entryOf(block);
+    if (now.tick != heap_.front().tick ||
+        now.identity != heap_.front().identity) {
+      siftDown(0, now);
       continue;
     }
     remove(0);

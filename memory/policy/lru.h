@@ -2,7 +2,7 @@
 // stores the tick of its call in each operand (Block::last_use_tick). Blocks
 // lie in a binary heap by the tick they had when they were put there; one that
 // was used since is put back under its new tick when it comes to the top.
-// Blocks of one tick go in order of creation, so decisions repeat from run to
+// Blocks of one tick go in order of birth, so decisions repeat from run to
 // run.
 //
 // Cost: O(log n) amortised per victim and per use that a victim search sees.
@@ -29,9 +29,12 @@ class LruPolicy final : public Policy {
   static constexpr std::uint32_t kNotIn = ~std::uint32_t{0};
 
   struct Entry {
-    std::uint64_t tick; // when put here; the block may be used since
+    // When put here; the block may be used, or even born again, since.
+    std::uint64_t tick;
+    std::uint64_t identity;
     Block* block;
   };
+  static Entry entryOf(Block& block) noexcept;
   static bool before(const Entry& a, const Entry& b) noexcept;
   void place(std::size_t slot, Entry entry) noexcept;
   void siftUp(std::size_t slot, Entry entry) noexcept;

@@ -65,7 +65,8 @@ class Policy {
   virtual ~Policy() = default;
   virtual std::string_view name() const noexcept = 0;
 
-  // A block got its bytes into HBM: it is known from now on.
+  // A block got its bytes into HBM: it is known from now on. It may die and be
+  // born again as another (Block::identity) without leaving.
   virtual void entered(Block& block) = 0;
   // It lost them (evicted or freed). A block that is not known is ignored.
   virtual void left(Block& block) noexcept = 0;

@@ -220,7 +220,7 @@ void bind_testing(py::module_& m) {
     const std::uint64_t word = block->word.load();
     row["state"] = residency_name(memory::Block::stateOf(word));
     row["pins"] = block->pins();
-    row["bytes"] = block->bytes;
+    row["bytes"] = block->bytes.load();
     row["has_host_copy"] = (word & memory::Block::kHostCopyBit) != 0;
     return row;
   });

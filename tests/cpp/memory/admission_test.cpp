@@ -47,6 +47,7 @@ TEST_F(AdmissionTest, ExclusiveEntryKeepsOthersOut) {
   const Admission::Entry entry = admission.enter(2 * kUnit, 2 * kUnit, 2);
   EXPECT_TRUE(entry.admitted);
   EXPECT_TRUE(entry.exclusive);
+  EXPECT_EQ(entry.more_splits, 1u); // 4 x 2 fit as well
   EXPECT_FALSE(admission.enter(0, 0, {}).admitted);
   {
     const std::lock_guard lock(mutex);
@@ -138,19 +139,31 @@ TEST_F(AdmissionTest, WaitReturnsAfterASubtractAndCallsTheHooks) {
   EXPECT_EQ(static_cast<std::size_t>(times), admission.waits());
 }
 
+TEST_F(AdmissionTest, NobodyEntersAClosedGate) {
+  {
+    const std::lock_guard lock(mutex);
+    admission.close();
+  }
+  EXPECT_FALSE(admission.enter(kUnit, kUnit, 1).admitted);
+  EXPECT_FALSE(admission.enter(0, 0, {}).admitted);
+  EXPECT_EQ(admission.load().calls, 0u);
+  EXPECT_EQ(admission.load().bytes, 0u);
+  EXPECT_FALSE(admission.load().exclusive);
+  {
+    const std::lock_guard lock(mutex);
+    admission.open();
+    admission.draw();
+  }
+  EXPECT_FALSE(admission.enter(kUnit, 0, {}).admitted);
+  EXPECT_EQ(admission.load().calls, 0u);
+}
+
 // No wake-up is lost, whatever the interleaving.
 TEST_F(AdmissionTest, ManyWaiters) {
   std::atomic<int> inside{0};
   const auto body = [&] {
     for (int i = 0; i < 200; ++i) {
-      Admission::Entry entry = {};
-      if (!admission.closed()) entry = admission.enter(6 * kUnit, 0, {});
-      if (entry.admitted && admission.closed()) {
-        admission.subtract(1, 6 * kUnit);
-        admission.wake();
-        entry.admitted = false;
-      }
-      if (!entry.admitted) {
+      if (!admission.enter(6 * kUnit, 0, {}).admitted) {
         std::unique_lock lock(mutex);
         const Admission::Ticket ticket = admission.draw();
         while (!admission.turnOf(ticket) ||

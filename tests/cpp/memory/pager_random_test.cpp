@@ -39,6 +39,12 @@ class PagerRandomTest : public PagerTest,
     return result;
   }
 
+  // Half of them of few sizes, so that they take each other's places.
+  std::size_t anySize() {
+    return below(2) == 0 ? 1 + below(kLargestBlock)
+                         : 512 * (1 + below(4)) - below(100);
+  }
+
   // As a user does who goes on on another stream.
   void switchStream() {
     const Stream next{below(5)};
@@ -72,9 +78,8 @@ class PagerRandomTest : public PagerTest,
     Tensor* const written = below(2) == 0 ? &any() : nullptr;
     if (written != nullptr)
       operands.push_back({written->block, Access::kWrite});
-    const std::size_t output_bytes =
-        below(2) == 0 ? 1 + below(kLargestBlock) : 0;
-    const std::size_t work_bytes = below(3) == 0 ? 1 + below(kLargestBlock) : 0;
+    const std::size_t output_bytes = below(2) == 0 ? anySize() : 0;
+    const std::size_t work_bytes = below(3) == 0 ? anySize() : 0;
     OpMemory& memory = memories_[(written != nullptr) * 2 + (output_bytes > 0)];
     const std::uint64_t seed = random_();
 

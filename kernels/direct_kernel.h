@@ -1,0 +1,240 @@
+// Direct kernels: the unboxed kernel of an op, put together from its C++
+// signature. What becomes of an argument is said once per type (Passing), what
+// becomes of results once per type (Results); a signature needs no code.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/IListRef.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "kernels/direct_call.h"
+#include "kernels/op_plan.h"
+
+namespace chameleon::kernels {
+
+// ---- arguments: what is collected, and what the native kernel gets instead --
+
+template <typename Argument>
+struct Passing { // no tensor: as it is
+  static DirectCall::Slot collect(DirectCall&, const Argument&, bool) {
+    return DirectCall::kNone;
+  }
+  static Argument forward(const DirectCall&, DirectCall::Slot,
+                          Argument argument) {
+    return static_cast<Argument>(argument);
+  }
+};
+
+template <>
+struct Passing<const at::Tensor&> {
+  static DirectCall::Slot collect(DirectCall& call, const at::Tensor& outer,
+                                  bool writes) {
+    return call.add(outer, writes);
+  }
+  static const at::Tensor& forward(const DirectCall& call,
+                                   DirectCall::Slot slot, const at::Tensor&) {
+    return call.twin(slot);
+  }
+};
+
+template <>
+struct Passing<at::Tensor&> : Passing<const at::Tensor&> {
+  static at::Tensor& forward(const DirectCall& call, DirectCall::Slot slot,
+                             at::Tensor&) {
+    return call.twin(slot);
+  }
+};
+
+template <>
+struct Passing<const std::optional<at::Tensor>&> {
+  static DirectCall::Slot collect(DirectCall& call,
+                                  const std::optional<at::Tensor>& outer,
+                                  bool writes) {
+    return outer && outer->defined() ? call.add(*outer, writes)
+                                     : DirectCall::kNone;
+  }
+  static std::optional<at::Tensor> forward(
+      const DirectCall& call, DirectCall::Slot slot,
+      const std::optional<at::Tensor>& outer) {
+    return slot == DirectCall::kNone ? outer : call.twin(slot);
+  }
+};
+
+template <>
+struct Passing<at::TensorList> {
+  static DirectCall::Slot collect(DirectCall& call, at::TensorList outers,
+                                  bool writes) {
+    return call.addAll(outers, writes);
+  }
+  static at::TensorList forward(const DirectCall& call, DirectCall::Slot slot,
+                                at::TensorList outers) {
+    return slot == DirectCall::kNone ? outers : call.twins(slot, outers.size());
+  }
+};
+
+template <>
+struct Passing<const at::ITensorListRef&> {
+  static DirectCall::Slot collect(DirectCall& call,
+                                  const at::ITensorListRef& outers,
+                                  bool writes) {
+    return call.addAll(outers, writes);
+  }
+  static at::ITensorListRef forward(const DirectCall& call,
+                                    DirectCall::Slot slot,
+                                    const at::ITensorListRef& outers) {
+    return slot == DirectCall::kNone ? outers : call.twins(slot, outers.size());
+  }
+};
+
+// ---- results: how they become the caller's --------------------------------
+
+template <typename Return>
+struct Results;
+
+template <>
+struct Results<at::Tensor> {
+  using Kept = at::Tensor;
+  template <typename... Arguments>
+  static Kept finish(DirectCall& call, at::Tensor native, Arguments&...) {
+    call.finish(native);
+    return native;
+  }
+  static at::Tensor give(Kept& kept) { return std::move(kept); }
+};
+
+template <typename... Tensors>
+struct Results<std::tuple<Tensors...>> {
+  static_assert((std::is_same_v<Tensors, at::Tensor> && ...));
+  using Kept = std::tuple<Tensors...>;
+  template <typename... Arguments>
+  static Kept finish(DirectCall& call, Kept native, Arguments&...) {
+    std::apply([&](Tensors&... each) { (call.finish(each), ...); }, native);
+    return native;
+  }
+  static Kept give(Kept& kept) { return std::move(kept); }
+};
+
+template <>
+struct Results<std::vector<at::Tensor>> {
+  using Kept = std::vector<at::Tensor>;
+  template <typename... Arguments>
+  static Kept finish(DirectCall& call, Kept native, Arguments&...) {
+    for (at::Tensor& each : native) call.finish(each);
+    return native;
+  }
+  static Kept give(Kept& kept) { return std::move(kept); }
+};
+
+// An in-place op returns what it was given first.
+template <>
+struct Results<at::Tensor&> {
+  using Kept = at::Tensor*;
+  template <typename... Arguments>
+  static Kept finish(DirectCall&, at::Tensor&, at::Tensor& self,
+                     Arguments&...) {
+    return &self;
+  }
+  static at::Tensor& give(Kept kept) { return *kept; }
+};
+
+template <>
+struct Results<void> {
+  using Kept = std::monostate;
+  static void give(Kept) {}
+};
+
+// ---- the kernel -------------------------------------------------------------
+
+template <typename Signature>
+class DirectKernel;
+
+// Boxed callers reach it through the dispatcher's own unboxing.
+template <typename Return, typename... Arguments>
+class DirectKernel<Return(Arguments...)> {
+ public:
+  // `general` runs any call; `plan` must outlive the kernel.
+  DirectKernel(const c10::OperatorHandle& op, const OpPlan* plan,
+               c10::BoxedKernel general)
+      : op_(op),
+        typed_(op.typed<Return(Arguments...)>()),
+        plan_(plan),
+        general_(std::move(general)) {
+    for (const ArgumentPlan& argument : plan->arguments) {
+      writes_[argument.index] = argument.writes;
+    }
+  }
+
+  Return operator()(Arguments... arguments) const {
+    auto kept = direct(std::index_sequence_for<Arguments...>(), arguments...);
+    if (kept) [[likely]]
+      return Results<Return>::give(*kept);
+    return c10::impl::BoxedKernelWrapper<Return(Arguments...)>::call(
+        general_, op_, c10::DispatchKeySet(),
+        std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  using Kept = typename Results<Return>::Kept;
+  using Slots = std::array<DirectCall::Slot, sizeof...(Arguments)>;
+
+  // Empty: not for the short way, or out of memory inside a kernel that may
+  // run again.
+  template <std::size_t... I>
+  std::optional<Kept> direct(std::index_sequence<I...> indices,
+                             Arguments&... arguments) const {
+    DirectCall call(*plan_);
+    Slots slots;
+    const bool collected =
+        (((slots[I] = Passing<Arguments>::collect(
+               call, arguments, writes_[I])) != DirectCall::kRefused) &&
+         ...);
+    if (!collected || !call.begin()) return std::nullopt;
+    try {
+      const DirectCall::Scope scope(call);
+      return run(call, scope, slots, indices, arguments...);
+    } catch (const c10::OutOfMemoryError&) {
+      if (!plan_->mayRetry()) throw;
+    }
+    return std::nullopt;
+  }
+
+  template <std::size_t... I>
+  Kept run(DirectCall& call, const DirectCall::Scope& scope,
+           const Slots& slots, std::index_sequence<I...>,
+           Arguments&... arguments) const {
+    const auto native = [&]() -> Return {
+      return typed_.redispatch(
+          backend::target().dispatch_key,
+          Passing<Arguments>::forward(call, slots[I], arguments)...);
+    };
+    if constexpr (std::is_void_v<Return>) {
+      native();
+      scope.throwIfFailed();
+      call.finishWrites();
+      return {};
+    } else {
+      Return result = native();
+      scope.throwIfFailed();
+      call.finishWrites();
+      return Results<Return>::finish(call, static_cast<Return&&>(result),
+                                     arguments...);
+    }
+  }
+
+  c10::OperatorHandle op_;
+  c10::TypedOperatorHandle<Return(Arguments...)> typed_;
+  const OpPlan* plan_;
+  c10::BoxedKernel general_;
+  std::array<bool, sizeof...(Arguments)> writes_{};
+};
+
+} // namespace chameleon::kernels

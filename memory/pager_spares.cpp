@@ -1,0 +1,167 @@
+// Memory inside a call without the lock: spare blocks (spare_blocks.h) that a
+// call takes, and that are freed or born again in it.
+//
+// Between take and adoption a spare block is pinned by the call that took it,
+// so it is found in its place whatever others do; its bytes are part of the
+// call's room. Only the call's own thread touches Call::spares_.
+#include "backend/runtime/check.h"
+#include "memory/pager_impl.h"
+
+namespace chameleon::memory {
+
+using runtime::ByteRange;
+using runtime::Error;
+
+namespace {
+
+constexpr std::size_t kSpareShare = 32; // of the budget, at most
+constexpr std::uint64_t kIdle = Block::stateBits(Residency::kResident);
+
+} // namespace
+
+// A dead block that nobody pins.
+void PagerImpl::spare(Block& block) noexcept {
+  // One with a host copy is no use to anybody, and the host may need the room.
+  if (block.word.load(std::memory_order_acquire) != kIdle) [[unlikely]] {
+    pushReleased(&block);
+    return;
+  }
+  Block* rejected = spares_.put(block, admission_.budgetBytes() / kSpareShare);
+  while (rejected != nullptr) {
+    Block* const next = rejected->next_released;
+    pushReleased(rejected);
+    rejected = next;
+  }
+}
+
+bool PagerImpl::giveBackSpares() noexcept {
+  Block* block = spares_.takeAll();
+  if (block == nullptr) return false;
+  while (block != nullptr) {
+    Block* const next = block->next_released;
+    destroy(*block);
+    block = next;
+  }
+  return true;
+}
+
+// Null: there is none, or none that the call may have.
+Block* PagerImpl::takeSpare(Call& call, std::size_t rounded_bytes) noexcept {
+  // Within the room that was committed for it: nobody is asked for more.
+  if (call.spares_left_ == 0 ||
+      call.live_bytes() + rounded_bytes > call.room_bytes_) {
+    return nullptr;
+  }
+  Block* block = nullptr;
+  for (;;) {
+    block = spares_.take(rounded_bytes);
+    if (block == nullptr) return nullptr;
+    std::uint64_t word = kIdle;
+    if (block->word.compare_exchange_strong(word, kIdle + 1,
+                                            std::memory_order_acq_rel)) {
+      break;
+    }
+    pushReleased(block); // evicted or moved just now
+  }
+  --call.spares_left_;
+  call.spares_.push_back(block);
+  call.spare_bytes_ += rounded_bytes;
+  raise(counters_.peak_resident_bytes, residentBytes());
+  if (checks_callers_) [[unlikely]] {
+    // As fresh as any other memory: poison, where that is asked for.
+    const ByteRange range{block->device_address, rounded_bytes};
+    runtime_.discarded(range);
+    runtime_.revived(range);
+  }
+  return block;
+}
+
+// Makes the call's stream run after all work on the block.
+Error PagerImpl::orderSpare(Call& call, Block& block) {
+  Error error = waitFor(call.stream_, usesOf(block));
+  if (error) {
+    removeSpare(call, indexOfSpare(call, block.device_address));
+    block.word.store(kIdle, std::memory_order_release);
+    pushReleased(&block);
+  }
+  return error;
+}
+
+std::size_t PagerImpl::indexOfSpare(const Call& call,
+                                    const std::byte* address) noexcept {
+  return call.spares_.findIf(
+      [=](const Block* block) { return block->device_address == address; });
+}
+
+// The call has it no more. It is still pinned: by nobody, unless it is adopted.
+Block& PagerImpl::removeSpare(Call& call, std::size_t index) noexcept {
+  Block& block = *call.spares_[index];
+  call.spares_.remove(index);
+  call.spare_bytes_ -= block.rounded_bytes;
+  return block;
+}
+
+// The kernel freed it.
+void PagerImpl::freeSpare(Call& call, std::size_t index) noexcept {
+  Block& block = removeSpare(call, index);
+  if (checks_callers_) [[unlikely]] {
+    const ByteRange range{block.device_address, block.rounded_bytes};
+    runtime_.submitted(timelines_.stream(call.stream_), {}, {&range, 1});
+  }
+  // Kernels up to now may use it.
+  const Position position = timelines_.advance(call.stream_);
+  stamp(block, position);
+  block.last_write.store(position.word, std::memory_order_release);
+  block.word.store(kIdle, std::memory_order_release);
+  spare(block);
+}
+
+// The kernel returned it: another block, in the same place.
+Block& PagerImpl::adoptSpare(Call& call, std::size_t index,
+                             std::size_t bytes) noexcept {
+  Block& block = removeSpare(call, index);
+  block.bytes.store(bytes, std::memory_order_relaxed);
+  block.identity.store(nextIdentity(), std::memory_order_relaxed);
+  adopted(call, block);
+  return block;
+}
+
+// The call ends and still has it. REQUIRES the lock.
+void PagerImpl::outliveSpare(Call& call, Block& block,
+                             Position position) noexcept {
+  stamp(block, position);
+  block.last_write.store(position.word, std::memory_order_release);
+  const bool freed =
+      (block.word.load(std::memory_order_relaxed) & Block::kFreedBit) != 0;
+  block.word.store(kIdle, std::memory_order_release);
+  if (freed) {
+    pushReleased(&block);
+    return;
+  }
+  call.room_bytes_ -= block.rounded_bytes; // stays committed
+  block.device->fence.add(position);
+  policy_->left(block);
+  arena_->orphan(block.device);
+  block.device = nullptr;
+  block.device_address = nullptr;
+  block.word.store(Block::stateBits(Residency::kUnbacked),
+                   std::memory_order_release);
+  destroy(block);
+  fixed_extents_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// A thread that is not the call's frees what the call has. REQUIRES the lock.
+void PagerImpl::freeElsewhere(std::byte* address) noexcept {
+  const Extent* extent = arena_->extents().first();
+  while (extent != nullptr && arena_->address(*extent) != address) {
+    extent = extent->next;
+  }
+  CHAMELEON_CHECK(
+      extent != nullptr && extent->use == ExtentUse::kBlock &&
+          extent->block->word.fetch_or(Block::kFreedBit,
+                                       std::memory_order_relaxed) == kIdle + 1,
+      "free() of an address that is not the start of an in-call "
+      "extent");
+}
+
+} // namespace chameleon::memory
