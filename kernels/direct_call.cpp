@@ -11,10 +11,24 @@ namespace chameleon::kernels {
 
 using memory::Access;
 
+namespace {
+
+// As NativeCall::checkStray() allows it.
+bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
+  return tensor.defined() && tensor.device().is_cpu() &&
+         (argument.cpu == CpuRule::kAny ||
+          (argument.cpu == CpuRule::kScalar && tensor.dim() == 0));
+}
+
+} // namespace
+
 DirectCall::Slot DirectCall::add(const at::Tensor& outer,
-                                 bool writes) noexcept {
+                                 const ArgumentPlan& argument) noexcept {
   const c10::TensorImpl& impl = *outer.unsafeGetTensorImpl();
-  if (!TensorAccess::isPlain(impl)) return kRefused;
+  if (!TensorAccess::isPlain(impl)) {
+    return stays_on_cpu(outer, argument) ? kNone : kRefused;
+  }
+  const bool writes = argument.writes;
   memory::Block* const block =
       backend::block_of(*impl.unsafe_storage().unsafeGetStorageImpl());
   if (block == nullptr) return kRefused;

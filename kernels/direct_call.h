@@ -38,15 +38,16 @@ class DirectCall {
   DirectCall& operator=(const DirectCall&) = delete;
 
   // ---- collecting. kRefused: this call is not for the short way.
-  Slot add(const at::Tensor& outer, bool writes) noexcept;
+  // An operand on the CPU, where the op takes one, stays as it is.
+  Slot add(const at::Tensor& outer, const ArgumentPlan& argument) noexcept;
   // Tensors in a row; the slot of the first.
   template <typename List>
-  Slot addAll(const List& outers, bool writes) noexcept {
+  Slot addAll(const List& outers, const ArgumentPlan& argument) noexcept {
     if (outers.size() == 0) return kNone;
     const std::size_t first = count_;
     for (const at::Tensor& outer : outers) {
       const std::size_t expected = count_;
-      if (add(outer, writes) != expected) return kRefused;
+      if (add(outer, argument) != expected) return kRefused;
     }
     return static_cast<Slot>(first);
   }

@@ -25,7 +25,8 @@ namespace chameleon::kernels {
 
 template <typename Argument>
 struct Passing { // no tensor: as it is
-  static DirectCall::Slot collect(DirectCall&, const Argument&, bool) {
+  static DirectCall::Slot collect(DirectCall&, const Argument&,
+                                  const ArgumentPlan*) {
     return DirectCall::kNone;
   }
   static Argument forward(const DirectCall&, DirectCall::Slot,
@@ -37,12 +38,13 @@ struct Passing { // no tensor: as it is
 template <>
 struct Passing<const at::Tensor&> {
   static DirectCall::Slot collect(DirectCall& call, const at::Tensor& outer,
-                                  bool writes) {
-    return call.add(outer, writes);
+                                  const ArgumentPlan* argument) {
+    return call.add(outer, *argument);
   }
   static const at::Tensor& forward(const DirectCall& call,
-                                   DirectCall::Slot slot, const at::Tensor&) {
-    return call.twin(slot);
+                                   DirectCall::Slot slot,
+                                   const at::Tensor& outer) {
+    return slot == DirectCall::kNone ? outer : call.twin(slot);
   }
 };
 
@@ -58,8 +60,8 @@ template <>
 struct Passing<const std::optional<at::Tensor>&> {
   static DirectCall::Slot collect(DirectCall& call,
                                   const std::optional<at::Tensor>& outer,
-                                  bool writes) {
-    return outer && outer->defined() ? call.add(*outer, writes)
+                                  const ArgumentPlan* argument) {
+    return outer && outer->defined() ? call.add(*outer, *argument)
                                      : DirectCall::kNone;
   }
   static std::optional<at::Tensor> forward(
@@ -72,8 +74,8 @@ struct Passing<const std::optional<at::Tensor>&> {
 template <>
 struct Passing<at::TensorList> {
   static DirectCall::Slot collect(DirectCall& call, at::TensorList outers,
-                                  bool writes) {
-    return call.addAll(outers, writes);
+                                  const ArgumentPlan* argument) {
+    return call.addAll(outers, *argument);
   }
   static at::TensorList forward(const DirectCall& call, DirectCall::Slot slot,
                                 at::TensorList outers) {
@@ -85,8 +87,8 @@ template <>
 struct Passing<const at::ITensorListRef&> {
   static DirectCall::Slot collect(DirectCall& call,
                                   const at::ITensorListRef& outers,
-                                  bool writes) {
-    return call.addAll(outers, writes);
+                                  const ArgumentPlan* argument) {
+    return call.addAll(outers, *argument);
   }
   static at::ITensorListRef forward(const DirectCall& call,
                                     DirectCall::Slot slot,
@@ -169,7 +171,7 @@ class DirectKernel<Return(Arguments...)> {
         plan_(plan),
         general_(std::move(general)) {
     for (const ArgumentPlan& argument : plan->arguments) {
-      writes_[argument.index] = argument.writes;
+      arguments_[argument.index] = &argument;
     }
   }
 
@@ -195,7 +197,7 @@ class DirectKernel<Return(Arguments...)> {
     Slots slots;
     const bool collected =
         (((slots[I] = Passing<Arguments>::collect(
-               call, arguments, writes_[I])) != DirectCall::kRefused) &&
+               call, arguments, arguments_[I])) != DirectCall::kRefused) &&
          ...);
     if (!collected || !call.begin()) return std::nullopt;
     try {
@@ -234,7 +236,7 @@ class DirectKernel<Return(Arguments...)> {
   c10::TypedOperatorHandle<Return(Arguments...)> typed_;
   const OpPlan* plan_;
   c10::BoxedKernel general_;
-  std::array<bool, sizeof...(Arguments)> writes_{};
+  std::array<const ArgumentPlan*, sizeof...(Arguments)> arguments_{};
 };
 
 } // namespace chameleon::kernels

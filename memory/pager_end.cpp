@@ -34,8 +34,10 @@ void PagerImpl::end(Call& call) noexcept {
   for (std::size_t i = 0; i < call.adopted_.size(); ++i) {
     // Nobody else has pinned or used it since: its tensor is not out yet.
     Block& block = *call.adopted_[i];
-    clearUses(block);
     block.last_use[0].store(position.word, std::memory_order_relaxed);
+    for (std::size_t use = 1; use < Block::kUseSlots; ++use) {
+      block.last_use[use].store(0, std::memory_order_relaxed);
+    }
     block.last_write.store(position.word, std::memory_order_relaxed);
     block.word.store(Block::stateBits(Residency::kResident),
                      std::memory_order_release);

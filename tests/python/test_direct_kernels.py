@@ -239,6 +239,27 @@ def test_one_tensor_twice():
     assert same_bits(ours, x + x)
 
 
+def test_numbers_on_the_cpu():
+    x = _randn(5)
+    ours = x.to("chameleon")
+    for op in (
+        lambda t: t * 2.5,
+        lambda t: 3 - t,
+        lambda t: t + torch.tensor(3.0, dtype=torch.float64),
+        lambda t: torch.where(t > 0, t, torch.tensor(7.0)),
+        lambda t: t.clone().mul_(torch.tensor(2.0)),
+    ):
+        result = op(ours)
+        assert result.device.type == "chameleon"
+        assert same_bits(result, op(x))
+    for wrong in (torch.ones(5), torch.ones(1)):
+        with pytest.raises(RuntimeError, match="same device"):
+            ours * wrong
+    number = torch.tensor(2.0)
+    with pytest.raises(RuntimeError, match="same device"):
+        number.mul_(ours.sum())
+
+
 def test_views_of_one_storage():
     base = _randn(4, 4)
     ours = base.to("chameleon")
