@@ -113,10 +113,10 @@ struct Block {
   std::array<std::atomic<std::uint64_t>, kUseSlots> last_use{}; // per stream
   std::atomic<std::uint64_t> last_use_tick{0}; // pager's count of calls
   std::atomic<std::uint64_t> version{0};       // bumped by each op that writes
-  // What the profiler knows it by; its count of ops when the storage died, or
-  // kAlive; the tick of the last fetch ahead, until it is known to have been of
-  // use.
-  profiler::BlockSlot profiler_slot = profiler::kNoSlot;
+  // What the profiler knows it by (a policy may read it while a spare block is
+  // born again); its count of ops when the storage died, or kAlive; the tick of
+  // the last fetch ahead, until it is known to have been of use.
+  std::atomic<profiler::BlockSlot> profiler_slot{profiler::kNoSlot};
   std::atomic<std::uint64_t> released_at{kAlive};
   std::uint64_t prefetched_tick = 0;
 

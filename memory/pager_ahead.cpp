@@ -28,7 +28,7 @@ void PagerImpl::observe(Call& call, const OpIdentity& identity,
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const Block& block = *operands[i].block;
     uses[i] = {block.identity.load(std::memory_order_relaxed),
-               block.profiler_slot,
+               block.profiler_slot.load(std::memory_order_relaxed),
                operands[i].access == Access::kWrite
                    ? profiler::Operand::kReads | profiler::Operand::kWrites
                    : profiler::Operand::kReads};
@@ -38,22 +38,24 @@ void PagerImpl::observe(Call& call, const OpIdentity& identity,
 
 // A result of the op is a block from now on; a spare block was another before.
 void PagerImpl::introduce(Call& call, Block& block) noexcept {
-  if (block.profiler_slot != profiler::kNoSlot) forgetDead(block);
+  forgetDead(block);
   block.released_at.store(Block::kAlive, std::memory_order_relaxed);
   const std::uint64_t identity = block.identity.load(std::memory_order_relaxed);
-  block.profiler_slot =
-      call.observed_
-          ? profiler_.result(call.ticket_, identity, block.rounded_bytes,
-                             &block)
-          : profiler_.born(identity, block.rounded_bytes, &block);
+  block.profiler_slot.store(
+      call.observed_ ? profiler_.result(call.ticket_, identity,
+                                        block.rounded_bytes, &block)
+                     : profiler_.born(identity, block.rounded_bytes, &block),
+      std::memory_order_relaxed);
 }
 
-// The storage of this identity is gone.
+// The storage of this identity is gone, if there was one.
 void PagerImpl::forgetDead(Block& block) noexcept {
+  const profiler::BlockSlot slot =
+      block.profiler_slot.load(std::memory_order_relaxed);
+  if (slot == profiler::kNoSlot) return;
   const std::uint64_t died = block.released_at.load(std::memory_order_relaxed);
-  profiler_.freed(block.profiler_slot,
-                  died == Block::kAlive ? profiler_.opCount() : died);
-  block.profiler_slot = profiler::kNoSlot;
+  profiler_.freed(slot, died == Block::kAlive ? profiler_.opCount() : died);
+  block.profiler_slot.store(profiler::kNoSlot, std::memory_order_relaxed);
   countPrefetch(block);
 }
 

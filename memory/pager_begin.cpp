@@ -250,8 +250,8 @@ bool PagerImpl::takeRoom(Call& call, bool must_not_fail, std::size_t bytes,
   // that would wait in vain, alone or inside another call: what was learned
   // may belong to other shapes.
   const bool partly = (guess && !must_not_fail) || calls_of_thread > 0;
-  const bool done = admission_.addRoom(roomWished(call.memory_, bytes), partly,
-                                       room, others);
+  const bool done =
+      admission_.addRoom(roomWished(call.memory_, bytes), partly, room, others);
   call.room_bytes_ = room;
   // One hole is made for what must not fail; a spare block could lie in it.
   call.spares_left_ = must_not_fail ? 0 : SIZE_MAX;

@@ -44,8 +44,9 @@ Result<Block*> PagerImpl::create(std::size_t bytes) {
   Result<Block*> block = newBlock(bytes, ExtentMap::round(bytes));
   if (!block.ok()) return block;
   addLogical(**block);
-  (*block)->profiler_slot =
-      profiler_.born((*block)->identity, (*block)->rounded_bytes, *block);
+  (*block)->profiler_slot.store(
+      profiler_.born((*block)->identity, (*block)->rounded_bytes, *block),
+      std::memory_order_relaxed);
   return block;
 }
 
@@ -123,7 +124,7 @@ void PagerImpl::destroy(Block& block) noexcept {
     arena_->free(block.device, usesOf(block));
   }
   logical_space_->free(block.logical_address, block.bytes);
-  if (block.profiler_slot != profiler::kNoSlot) forgetDead(block);
+  forgetDead(block);
   if (block.previous_live != nullptr) {
     block.previous_live->next_live = block.next_live;
   } else {

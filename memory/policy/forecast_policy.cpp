@@ -124,7 +124,9 @@ void ForecastPolicy::rank() {
   ranked_at_ = profiler_.opCount();
   ranked_.clear();
   slots_.clear();
-  for (const Block* block : blocks_) slots_.push_back(block->profiler_slot);
+  for (const Block* block : blocks_) {
+    slots_.push_back(block->profiler_slot.load(std::memory_order_relaxed));
+  }
   uses_.resize(slots_.size());
   forecast_.nextUses(slots_, uses_);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
