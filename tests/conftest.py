@@ -13,7 +13,7 @@ import time
 import pytest
 import torch
 import torch_chameleon
-from support import MIB
+from support import MIB, evicting
 from torch_chameleon import _C
 
 _AMPLE = 256 * MIB
@@ -61,6 +61,13 @@ def tight():
     """A function that sets the budget, in bytes, until the test ends."""
     with torch_chameleon.config.patch(hbm_budget=_AMPLE):
         yield lambda size: setattr(torch_chameleon.config, "hbm_budget", size)
+
+
+@pytest.fixture(params=["never", "all"])
+def stress(request):
+    """Runs a test twice: with all in place, and evicting before every op."""
+    with evicting(request.param):
+        yield request.param
 
 
 @pytest.fixture

@@ -1,9 +1,38 @@
 """Helpers of the tests in both folders."""
 
+import contextlib
+
 import torch
 import torch_chameleon
+from torch_chameleon import _C
 
 MIB = 1 << 20
+
+# What the cpu runtime may do at worst (backend/runtime/cpu_adversary.h).
+ADVERSARIES = [
+    "copies=late,seed=1",
+    "copies=reordered,seed=2",
+    "copies=on_await",
+    "compute_delay=4",
+    "copies=reordered,compute_delay=3,poison=1,seed=3",
+]
+
+
+@contextlib.contextmanager
+def evicting(which, seed=0):
+    """Evicts before every op: "all" blocks, "random" ones, or "never" any."""
+    torch.chameleon.init()
+    _C.set_stress(which, seed)
+    try:
+        yield
+    finally:
+        _C.set_stress("never", 0)
+
+
+def values(device, *shape, seed=0):
+    """Random numbers, the same on every device."""
+    draws = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=draws).to(device)
 
 
 def packed(tensor):

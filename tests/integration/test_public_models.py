@@ -17,8 +17,7 @@ from public_models import (
     gpt2_config,
     llama_config,
 )
-from support import same_bits
-from torch_chameleon import _C
+from support import evicting, same_bits
 from trainings import budget
 
 STEPS = [3, pytest.param(20, marks=pytest.mark.slow)]
@@ -65,12 +64,8 @@ def test_bits(name, steps, k):
 @pytest.mark.parametrize("name", MODELS)
 def test_evictions_at_any_moment(name, mode):
     size = peak_bytes(name, 2)
-    _C.set_stress(mode, 5)
-    try:
-        with budget(size):
-            tensors = MODELS[name]("chameleon", 2)
-    finally:
-        _C.set_stress("never", 0)
+    with evicting(mode, 5), budget(size):
+        tensors = MODELS[name]("chameleon", 2)
     assert different(name, 2, tensors) == []
 
 

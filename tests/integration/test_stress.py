@@ -3,33 +3,17 @@
 from pathlib import Path
 
 import pytest
-from torch_chameleon import _C
+from support import ADVERSARIES, evicting
 from trainings import TRAININGS, budget, budget_for, differences
-
-
-@pytest.fixture
-def stress():
-    yield _C.set_stress
-    _C.set_stress("never", 0)
 
 
 @pytest.mark.parametrize("name", ["gpt_adamw", "lstm", "vit", "checkpointing"])
 @pytest.mark.parametrize("mode", ["all", "random"])
-def test_evictions_at_any_moment(name, mode, stress):
+def test_evictions_at_any_moment(name, mode):
     size = budget_for(name, 1.25)
-    stress(mode, 3)
-    with budget(size):
+    with evicting(mode, 3), budget(size):
         results = TRAININGS[name]("chameleon")
     assert differences(name, results) == []
-
-
-ADVERSARIES = [
-    "copies=late,seed=1",
-    "copies=reordered,seed=2",
-    "copies=on_await",
-    "compute_delay=4",
-    "copies=reordered,compute_delay=3,poison=1,seed=3",
-]
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES)

@@ -5,24 +5,11 @@ import threading
 import numpy as np
 import pytest
 import torch
-from support import on_both, same_bits
+from support import on_both, same_bits, values
 from torch import Tensor
 from torch.library import custom_op
-from torch_chameleon import _C
 
-
-@pytest.fixture(params=["never", "all"], autouse=True)
-def stress(request):
-    torch.ones(1, device="chameleon")
-    _C.set_stress(request.param, 0)
-    yield request.param
-    _C.set_stress("never", 0)
-
-
-def values(device, *shape, seed=0):
-    draws = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=draws).to(device)
-
+pytestmark = pytest.mark.usefixtures("stress")
 
 # ---- torch.library.custom_op
 

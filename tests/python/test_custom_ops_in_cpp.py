@@ -7,8 +7,7 @@ import shutil
 
 import pytest
 import torch
-from support import same_bits
-from torch_chameleon import _C
+from support import evicting, same_bits
 
 pytestmark = [
     pytest.mark.slow,
@@ -180,12 +179,8 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_bits(ops, name, mode):
     native = CALLS[name](ops, "cpu")
-    torch.ones(1, device="chameleon")
-    _C.set_stress(mode, 0)
-    try:
+    with evicting(mode):
         ours = CALLS[name](ops, "chameleon")
-    finally:
-        _C.set_stress("never", 0)
     for one, other in zip(native, ours, strict=True):
         assert other.is_chameleon
         assert other.stride() == one.stride()

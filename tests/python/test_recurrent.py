@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from support import MIB, moved, same_bits
+from support import MIB, evicting, moved, same_bits
 from torch import nn
 from torch.nn.utils import rnn
 from torch_chameleon import _C
@@ -471,11 +471,8 @@ def test_workspace_is_written_by_backward(dtype):
     torch.manual_seed(1)
     module = nn.LSTM(INPUT, HIDDEN).to(dtype).to("chameleon")
     x = torch.randn(4, 2, INPUT, dtype=dtype).to("chameleon")
-    _C.set_stress("all", 0)
-    try:
+    with evicting("all"):
         loss = module(x)[0].sum()
         for _ in range(2):
             loss.backward(retain_graph=True)
             _C.check_invariants(0, 3)
-    finally:
-        _C.set_stress("never", 0)

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 import torch
-from support import same_bits
-from torch_chameleon import _C
+from support import evicting, same_bits
 from torchvision import ops
 
 
@@ -96,12 +95,8 @@ def run(name, device):
 @pytest.mark.parametrize("name", CALLS)
 def test_bits(name, mode):
     native = run(name, "cpu")
-    torch.ones(1, device="chameleon")
-    _C.set_stress(mode, 0)
-    try:
+    with evicting(mode):
         ours = run(name, "chameleon")
-    finally:
-        _C.set_stress("never", 0)
     assert len(native) == len(ours)
     for one, other in zip(native, ours, strict=True):
         assert other.is_chameleon

@@ -6,27 +6,16 @@ random  each block is evicted with even chance before every op
 tight   the budget is so small that barely one op fits
 """
 
-import contextlib
 import zlib
 
 import torch
 import torch_chameleon
-from torch_chameleon import _C
+from support import evicting
 
 PAGERS = ("never", "all", "random", "tight")
 
 _SMALLEST_BYTES = 4096
 _LARGEST_BYTES = 1 << 30
-
-
-@contextlib.contextmanager
-def paging(name, seed=0):
-    """Lets a pager rule; `tight` needs `within_least_budget`."""
-    _C.set_stress(name if name in ("all", "random") else "never", seed)
-    try:
-        yield
-    finally:
-        _C.set_stress("never", 0)
 
 
 def seed_of(case):
@@ -65,5 +54,5 @@ def run_under(pager, seed, action, least=None):
     """Returns action() under a pager."""
     if pager == "tight":
         return (least or LeastBudget()).run(action)
-    with paging(pager, seed):
+    with evicting(pager, seed):
         return action()

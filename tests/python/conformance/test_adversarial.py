@@ -9,14 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-ADVERSARIES = [
-    "copies=late,seed=1",
-    "copies=reordered,seed=2",
-    "copies=on_await",
-    "compute_delay=4",
-    "copies=reordered,compute_delay=3,poison=1,seed=3",
-]
+from support import ADVERSARIES
 
 
 def sample_under(adversary, part):

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_chameleon
+from support import evicting
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import (
@@ -20,7 +21,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
-from torch_chameleon import _C
 
 from conformance.pagers import PAGERS
 from conformance.suite import Suite
@@ -459,11 +459,7 @@ def test_eviction_under_a_mode():
             return op(*args, **(kwargs or {}))
 
     x = torch.arange(12.0, device="chameleon").view(3, 4)
-    _C.set_stress("all", 0)
-    try:
-        with Evicting():
-            result = (x @ x.t()).cpu()
-    finally:
-        _C.set_stress("never", 0)
+    with evicting("all"), Evicting():
+        result = (x @ x.t()).cpu()
     y = torch.arange(12.0).view(3, 4)
     assert torch.equal(result, y @ y.t())
