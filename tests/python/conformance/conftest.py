@@ -2,7 +2,7 @@
 
 CONFORMANCE_ADVERSARY   behaviour of the cpu runtime for the whole process, as
                         in backend/runtime/cpu_adversary.h
-CONFORMANCE_COUNTS      a folder for the counts (counting.py)
+CONFORMANCE_COUNTS      a file for the counts (counting.py)
 CONFORMANCE_PART        a part of the tests (selection.py)
 """
 
@@ -32,5 +32,9 @@ def pytest_collection_modifyitems(config, items):
         items[:] = left
 
 
-def pytest_sessionfinish():
-    counting.save()
+def pytest_runtest_logreport(report):
+    counting.count_test(report)
+
+
+def pytest_sessionfinish(exitstatus):
+    counting.save(exitstatus)

@@ -1,91 +1,145 @@
 """How many cases ran, passed and were excused, by suite, dtype and pager.
 
-A case is one entry, check, dtype and pager, with all its samples. Each process
-writes what it counted to CONFORMANCE_COUNTS (a folder), if that is set.
-`python -m conformance.counting FOLDER README` adds the files up and writes the
-table between the markers in the README.
+A case is one entry, check, dtype and pager, with all its samples; of a test
+that has no such cases, the test. Each process writes what it counted to
+CONFORMANCE_COUNTS (a file), if that is set. `totals()` adds files up and
+`write()` puts tables of them between the markers of a README.
 """
 
 import collections
 import json
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 from conformance.pagers import PAGERS
 
 BEGIN = "<!-- conformance: begin -->"
 END = "<!-- conformance: end -->"
-
-# (suite, dtype, pager) -> cases run, passed, excused, samples
-COUNTS = collections.defaultdict(lambda: [0, 0, 0, 0])
+FIGURES = 4  # cases run, passed, excused; samples
 
 
-def count(suite, dtype, pager, passed, excused, samples):
-    row = COUNTS[suite, dtype, pager]
-    row[0] += 1
-    row[1] += passed
-    row[2] += excused
-    row[3] += samples
+def _no_cases():
+    return collections.defaultdict(lambda: [0] * FIGURES)
 
 
-def save():
-    """Writes this process's counts, if asked to."""
-    folder = os.environ.get("CONFORMANCE_COUNTS")
-    if not folder or not COUNTS:
+COUNTS = _no_cases()  # (suite, dtype, pager) -> figures
+TESTS = collections.Counter()  # of pytest, by outcome
+_STARTED = time.monotonic()
+_cases_before = 0
+
+
+def count(suite, dtype, pager, passed, excused=False, samples=1):
+    _add(COUNTS[suite, dtype, pager], [1, passed, excused, samples])
+
+
+def count_all_of(file, suite, dtype):
+    """Counts what another process did, as cases of one suite and dtype."""
+    for (_, _, pager), figures in totals([file]).items():
+        _add(COUNTS[suite, dtype, pager], figures)
+
+
+def cases():
+    """How many have been counted."""
+    return sum(figures[0] for figures in COUNTS.values())
+
+
+def count_test(report):
+    """Counts a test; one that has no cases is a case itself."""
+    global _cases_before
+    if report.when == "setup":
+        _cases_before = cases()
+    if report.when == "call" or not report.passed:
+        TESTS[report.outcome] += 1
+    if report.when != "call" or cases() > _cases_before:
         return
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    rows = [[*key, *value] for key, value in sorted(COUNTS.items())]
-    file = Path(folder) / f"{os.getpid()}.json"
-    file.write_text(json.dumps(rows))
+    excused = hasattr(report, "wasxfail")
+    if excused or not report.skipped:
+        file = Path(report.nodeid.partition("::")[0])
+        suite = file.stem.removeprefix("test_").replace("_", " ")
+        count(suite, "", PAGERS[0], report.passed, excused)
 
 
-def load(folder):
-    """The sum of all files in a folder."""
-    total = collections.defaultdict(lambda: [0, 0, 0, 0])
-    for file in sorted(Path(folder).glob("*.json")):
-        for suite, dtype, pager, *figures in json.loads(file.read_text()):
-            row = total[suite, dtype, pager]
-            for i, figure in enumerate(figures):
-                row[i] += figure
+def save(exit_status):
+    """Writes this process's counts, if asked to."""
+    file = os.environ.get("CONFORMANCE_COUNTS")
+    if not file:
+        return
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "exit status": int(exit_status),
+        "seconds": round(time.monotonic() - _STARTED, 1),
+        "commit": _commit(),
+        "tests": TESTS,
+        "cases": [[*key, *value] for key, value in sorted(COUNTS.items())],
+    }
+    # Whoever is interrupted here leaves nothing.
+    unfinished = Path(f"{file}.unfinished")
+    unfinished.write_text(json.dumps(record))
+    unfinished.replace(file)
+
+
+def _commit():
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--exclude=*"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def totals(files):
+    """The sum of all files' cases, as COUNTS."""
+    total = _no_cases()
+    for file in files:
+        for row in json.loads(Path(file).read_text())["cases"]:
+            _add(total[tuple(row[:-FIGURES])], row[-FIGURES:])
     return total
 
 
-def table(counts):
-    """The table as Markdown: run / passed / excused."""
+def _add(row, figures):
+    for i, figure in enumerate(figures):
+        row[i] += figure
+
+
+def table(counts, *, dtypes):
+    """Markdown: run / passed / excused by pager, for each suite (and dtype)."""
+    rows = collections.defaultdict(_no_cases)
+    for (suite, dtype, pager), figures in sorted(counts.items()):
+        name = (suite, dtype) if dtypes else (suite,)
+        _add(rows[name][pager], figures)
+        _add(rows[()][pager], figures)
+    everything = rows.pop((), {})
+    names = ("suite", "dtype") if dtypes else ("suite",)
     lines = [
-        f"| suite | dtype | {' | '.join(PAGERS)} | samples |",
-        "|---|---|" + "---:|" * (len(PAGERS) + 1),
+        _line([*names, *PAGERS, "samples"]),
+        "|" + "---|" * len(names) + "---:|" * (len(PAGERS) + 1),
+        *(_line([*name, *_cells(row)]) for name, row in rows.items()),
+        _line(["all", *[""] * (len(names) - 1), *_cells(everything)]),
     ]
-    sums = collections.defaultdict(lambda: [0, 0, 0, 0])
-    groups = sorted({(suite, dtype) for suite, dtype, _ in counts})
-    for suite, dtype in groups:
-        cells, samples = [], 0
-        for pager in PAGERS:
-            row = counts.get((suite, dtype, pager), [0, 0, 0, 0])
-            samples += row[3]
-            cells.append(" / ".join(f"{n:,}" for n in row[:3]))
-            for i, figure in enumerate(row):
-                sums[pager][i] += figure
-        lines.append(
-            f"| {suite} | {dtype} | {' | '.join(cells)} | {samples:,} |"
-        )
-    cells = [" / ".join(f"{n:,}" for n in sums[p][:3]) for p in PAGERS]
-    samples = sum(sums[p][3] for p in PAGERS)
-    lines.append(f"| all | | {' | '.join(cells)} | {samples:,} |")
     return "\n".join(lines)
 
 
-def write(folder, readme):
-    """Puts the table between the markers."""
+def _line(cells):
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(row):
+    for pager in PAGERS:
+        figures = row[pager][:3] if pager in row else []
+        yield " / ".join(f"{figure:,}" for figure in figures)
+    yield f"{sum(figures[-1] for figures in row.values()):,}"
+
+
+def write(readme, body):
+    """Puts it between the markers."""
     text = Path(readme).read_text()
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
     if not tail:
         sys.exit(f"{readme} lacks the markers '{BEGIN}' and '{END}'")
-    body = table(load(folder))
     Path(readme).write_text(f"{head}{BEGIN}\n{body}\n{END}{tail}")
-
-
-if __name__ == "__main__":
-    write(*sys.argv[1:])

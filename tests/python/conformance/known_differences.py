@@ -78,6 +78,36 @@ KNOWN = (
         "for every device but the CPU",
     ),
     Known(
+        "sparse",
+        "*",
+        "moved *|made *|mixed *",
+        "only chameleon raised NotImplementedError: aten::* chameleon works on "
+        "dense (strided) tensors*|raised * and NotImplementedError: aten::* "
+        "chameleon works on dense (strided) tensors*",
+        "sparse layouts are not supported, and each op says so",
+        sometimes=True,
+    ),
+    Known(
+        "sparse",
+        "*",
+        "moved *|mixed *",
+        "*RuntimeError: unsupported tensor layout: Sparse???|"
+        "*RuntimeError: dense_dim expected * layout but got Sparse???|"
+        "*RuntimeError: * with Sparse??? layout is not implemented yet",
+        "a compressed tensor can be moved, not computed with: some ops say so "
+        "before the device is asked",
+        sometimes=True,
+    ),
+    Known(
+        "sparse",
+        "masked_*",
+        "mixed *",
+        "only chameleon raised RuntimeError: Expected all tensors to be on the "
+        "same device, but found at least two devices, chameleon:0 and cpu!*",
+        "a mix of devices, which CUDA does not take either",
+        sometimes=True,
+    ),
+    Known(
         "modules",
         "nn_Transformer*",
         "double_backward",

@@ -62,8 +62,8 @@ def _backward(results, sources):
 class OpCase:
     """One sample of an entry of op_db: forward and backward."""
 
-    def __init__(self, op, sample):
-        self.name = op.formatted_name
+    def __init__(self, op, dtype, sample):
+        self.name, self.dtype = op.formatted_name, dtype
         self._op, self._sample = op, sample
 
     def on(self, device):
@@ -86,8 +86,8 @@ class OpCase:
 class ModuleCase:
     """One sample of an entry of module_db: forward and backward."""
 
-    def __init__(self, info, sample, training):
-        self.name = info.name
+    def __init__(self, info, dtype, sample, training):
+        self.name, self.dtype = info.name, dtype
         self._info, self._sample, self._training = info, sample, training
 
     def on(self, device):
@@ -98,7 +98,7 @@ class ModuleCase:
         )
         torch.manual_seed(0)
         module = self._info.module_cls(*construct.args, **construct.kwargs)
-        module.train(self._training).to(device)
+        module.train(self._training).to(device, self.dtype)
         args, kwargs = tree_map(
             moved_to(device), (forward.args, forward.kwargs)
         )
@@ -123,10 +123,10 @@ def op_entries():
 
 
 def op_cases(op, dtype, limit=None):
-    grad = op.supports_autograd and dtype.is_floating_point
+    grad = dtype in op.supported_backward_dtypes("cpu")
     samples = op.sample_inputs("cpu", dtype, requires_grad=grad)
     return [
-        OpCase(op, sample)
+        OpCase(op, dtype, sample)
         for _, sample in zip(range(limit or 1 << 30), samples, strict=False)
         if is_dense((sample.input, sample.args, sample.kwargs))
     ]
@@ -139,11 +139,11 @@ def module_cases(info, dtype, limit=None):
             info,
             device="cpu",
             dtype=dtype,
-            requires_grad=dtype.is_floating_point,
+            requires_grad=True,
             training=training,
         )
         cases += [
-            ModuleCase(info, sample, training)
+            ModuleCase(info, dtype, sample, training)
             for sample in samples[:limit]
             if is_dense(
                 (sample.forward_input.args, sample.forward_input.kwargs)

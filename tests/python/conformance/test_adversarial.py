@@ -11,36 +11,42 @@ from pathlib import Path
 import pytest
 from support import ADVERSARIES
 
+from conformance import counting
 
-def sample_under(adversary, part):
-    """Runs the default sample, or a part of it."""
-    folder = Path(__file__).parent
+PARTS = 8
+DATABASES = ("ops", "modules", "optimizers", "transforms")
+
+
+def sample_under(adversary, part, folder):
+    """Runs a part of the default sample."""
+    here, counts = Path(__file__).parent, folder / "counts.json"
     environment = {
         "CONFORMANCE_ADVERSARY": adversary,
         "CONFORMANCE_PART": part,
-        "CONFORMANCE_COUNTS": "",
+        "CONFORMANCE_COUNTS": str(counts),
     }
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-m", "not slow"),
-            *("-k", "test_sample_of", "-p", "no:randomly", str(folder)),
-            f"--ignore={__file__}",
+            *(sys.executable, "-m", "pytest", "-q", "-m", "sample"),
+            *(str(here / f"test_{name}.py") for name in DATABASES),
         ],
         env={**os.environ, **environment},
-        cwd=folder.parents[2],
+        cwd=here.parents[2],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+    counting.count_all_of(counts, "with an adversary", adversary)
 
 
-def test_sample_with_an_adversary():
-    sample_under(ADVERSARIES[-1], "1/40")
+@pytest.mark.sample
+def test_with_an_adversary_at_times(tmp_path):
+    sample_under(ADVERSARIES[-1], "1/40", tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(1, 1 + PARTS))
 @pytest.mark.parametrize("adversary", ADVERSARIES)
-def test_with_an_adversary(adversary):
-    sample_under(adversary, "1/1")
+def test_with_an_adversary(adversary, part, tmp_path):
+    sample_under(adversary, f"{part}/{PARTS}", tmp_path)

@@ -1,7 +1,5 @@
 """The harness sees each kind of difference, and its table is strict."""
 
-import json
-
 import pytest
 import torch
 
@@ -99,8 +97,9 @@ def test_placing_keeps_layout_and_aliasing():
     assert Placer("chameleon")(lazy.imag).is_neg()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def counts(monkeypatch):
+    """What these tests count is not the device's."""
     fresh = type(counting.COUNTS)(counting.COUNTS.default_factory)
     monkeypatch.setattr(counting, "COUNTS", fresh)
     return fresh
@@ -180,18 +179,36 @@ def test_nan_payloads_may_vary_where_native_varies():
     assert not suite.varies(observe(lambda _: nan(1), "cpu"), lambda _: nan(1))
 
 
-def test_counts_become_a_table(tmp_path, monkeypatch):
-    rows = [["ops", "float32", "never", 3, 2, 1, 30]]
-    (tmp_path / "1.json").write_text(json.dumps(rows))
-    (tmp_path / "2.json").write_text(json.dumps(rows))
+def test_counts_become_a_table(counts, tmp_path, monkeypatch):
+    files = [tmp_path / "1.json", tmp_path / "2.json"]
+    for file in files:
+        counts.clear()
+        counting.count("ops", "float32", "never", True, samples=10)
+        counting.count("ops", "int8", "never", False, True, 5)
+        counting.count("ops", "int8", "tight", True, samples=5)
+        counting.count("modes", "", "never", False)
+        monkeypatch.setenv("CONFORMANCE_COUNTS", str(file))
+        counting.save(0)
+    totals = counting.totals(files)
+    assert counting.table(totals, dtypes=False).splitlines()[2:] == [
+        "| modes | 2 / 0 / 0 |  |  |  | 2 |",
+        "| ops | 4 / 2 / 2 |  |  | 2 / 2 / 0 | 40 |",
+        "| all | 6 / 2 / 2 |  |  | 2 / 2 / 0 | 42 |",
+    ]
+    assert counting.table(totals, dtypes=True).splitlines()[2:5] == [
+        "| modes |  | 2 / 0 / 0 |  |  |  | 2 |",
+        "| ops | float32 | 2 / 2 / 0 |  |  |  | 20 |",
+        "| ops | int8 | 2 / 0 / 2 |  |  | 2 / 2 / 0 | 20 |",
+    ]
+
+
+def test_a_table_goes_between_the_markers(tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{counting.BEGIN}\nold\n{counting.END}\nafter\n")
-    counting.write(tmp_path, readme)
-    text = readme.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("after\n")
-    assert "old" not in text
-    assert "| ops | float32 | 6 / 4 / 2 | 0 / 0 / 0 |" in text
+    counting.write(readme, "new")
+    assert readme.read_text() == (
+        f"before\n{counting.BEGIN}\nnew\n{counting.END}\nafter\n"
+    )
 
 
 def test_parts_are_disjoint_and_complete(monkeypatch):

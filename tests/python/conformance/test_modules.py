@@ -14,6 +14,7 @@ ENTRIES = {info.formatted_name: info for info in module_db}
 SAMPLED_CHECKS, SAMPLED_ACTIONS = 2, 3
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ENTRIES)
 def test_sample_of_module(name):
     """For each entry two checks, each with one dtype and one pager."""

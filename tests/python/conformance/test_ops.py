@@ -64,6 +64,7 @@ def run(harness, op, check, dtype, pagers, actions, **options):
     )
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ENTRIES)
 def test_sample_of_op(name):
     """For each entry a few checks, each with a dtype and a pager."""

@@ -14,6 +14,7 @@ ENTRIES = {info.name: info for info in optim_db}
 SAMPLED_ACTIONS = 3
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("check", optimizer_checks.CHECKS)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_sample_of_optimizer(name, check):

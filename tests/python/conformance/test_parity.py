@@ -10,6 +10,7 @@ import warnings
 import pytest
 import torch
 
+from conformance import counting
 from conformance.parity_cases import (
     dtype_of,
     module_cases,
@@ -21,7 +22,10 @@ from conformance.recorded import kernels_of, ops_of, renamed
 
 PARTS = 8
 SAMPLES = {"ops": 3, "kernels": 2}  # of each entry, by default
-DTYPES = (torch.bfloat16, torch.complex64, torch.int64, torch.bool)
+DTYPES = (
+    *(torch.bfloat16, torch.float16, torch.float64),
+    *(torch.complex64, torch.int64, torch.uint8, torch.bool),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,80 +51,87 @@ def differs(native, ours):
 
 
 def compare_ops(cases):
-    different = {}
-    for case in cases:
-        what = differs(
-            ops_of(case.on("cpu")),
-            ops_of(case.on("chameleon")),
-        )
-        if what is not None:
-            different.setdefault(case.name, what)
-    return different
+    """What differs in each case, or None."""
+    return [
+        differs(ops_of(case.on("cpu")), ops_of(case.on("chameleon")))
+        for case in cases
+    ]
 
 
 def compare_kernels(cases):
+    """What differs in each case, or None."""
     runs = [
         (lambda case=case, device=device: case.on(device))
         for case in cases
         for device in ("cpu", "chameleon")
     ]
     recorded = kernels_of(runs)
-    different = {}
-    for case, native, ours in zip(
-        cases, recorded[::2], recorded[1::2], strict=True
-    ):
-        what = differs(native, (renamed(ours[0]), ours[1]))
-        if what is not None:
-            different.setdefault(case.name, what)
-    return different
-
-
-def assert_same(level, cases):
-    different = COMPARISONS[level](cases)
-    assert not different, "\n".join(
-        f"{name}: {what}" for name, what in different.items()
-    )
+    return [
+        differs(native, (renamed(ours[0]), ours[1]))
+        for native, ours in zip(recorded[::2], recorded[1::2], strict=True)
+    ]
 
 
 COMPARISONS = {"ops": compare_ops, "kernels": compare_kernels}
 
 
-def sampled_ops(part, limit=None):
+def assert_same(level, cases):
+    found = {}
+    for case, what in zip(cases, COMPARISONS[level](cases), strict=True):
+        found.setdefault((case.name, case.dtype), []).append(what)
+    failed = []
+    for (name, dtype), differences in found.items():
+        different = [what for what in differences if what]
+        failed += [f"{name} {dtype}: {what}" for what in different[:1]]
+        counting.count(
+            *(f"parity of {level}", str(dtype).removeprefix("torch.")),
+            *("never", not different),
+            samples=len(differences),
+        )
+    assert not failed, "\n".join(failed)
+
+
+def cases_of(ops, dtype, limit):
+    """Cases of a dtype, or of each op's one."""
     return [
         case
-        for op in op_entries()[part::PARTS]
-        for case in op_cases(op, dtype_of(op), limit)
+        for op in ops
+        if dtype is None or dtype in op.supported_dtypes("cpu")
+        for case in op_cases(op, dtype or dtype_of(op), limit)
     ]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("level", COMPARISONS)
-def test_operators(level, part):
-    assert_same(level, sampled_ops(part, SAMPLES[level]))
+def test_sample_of_operators(level, part):
+    ops = op_entries()[part::PARTS]
+    assert_same(level, cases_of(ops, None, SAMPLES[level]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("level", COMPARISONS)
-def test_operators_all_samples(level, part):
-    assert_same(level, sampled_ops(part))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.sample
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_operators_other_dtypes(dtype, part):
-    cases = [
-        case
-        for op in op_entries()[part::PARTS]
-        if dtype in op.dtypes
-        for case in op_cases(op, dtype, SAMPLES["ops"])
-    ]
-    assert_same("ops", cases)
-
-
 @pytest.mark.parametrize("level", COMPARISONS)
-def test_modules(level):
+def test_sample_of_other_dtypes(level, dtype):
+    """Every sixteenth op, other ones for each dtype."""
+    assert_same(
+        level, cases_of(op_entries()[DTYPES.index(dtype) :: 16], dtype, 1)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", op_entries(), ids=lambda op: op.formatted_name)
+@pytest.mark.parametrize("level", COMPARISONS)
+def test_operator(level, op):
+    """All samples in one dtype, a few in every other."""
+    assert_same(level, cases_of([op], None, None))
+    for dtype in DTYPES:
+        assert_same(level, cases_of([op], dtype, SAMPLES[level]))
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("level", COMPARISONS)
+def test_sample_of_modules(level):
     cases = [
         case
         for info in module_db
@@ -130,7 +141,13 @@ def test_modules(level):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "info", module_db, ids=lambda info: info.formatted_name
+)
 @pytest.mark.parametrize("level", COMPARISONS)
-def test_modules_all_samples(level):
-    for info in module_db:
-        assert_same(level, module_cases(info, torch.float32))
+def test_module(level, info):
+    """All samples in one dtype, and in others that the entry has."""
+    assert_same(level, module_cases(info, torch.float32))
+    for dtype in (torch.float64, torch.bfloat16):
+        if dtype in info.dtypes:
+            assert_same(level, module_cases(info, dtype, SAMPLES[level]))

@@ -32,6 +32,7 @@ def case(suite, op, check, dtype, actions, pagers=PAGERS, complete=True):
     )
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", SAMPLED)
 def test_sample_of_op(name):
     op, suite = ENTRIES[name], Suite("transforms")
@@ -83,6 +84,7 @@ def checked(op, device, check):
     return results
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", GRADCHECKED)
 def test_sample_of_gradcheck(name):
     check_gradients(name)

@@ -1,0 +1,125 @@
+"""The sparse databases: each entry works as natively, or says what does.
+
+Sparse tensors cannot live on the device, so that for each layout of each entry
+three things are done: a sample is moved there; dense tensors on the device are
+made sparse; and, of several operands, one after the other is dense and on the
+device while the others stay where they are.
+"""
+
+import itertools
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import SampleInput
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from conformance.parity_cases import dtype_of
+from conformance.placing import Placer
+from conformance.suite import Suite
+
+LAYOUTS = {
+    torch.sparse_coo: "coo",
+    torch.sparse_csr: "csr",
+    torch.sparse_csc: "csc",
+    torch.sparse_bsr: "bsr",
+    torch.sparse_bsc: "bsc",
+}
+ENTRIES = {
+    op.formatted_name: op
+    for op in op_db
+    if any(map(op.supports_sparse_layout, LAYOUTS))
+}
+SAMPLES = 4  # of each layout, by default
+
+
+def to_layout(tensor, layout):
+    blocked = layout in (torch.sparse_bsr, torch.sparse_bsc)
+    size = (1, 1) if blocked else None
+    return tensor.to_sparse(layout=layout, blocksize=size)
+
+
+def samples_of(op, layout):
+    """The entry's own; where it has none, its dense ones with sparse inputs."""
+    torch.manual_seed(0)
+    dtype = dtype_of(op)
+    make = getattr(op, f"sample_inputs_sparse_{LAYOUTS[layout]}_func")
+    if make.__name__ != "_sample_inputs_unspecified":
+        yield from make(op, "cpu", dtype, False)
+        return
+    for sample in op.sample_inputs("cpu", dtype):
+        given = sample.input
+        if isinstance(given, torch.Tensor) and given.dim() == 2:
+            yield SampleInput(
+                to_layout(given, layout), args=sample.args, kwargs=sample.kwargs
+            )
+
+
+def call(op, leaves, structure):
+    """Calls and reads the results, on the device where they are."""
+    given, args, kwargs = tree_unflatten(leaves, structure)
+    return tree_map(
+        lambda t: t.to_dense() if isinstance(t, torch.Tensor) else t,
+        op(given, *args, **kwargs),
+    )
+
+
+def moved(op, leaves, structure):
+    yield lambda device: call(op, Placer(device)(leaves), structure)
+
+
+def made(op, leaves, structure, layout):
+    """The first operand is on the device, and made sparse there."""
+
+    def action(device):
+        first, *rest = leaves
+        sparse = to_layout(first.to_dense().to(device), layout)
+        return call(op, [sparse, *rest], structure)
+
+    if isinstance(leaves[0], torch.Tensor) and leaves[0].dim() >= 2:
+        yield action
+
+
+def mixed(op, leaves, structure):
+    where = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    for one in where if len(where) > 1 else ():
+
+        def action(device, one=one):
+            placed = list(leaves)
+            placed[one] = placed[one].to_dense().to(device)
+            return call(op, placed, structure)
+
+        yield action
+
+
+def run(name, limit):
+    op, suite = ENTRIES[name], Suite("sparse")
+    for layout in filter(op.supports_sparse_layout, LAYOUTS):
+        actions = {"moved": [], "made": [], "mixed": []}
+        for sample in itertools.islice(samples_of(op, layout), limit):
+            given = tree_flatten((sample.input, sample.args, sample.kwargs))
+            actions["moved"] += moved(op, *given)
+            actions["made"] += made(op, *given, layout)
+            actions["mixed"] += mixed(op, *given)
+        for check, of_check in actions.items():
+            suite.case(
+                name,
+                f"{check} {LAYOUTS[layout]}",
+                dtype_of(op),
+                of_check,
+                ["never"],
+                complete=limit is None,
+            )
+    suite.verify()
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("name", ENTRIES)
+def test_sample_of_op(name):
+    run(name, SAMPLES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENTRIES)
+def test_op(name):
+    run(name, None)
