@@ -1,6 +1,7 @@
 """Every operator, module and optimizer against the native device, bit for bit.
 
 placing           copies of samples: strides, offsets and aliasing kept
+samples           of an entry of an operator database
 pagers            what moves memory while a case runs
 compare           what an action left behind, and how two of them differ
 known_differences every difference that may be, with its reason

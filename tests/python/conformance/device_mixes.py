@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from conformance.parity_cases import dtype_of, is_dense, moved_to, tensors_in
+from conformance.samples import samples_of
 
 HERE, CPU, SCALAR = "here", "cpu", "0-dim cpu"  # where an operand is
 UNKNOWN = "unknown"  # FakeTensorMode cannot tell
@@ -258,10 +259,10 @@ class Sample:
                 yield mix
 
 
-def samples_of(op, limit=None, least=2):
+def kinds_of_samples(op, limit=None, least=2):
     """Samples that differ in their operands' kinds, not in values or sizes."""
     seen = set()
-    samples = op.sample_inputs("cpu", dtype_of(op))
+    samples = samples_of(op, dtype_of(op))
     for sample in itertools.islice(samples, None if limit is None else 40):
         tree = (sample.input, sample.args, sample.kwargs)
         operands = tensors_in(tree)

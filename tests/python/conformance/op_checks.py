@@ -5,15 +5,14 @@ return all that may be looked at, operands included.
 """
 
 import itertools
-import random
 
-import numpy as np
 import torch
 from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils._pytree import tree_leaves, tree_map
 
 from conformance import selection
 from conformance.placing import Placer
+from conformance.samples import samples_of, seeded
 
 
 def tensors(tree):
@@ -80,41 +79,19 @@ def _call(op, function, sample, *, backward=False, copies=False):
     return action
 
 
-def _samples(op, dtype, *, make=None, requires_grad=False):
-    """All samples, each of a seed of its own.
-
-    OpInfo.sample_inputs() would look through the stack for the running test,
-    and seed devices that are not there; both take longer than most ops.
-    """
-    make = make or op.sample_inputs_func
-    return _seeded(make(op, "cpu", dtype, requires_grad))
-
-
-def _seeded(samples):
-    samples = iter(samples)
-    for number in itertools.count():
-        torch.default_generator.manual_seed(number)
-        random.seed(number)
-        np.random.seed(number)
-        try:
-            yield next(samples)
-        except StopIteration:
-            return
-
-
 def _operands(sample):
     return sample.input, sample.args, sample.kwargs
 
 
 def forward(op, dtype):
-    for sample in _samples(op, dtype):
+    for sample in samples_of(op, dtype):
         yield _call(op, op, sample)
 
 
 def reference(op, dtype):
     """More samples: extreme values, large, empty and broadcast shapes."""
     if op.reference_inputs_func is not None:
-        samples = _samples(op, dtype, make=op.reference_inputs_func)
+        samples = samples_of(op, dtype, make=op.reference_inputs_func)
         for number, sample in enumerate(samples):
             if selection.hashed(op.name, number) % REFERENCES == 0:
                 yield _call(op, op, sample)
@@ -122,32 +99,32 @@ def reference(op, dtype):
 
 def zero_size(op, dtype):
     """Lists of empty tensors."""
-    for sample in _seeded(op.sample_zero_size_inputs("cpu", dtype)):
+    for sample in seeded(op.sample_zero_size_inputs("cpu", dtype)):
         yield _call(op, op, sample)
 
 
 def backward(op, dtype):
     if _has_backward(op, dtype):
-        for sample in _samples(op, dtype, requires_grad=True):
+        for sample in samples_of(op, dtype, requires_grad=True):
             yield _call(op, op, sample, backward=True)
 
 
 def noncontiguous(op, dtype):
     grads = _has_backward(op, dtype)
-    for sample in _samples(op, dtype, requires_grad=grads):
+    for sample in samples_of(op, dtype, requires_grad=grads):
         if all(t.layout == torch.strided for t in tensors(_operands(sample))):
             yield _call(op, op, sample.noncontiguous(), backward=grads)
 
 
 def method(op, dtype):
     if op.method_variant is not None:
-        for sample in _samples(op, dtype):
+        for sample in samples_of(op, dtype):
             yield _call(op, op.method_variant, sample)
 
 
 def operator(op, dtype):
     if op.operator_variant is not None:
-        for sample in _samples(op, dtype):
+        for sample in samples_of(op, dtype):
             yield _call(op, op.operator_variant, sample)
 
 
@@ -155,10 +132,10 @@ def inplace(op, dtype):
     if op.inplace_variant is None:
         return
     grads = op.supports_inplace_autograd and _has_backward(op, dtype)
-    for sample in _samples(op, dtype, requires_grad=grads):
+    for sample in samples_of(op, dtype, requires_grad=grads):
         yield _call(op, op.inplace_variant, sample, backward=grads, copies=True)
     if op.inplace_operator_variant is not None:
-        for sample in _samples(op, dtype):
+        for sample in samples_of(op, dtype):
             yield _call(op, op.inplace_operator_variant, sample, copies=True)
 
 
@@ -170,7 +147,7 @@ def errors(op, dtype):
     """Error inputs have dtypes of their own; they run once."""
     if op.error_inputs_func is None:
         return
-    for error in _seeded(op.error_inputs_func(op, "cpu")):
+    for error in seeded(op.error_inputs_func(op, "cpu")):
         yield _call(op, op, error.sample_input)
 
 
@@ -188,7 +165,7 @@ def refused(op, dtype):
         ours = isinstance(leaf, torch.Tensor) and leaf.dtype == source
         return leaf.to(dtype) if ours and leaf.layout == torch.strided else leaf
 
-    for sample in itertools.islice(_samples(op, source), 1, 2):
+    for sample in itertools.islice(samples_of(op, source), 1, 2):
         given, args, kwargs = tree_map(cast, _operands(sample))
         other = SampleInput(given, args=args, kwargs=kwargs)
         yield _call(op, op, other)
@@ -250,7 +227,7 @@ def out(op, dtype):
     """
     if not op.supports_out:
         return
-    for number, sample in enumerate(_samples(op, dtype)):
+    for number, sample in enumerate(samples_of(op, dtype)):
         try:
             results = op(sample.input, *sample.args, **sample.kwargs)
         except Exception:

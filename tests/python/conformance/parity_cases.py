@@ -5,6 +5,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
 from torch.utils._pytree import tree_flatten, tree_map
 
+from conformance.samples import samples_of
+
 SPARSE = {
     "to_sparse": "sparse layouts are not supported",
     "sparse_sampled_addmm": "sparse layouts are not supported",
@@ -124,7 +126,7 @@ def op_entries():
 
 def op_cases(op, dtype, limit=None):
     grad = dtype in op.supported_backward_dtypes("cpu")
-    samples = op.sample_inputs("cpu", dtype, requires_grad=grad)
+    samples = samples_of(op, dtype, requires_grad=grad)
     return [
         OpCase(op, dtype, sample)
         for _, sample in zip(range(limit or 1 << 30), samples, strict=False)

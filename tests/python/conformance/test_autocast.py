@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from conformance.autocast_lists import listed
+from conformance.samples import samples_of
 
 DTYPES = [torch.bfloat16, torch.float16]
 PARTS = 12
@@ -150,8 +151,8 @@ def compare_entries(ops, samples, operand_dtype, dtype):
         for op in ops:
             if op.formatted_name in UNFIT or operand_dtype not in op.dtypes:
                 continue
-            drawn = op.sample_inputs(
-                "cpu", operand_dtype, requires_grad=op.supports_autograd
+            drawn = samples_of(
+                op, operand_dtype, requires_grad=op.supports_autograd
             )
             for _, sample in zip(range(samples), drawn, strict=False):
                 args = (sample.input, *sample.args)

@@ -24,8 +24,8 @@ from conformance.device_mixes import (
     UNKNOWN,
     as_text,
     is_unknown,
+    kinds_of_samples,
     outcome,
-    samples_of,
 )
 from conformance.parity_cases import op_entries
 
@@ -81,7 +81,7 @@ class Tally:
 def check_operands(ops, limit):
     tally = Tally(FAKE_IS_WRONG)
     for op in ops:
-        for sample in samples_of(op, limit):
+        for sample in kinds_of_samples(op, limit):
             known = sample.is_known()
             for mix in sample.mixes():
                 expected = sample.expected(mix) if known else UNKNOWN
@@ -108,7 +108,7 @@ def test_results():
     ops = [op for op in op_entries() if op.supports_out]
     tally = Tally(FAKE_IS_WRONG_ABOUT_OUT)
     for op in ops:
-        for sample in samples_of(op, SAMPLES, least=1):
+        for sample in kinds_of_samples(op, SAMPLES, least=1):
             if not sample.has_one_result():
                 continue
             for places in ((HERE, CPU), (CPU, HERE)):

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from conformance.parity_cases import dtype_of
 from conformance.placing import Placer
+from conformance.samples import samples_of, seeded
 from conformance.suite import Suite
 
 LAYOUTS = {
@@ -39,15 +40,14 @@ def to_layout(tensor, layout):
     return tensor.to_sparse(layout=layout, blocksize=size)
 
 
-def samples_of(op, layout):
+def sparse_samples(op, layout):
     """The entry's own; where it has none, its dense ones with sparse inputs."""
-    torch.manual_seed(0)
     dtype = dtype_of(op)
     make = getattr(op, f"sample_inputs_sparse_{LAYOUTS[layout]}_func")
     if make.__name__ != "_sample_inputs_unspecified":
-        yield from make(op, "cpu", dtype, False)
+        yield from seeded(make(op, "cpu", dtype, False))
         return
-    for sample in op.sample_inputs("cpu", dtype):
+    for sample in samples_of(op, dtype):
         given = sample.input
         if isinstance(given, torch.Tensor) and given.dim() == 2:
             yield SampleInput(
@@ -96,7 +96,7 @@ def run(name, limit):
     op, suite = ENTRIES[name], Suite("sparse")
     for layout in filter(op.supports_sparse_layout, LAYOUTS):
         actions = {"moved": [], "made": [], "mixed": []}
-        for sample in itertools.islice(samples_of(op, layout), limit):
+        for sample in itertools.islice(sparse_samples(op, layout), limit):
             given = tree_flatten((sample.input, sample.args, sample.kwargs))
             actions["moved"] += moved(op, *given)
             actions["made"] += made(op, *given, layout)

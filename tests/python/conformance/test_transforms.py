@@ -10,6 +10,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from conformance import selection, transform_checks
 from conformance.known_differences import UNINITIALISED, known
 from conformance.pagers import PAGERS
+from conformance.samples import samples_of
 from conformance.suite import Suite
 
 ENTRIES = {op.formatted_name: op for op in op_db}
@@ -61,8 +62,7 @@ def test_op(name):
 
 def checked(op, device, check):
     """Whether a gradient check passes; None where it cannot be made."""
-    torch.manual_seed(0)
-    samples = op.sample_inputs("cpu", torch.float64, requires_grad=True)
+    samples = samples_of(op, torch.float64, requires_grad=True)
     results = []
     for sample in islice(samples, 2):
         call = transform_checks.Call(op, sample, device)

@@ -12,11 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from conformance.op_checks import tensors
 from conformance.placing import Placer
-
-
-def _samples(op, dtype, requires_grad=False):
-    torch.manual_seed(0)
-    return op.sample_inputs("cpu", dtype, requires_grad=requires_grad)
+from conformance.samples import samples_of
 
 
 def _is_number(leaf):
@@ -82,7 +78,7 @@ def _action(op, sample, act):
 def _check(act, condition=lambda op: True, requires_grad=False):
     def check(op, dtype):
         if condition(op) and dtype in op.supported_backward_dtypes("cpu"):
-            for sample in _samples(op, dtype, requires_grad):
+            for sample in samples_of(op, dtype, requires_grad=requires_grad):
                 yield _action(op, sample, act)
 
     return check
@@ -168,7 +164,7 @@ def _vmap(call):
 
 
 def vmap(op, dtype):
-    for sample in _samples(op, dtype):
+    for sample in samples_of(op, dtype):
         if tensors((sample.input, sample.args, sample.kwargs)):
             yield _action(op, sample, _vmap)
 
