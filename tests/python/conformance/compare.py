@@ -79,6 +79,8 @@ def anonymous(text):
         r"chameleon(:0)?|\bcpu\b|privateuseone(:0)?", "<device>", text
     )
     text = re.sub(r"\(Triggered internally at [^)]*\)", "", text)
+    text = re.sub(r"/pytorch/\S+:\d+: ", "", text)
+    text = re.sub(r"\bj\d+\b", "<ragged>", text)  # a nested tensor's size
     text = re.sub(r"PrivateUse1|\bCPU\b", "<DEVICE>", text)
     return re.sub(r"0x[0-9a-f]+", "<address>", text)
 
