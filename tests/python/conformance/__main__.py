@@ -141,7 +141,7 @@ def finish(run, seconds):
         for what in ("passed", "failed", "skipped")
     }
     if left:
-        said = f"{len(left)} of {run.parts} parts are left: {left}"
+        said = f"{len(left)} of {run.parts} parts are left."
     print(said)
     outcomes = ", ".join(f"{number} {what}" for what, number in tests.items())
     print(f"==== {outcomes} in {seconds:.1f}s ====")
