@@ -83,9 +83,11 @@ class Run:
             if record is None:
                 print(f"part {part}: broke off", flush=True)
             else:
-                tests, seconds = record["tests"], record["seconds"]
+                tests, seconds = record["tests"], record["cpu seconds"]
                 said = ", ".join(f"{n} {what}" for what, n in tests.items())
-                print(f"part {part}: {said} in {seconds:.0f} s", flush=True)
+                print(
+                    f"part {part}: {said}, {seconds:.0f} s of CPU", flush=True
+                )
             if not self.passed(part):
                 log = self.file(part, "log").read_text().splitlines()
                 print("\n".join(log[-40:]), flush=True)
@@ -93,12 +95,12 @@ class Run:
 
 def summary(records):
     """A sentence about a run."""
-    hours = sum(record["seconds"] for record in records) / 3600
+    hours = sum(record["cpu seconds"] for record in records) / 3600
     commits = sorted({record["commit"] for record in records})
     today = datetime.date.today().isoformat()
     return (
-        f"Finished {today} in {len(records)} parts that took {hours:.1f} hours "
-        f"of one core, at {', '.join(commits)}."
+        f"Finished {today}, {len(records)} parts, {hours:.1f} hours of CPU, "
+        f"at {', '.join(commits)}."
     )
 
 
