@@ -35,7 +35,9 @@ DirectCall::Slot DirectCall::add(const at::Tensor& outer,
   for (std::size_t i = 0; i < count_; ++i) {
     if (operands_[i].block != block) continue;
     if (outers_[i]->unsafeGetTensorImpl() != &impl) return kRefused;
-    if (writes) operands_[i].access = Access::kWrite;
+    if (writes || operands_[i].access != Access::kRead) {
+      operands_[i].access = Access::kWrite; // and perhaps reads
+    }
     writes_ = writes_ || writes;
     return static_cast<Slot>(i); // one tensor twice is one operand
   }
@@ -43,7 +45,11 @@ DirectCall::Slot DirectCall::add(const at::Tensor& outer,
       (count_ > 0 && block->pager != operands_[0].block->pager)) {
     return kRefused;
   }
-  operands_[count_] = {block, writes ? Access::kWrite : Access::kRead};
+  Access access = writes ? Access::kWrite : Access::kRead;
+  if (argument.overwrites && is_all_of_storage(impl)) {
+    access = Access::kOverwrite;
+  }
+  operands_[count_] = {block, access};
   outers_[count_] = &outer;
   writes_ = writes_ || writes;
   return static_cast<Slot>(count_++);
@@ -80,12 +86,17 @@ bool DirectCall::begin() {
 
 void DirectCall::finishWrites() {
   if (!writes_) return;
+  call_.overwritten();
   const Adoption adoption{*device_->pager, call_, device_->index};
   for (std::size_t i = 0; i < count_; ++i) {
-    if (operands_[i].access != Access::kWrite) continue;
+    const Access access = operands_[i].access;
+    if (!memory::writes(access)) continue;
     c10::TensorImpl& outer = *outers_[i]->unsafeGetTensorImpl();
     const c10::TensorImpl& twin =
         *this->twin(static_cast<Slot>(i)).unsafeGetTensorImpl();
+    if (access == Access::kOverwrite && outer.sizes() != twin.sizes()) {
+      keep_rest(call_, *operands_[i].block, twin);
+    }
     adoption.storage(*outer.unsafe_storage().unsafeGetStorageImpl(),
                      *twin.unsafe_storage().unsafeGetStorageImpl(),
                      operands_[i].block->device_address);

@@ -111,8 +111,8 @@ class NativeCall {
                   static_cast<int>(index_),
                   " and chameleon:", static_cast<int>(index), "!");
       index_ = index;
-      slots_.push_back(
-          static_cast<std::uint32_t>(twins_.add(tensor, argument.writes)));
+      slots_.push_back(static_cast<std::uint32_t>(
+          twins_.add(tensor, argument.writes, argument.overwrites)));
       add_to_token(token_, tensor);
     } else if (&tensor != c10::UndefinedTensorImpl::singleton()) {
       strays_.push_back({&tensor, &argument});
@@ -256,8 +256,9 @@ class NativeCall {
   at::Tensor twinOf(const c10::IValue& value, const ArgumentPlan& argument,
                     std::size_t& slot) {
     c10::TensorImpl* outer = value.unsafeToTensorImpl();
-    auto twin = twins_.twin(*outer, slots_[slot++]);
-    if (argument.writes) written_.push_back({outer, twin.get()});
+    const std::uint32_t entry = slots_[slot++];
+    auto twin = twins_.twin(*outer, entry);
+    if (argument.writes) written_.push_back({outer, twin.get(), entry});
     return at::Tensor(std::move(twin));
   }
 
@@ -297,7 +298,13 @@ class NativeCall {
           *entry.outer, *entry.alias,
           entry.block == nullptr ? nullptr : entry.block->device_address);
     }
+    call_.overwritten();
     for (const Written& written : written_) {
+      const TwinSet::Entry& entry = twins_.entries()[written.entry];
+      if (entry.overwrites && entry.block != nullptr &&
+          written.outer->sizes() != written.twin->sizes()) {
+        keep_rest(call_, *entry.block, *written.twin);
+      }
       Adoption::shape(*written.outer, *written.twin);
       if (counts_versions_ && !written.outer->is_inference()) {
         written.outer->bump_version();
@@ -361,6 +368,7 @@ class NativeCall {
   struct Written {
     c10::TensorImpl* outer;
     c10::TensorImpl* twin;
+    std::uint32_t entry;
   };
 
   const OpPlan& plan_;

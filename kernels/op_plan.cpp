@@ -5,6 +5,7 @@
 #include <ATen/core/jit_type.h>
 
 #include "kernels/device_rules.h"
+#include "kernels/overwrites.h"
 
 namespace chameleon::kernels {
 namespace {
@@ -83,6 +84,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
     const bool written = (alias != nullptr && alias->isWrite()) ||
                          writes_unannounced(base, argument.name());
     arguments.push_back({static_cast<std::uint16_t>(i), *kind, written,
+                         written && overwrites_unread(name),
                          cpu_rule(name, argument, written)});
     writes = writes || written;
     random = random || *kind == ArgumentKind::kGenerator;

@@ -37,6 +37,7 @@ struct ArgumentPlan {
   std::uint16_t index; // position among the op's arguments
   ArgumentKind kind;
   bool writes;
+  bool overwrites; // every element, unread (overwrites.h)
   CpuRule cpu;
 };
 

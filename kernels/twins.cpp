@@ -73,8 +73,10 @@ c10::SmallVector<memory::Operand, 8> TwinSet::operands() const {
   c10::SmallVector<memory::Operand, 8> operands;
   for (const Entry& entry : entries_) {
     if (entry.block == nullptr) continue;
-    operands.push_back({entry.block, entry.writes ? memory::Access::kWrite
-                                                  : memory::Access::kRead});
+    operands.push_back({entry.block, entry.overwrites
+                                         ? memory::Access::kOverwrite
+                                     : entry.writes ? memory::Access::kWrite
+                                                    : memory::Access::kRead});
   }
   return operands;
 }
@@ -131,11 +133,13 @@ void TwinSet::rehash() {
   }
 }
 
-std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes) {
+std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes,
+                         bool overwrites) {
   c10::StorageImpl* storage = outer.unsafe_storage().unsafeGetStorageImpl();
   const std::size_t known = lookup(storage);
   if (known != kNoEntry) {
     entries_[known].writes = entries_[known].writes || writes;
+    entries_[known].overwrites = false; // the other operand may be read
     entries_[known].shared = true;
     return known;
   }
@@ -145,7 +149,8 @@ std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes) {
               "(a slice of a storage, from_blob or a raw pointer); copy it to "
               "the device instead, or "
               "use torch_chameleon.resident(...) to work on tensors in place");
-  entries_.push_back({storage, block, writes, nullptr});
+  entries_.push_back({storage, block, writes,
+                      overwrites && is_all_of_storage(outer), nullptr});
   const std::size_t index = entries_.size() - 1;
   if (!hashed_.empty() && entries_.size() * 2 > hashed_.size()) {
     rehash();

@@ -35,12 +35,15 @@ class TwinSet {
     c10::StorageImpl* outer;
     memory::Block* block; // null: zero bytes
     bool writes;
+    bool overwrites; // every byte, unread
     c10::intrusive_ptr<c10::StorageImpl> alias;
     bool shared = false; // by several operands
   };
 
   // Collects the storage of an operand before pinning. Returns its entry.
-  std::size_t add(const c10::TensorImpl& outer, bool writes);
+  // `overwrites`: the op writes every element of it and reads none.
+  std::size_t add(const c10::TensorImpl& outer, bool writes,
+                  bool overwrites = false);
   // What to pin: every collected storage that has bytes.
   c10::SmallVector<memory::Operand, 8> operands() const;
   // After pinning: makes the alias storages / before unpinning: lets go of
@@ -74,6 +77,22 @@ void let_go(c10::StorageImpl& alias) noexcept;
 
 // The same where somebody did keep one: using it raises one sentence.
 void close(c10::StorageImpl& alias);
+
+// The elements of the tensor are all bytes of its storage: writing them leaves
+// nothing of what was there.
+inline bool is_all_of_storage(const c10::TensorImpl& tensor) {
+  return tensor.storage_offset() == 0 &&
+         static_cast<std::size_t>(tensor.numel()) * tensor.itemsize() ==
+             tensor.unsafe_storage().nbytes() &&
+         tensor.is_non_overlapping_and_dense();
+}
+// An out= operand that was to be overwritten was made another size: what lies
+// behind its elements keeps its value.
+inline void keep_rest(memory::Call& call, const memory::Block& block,
+                      const c10::TensorImpl& twin) {
+  call.overwritten(block,
+                   static_cast<std::size_t>(twin.numel()) * twin.itemsize());
+}
 
 // An empty shell with an alias storage of its own.
 at::Tensor new_twin();

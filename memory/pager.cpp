@@ -101,6 +101,16 @@ void Pager::setStress(Stress stress, std::uint64_t seed) {
   impl_->setStress(stress, seed);
 }
 
+void Pager::step(Stream stream) { impl_->step(stream); }
+
+std::optional<StepFigures> Pager::lastStep() { return impl_->lastStep(); }
+
+LinkModel Pager::link() const { return impl_->link(); }
+
+void Pager::recordTimeline(bool on) { impl_->recordTimeline(on); }
+
+const profiler::Timeline& Pager::timeline() { return impl_->timeline(); }
+
 profiler::Profiler& Pager::profiler() noexcept { return impl_->profiler(); }
 
 profiler::Durations& Pager::durations() noexcept { return impl_->durations(); }

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -27,9 +28,12 @@
 #include "memory/admission.h"
 #include "memory/block.h"
 #include "memory/pager_call.h"
+#include "memory/policy/link_model.h"
 #include "memory/stats.h"
+#include "memory/step_meter.h"
 #include "profiler/durations.h"
 #include "profiler/profiler.h"
+#include "profiler/timeline.h"
 
 namespace chameleon::memory {
 
@@ -154,6 +158,18 @@ class Pager {
   enum class Stress : std::uint8_t { kNever, kAll, kRandom };
   void setStress(Stress stress, std::uint64_t seed = 0);
 
+  // ---- measuring -----------------------------------------------------------
+  // A step ends here (Profiler::step()).
+  void step(runtime::Stream stream);
+  // Of the last step that ended; waits until it has on the device. Nothing:
+  // none has, or the device is lost.
+  std::optional<StepFigures> lastStep();
+  // As it is taken to be now.
+  LinkModel link() const;
+  // Starts or stops what timeline() shows: every op and every copy is timed
+  // meanwhile, which costs time.
+  void recordTimeline(bool on);
+  const profiler::Timeline& timeline();
   profiler::Profiler& profiler() noexcept;
   profiler::Durations& durations() noexcept;
 

@@ -11,8 +11,18 @@ namespace chameleon::memory {
 
 using runtime::Error;
 
+namespace {
+
+// By Access.
+constexpr std::array<std::uint32_t, 4> kUseFlags{
+    0, profiler::Operand::kReads,
+    profiler::Operand::kReads | profiler::Operand::kWrites,
+    profiler::Operand::kWrites | profiler::Operand::kOverwrites};
+
+} // namespace
+
 PolicyInputs PagerImpl::policyInputs() noexcept {
-  return {profiler_, durations_, gate_, LinkModel{}, limits_.hbm_budget_bytes};
+  return {profiler_, durations_, gate_, link_, limits_.hbm_budget_bytes};
 }
 
 void PagerImpl::observe(Call& call, const OpIdentity& identity,
@@ -29,11 +39,13 @@ void PagerImpl::observe(Call& call, const OpIdentity& identity,
     const Block& block = *operands[i].block;
     uses[i] = {block.identity.load(std::memory_order_relaxed),
                block.profiler_slot.load(std::memory_order_relaxed),
-               operands[i].access == Access::kWrite
-                   ? profiler::Operand::kReads | profiler::Operand::kWrites
-                   : profiler::Operand::kReads};
+               kUseFlags[static_cast<std::size_t>(operands[i].access)]};
   }
   call.ticket_ = profiler_.observe(identity.name, identity.token, uses);
+  if (profiler_.steps() != steps_seen_.load(std::memory_order_relaxed))
+      [[unlikely]] {
+    stepEnded(call);
+  }
 }
 
 // A result of the op is a block from now on; a spare block was another before.
@@ -80,7 +92,7 @@ void PagerImpl::fulfil(const Call& call) {
         break;
       case Action::Kind::kFetch:
         if (meant && mayFetchAhead(block)) {
-          ahead_.push_back({&block, false, true, nullptr});
+          ahead_.push_back({&block, false, true, false, nullptr});
         }
         // One batch, up to where the next one begins.
         if (i + 1 == wishes_.size() ||

@@ -31,6 +31,9 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
   // A retry is the op that was seen already.
   if (call.failures_ == 0) call.observed_ = identity != nullptr;
   if (identity != nullptr && call.failures_ == 0) {
+    if (durations_.shouldSample()) [[unlikely]] {
+      startTiming(call, stream, *identity);
+    }
     observe(call, *identity, operands);
     if (gate_.due(call.ticket_)) fulfil(call);
   }
@@ -50,12 +53,16 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
   if (!waits.empty()) {
     // Outside the lock: where compute runs inline, this blocks the thread.
     if (Error error = waitFor(call.stream_, waits)) {
+      settleOldBytes(call);
       leave(call); // no work was submitted: nothing to stamp
       return error;
     }
   }
   if (checks_callers_) [[unlikely]] {
     reviveWritten(operands);
+  }
+  if (call.timing_ != nullptr) [[unlikely]] {
+    beginTiming(call);
   }
   return {};
 }
@@ -211,16 +218,19 @@ bool PagerImpl::gather(std::span<const Operand> operands,
   bool good = true;
   for (const Operand& operand : operands) {
     Block& block = *operand.block;
-    const bool write = operand.access == Access::kWrite;
+    const bool write = writes(operand.access);
+    const bool overwrite = operand.access == Access::kOverwrite;
     if (block.host_writing || (write && block.host_pins > 0)) good = false;
     if (block.claims++ == 0) {
-      wanted_.push_back(
-          {&block, write, block.state() != Residency::kResident, nullptr});
+      wanted_.push_back({&block, write, block.state() != Residency::kResident,
+                         overwrite, nullptr});
       total_bytes += block.rounded_bytes;
-    } else if (write) {
-      std::find_if(wanted_.begin(), wanted_.end(), [&](const Wanted& wanted) {
-        return wanted.block == &block;
-      })->write = true;
+    } else if (write || !overwrite) {
+      Wanted& wanted = *std::find_if(
+          wanted_.begin(), wanted_.end(),
+          [&](const Wanted& each) { return each.block == &block; });
+      wanted.write = wanted.write || write;
+      wanted.overwrite = wanted.overwrite && overwrite;
     }
   }
   if (good) return true;
@@ -317,6 +327,9 @@ void PagerImpl::commit(Call& call, Fence& waits) {
     Block& block = *wanted.block;
     block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
     if (wanted.missing) {
+      if (wanted.overwrite && block.host != nullptr) {
+        setOldBytesAside(call, block);
+      }
       const bool fetched = block.host != nullptr;
       block.device = wanted.extent;
       block.device_address = arena_->address(*wanted.extent);
@@ -365,7 +378,7 @@ void PagerImpl::undo(Call& call) noexcept {
 
 void PagerImpl::reviveWritten(std::span<const Operand> operands) noexcept {
   for (const Operand& operand : operands) {
-    if (operand.access != Access::kWrite) continue;
+    if (!writes(operand.access)) continue;
     const Block& block = *operand.block;
     runtime_.revived({block.device_address, block.bytes});
   }

@@ -6,12 +6,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <forward_list>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <type_traits>
 #include <vector>
 
 #include "memory/block.h"
+#include "memory/op_timer.h"
 #include "profiler/profiler.h"
 
 namespace chameleon::memory {
@@ -19,7 +22,13 @@ namespace chameleon::memory {
 enum class Access : std::uint8_t {
   kRead = 1,
   kWrite = 2, // the op writes; the old value may be read too
+  // The op writes every byte of the block and reads none of them. What is not
+  // in HBM is not fetched. See Call::overwritten().
+  kOverwrite = 3,
 };
+constexpr bool writes(Access access) noexcept {
+  return access != Access::kRead;
+}
 
 struct Operand {
   Block* block;
@@ -116,6 +125,18 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
+  // Before end(): the op wrote all operands of kOverwrite / of this one only
+  // its first bytes. What was not written has its old value after end(); so
+  // has all of them where this is not called, since the op failed.
+  void overwritten() noexcept {
+    for (OldBytes& old : old_bytes_) old.keep_from = SIZE_MAX;
+  }
+  void overwritten(const Block& block, std::size_t bytes) noexcept {
+    for (OldBytes& old : old_bytes_) {
+      if (old.block == &block) old.keep_from = bytes;
+    }
+  }
+
   // After a failed allocate() and end(): another begin() may succeed. It gets
   // more room, the second time without other calls beside it.
   bool worthRetrying() const noexcept {
@@ -125,6 +146,14 @@ class Call {
  private:
   friend class PagerImpl;
   friend class InvariantWalker;
+  // A host copy that is kept until the op has overwritten its block.
+  struct OldBytes {
+    Block* block;
+    Extent* host;
+    std::byte* address;
+    Position ready;        // the copy that fills it
+    std::size_t keep_from; // bytes of the block that were overwritten
+  };
   static constexpr std::size_t kInline = 8;
   static constexpr std::uint32_t kMaxRetries = 2;
 
@@ -143,7 +172,9 @@ class Call {
   InlineList<Block*, kInline> adopted_; // one pin each, seen by no other call
   std::size_t operand_bytes_ = 0;       // as committed
   profiler::OpTicket ticket_{0, profiler::kNone, profiler::kNone, 0, false};
-  bool observed_ = false; // the profiler saw the op
+  bool observed_ = false;                 // the profiler saw the op
+  std::unique_ptr<OpTiming> timing_;      // null, mostly: this op is not timed
+  std::forward_list<OldBytes> old_bytes_; // empty, mostly
   Extent* hole_ = nullptr; // held for in-call allocations that must not fail
   // In-call memory that is a spare block's, one pin each. How many more the
   // call may take: a kernel that must not fail needs its room in one piece.

@@ -36,10 +36,13 @@ PagerImpl::PagerImpl(Pager& owner, runtime::DeviceRuntime& runtime,
       device_index_(device_index),
       checks_callers_(runtime.checksCallers()),
       timelines_(runtime),
-      transfers_(runtime, timelines_),
+      timer_(runtime, durations_, timeline_),
+      link_(durations_, runtime.link()),
+      transfers_(runtime, timelines_, timer_),
       admission_(mutex_, round_down(limits.hbm_budget_bytes)),
       logical_limit_(scaled(limits.oversubscription, limits.hbm_budget_bytes)),
-      limits_(limits) {}
+      limits_(limits),
+      meter_(runtime) {}
 
 Error PagerImpl::open(std::string_view policy) {
   policy_ = make_policy(policy, policyInputs());
@@ -59,6 +62,7 @@ Error PagerImpl::open(std::string_view policy) {
   arena_ = std::move(*arena);
   host_pool_ = std::make_unique<HostPool>(runtime_, timelines_,
                                           limits_.host_budget_bytes);
+  meter_.begin(runtime::kDefaultComputeStream);
   return {};
 }
 
@@ -368,6 +372,13 @@ Stats PagerImpl::stats() {
       bytes(admission_.waits()) - counters_.host_waits_base.load();
   stats.ops =
       static_cast<std::int64_t>(ticks_.load()) - counters_.ops_base.load();
+  const profiler::RunCounts run = profiler_.counts();
+  const profiler::RunCounts& base = counters_.run_base;
+  stats.steps = static_cast<std::int64_t>(run.steps - base.steps);
+  stats.forecast_misses =
+      static_cast<std::int64_t>(run.forecast_misses - base.forecast_misses);
+  stats.forecast_hits =
+      static_cast<std::int64_t>(run.ops - base.ops) - stats.forecast_misses;
   stats.compactions = counters_.compactions.load();
   stats.pinned_bytes = bytes(pinnedBytes());
   stats.foreign_bytes = bytes(arena_->foreignBytes());
@@ -376,6 +387,8 @@ Stats PagerImpl::stats() {
 
 void PagerImpl::resetStats() {
   const Lock lock(*this);
+  meter_.rebase(stepCounts());
+  counters_.run_base = profiler_.counts();
   for (std::atomic<std::int64_t>* counter :
        {&counters_.faults, &counters_.evictions, &counters_.clean_evictions,
         &counters_.bytes_in, &counters_.bytes_out, &counters_.prefetched_bytes,

@@ -15,6 +15,12 @@ void PagerImpl::end(Call& call) noexcept {
   if (checks_callers_) [[unlikely]] {
     report(call);
   }
+  if (call.timing_ != nullptr) [[unlikely]] {
+    endTiming(call);
+  }
+  if (!call.old_bytes_.empty()) [[unlikely]] {
+    settleOldBytes(call);
+  }
   const Position position = timelines_.advance(call.stream_);
   learn(call);
   if (call.observed_ && call.ticket_.recorded != profiler::kNone) {
@@ -25,7 +31,7 @@ void PagerImpl::end(Call& call) noexcept {
   for (std::size_t i = 0; i < call.pins_.size(); ++i) {
     const auto [block, access] = call.pins_[i];
     stamp(*block, position);
-    if (access == Access::kWrite) {
+    if (writes(access)) {
       block->last_write.store(position.word, std::memory_order_release);
       block->version.fetch_add(1, std::memory_order_relaxed);
     }
@@ -125,7 +131,7 @@ void PagerImpl::report(Call& call) noexcept {
   for (std::size_t i = 0; i < call.pins_.size(); ++i) {
     const Operand& operand = call.pins_[i];
     const Block& block = *operand.block;
-    (operand.access == Access::kWrite ? writes : reads)
+    (memory::writes(operand.access) ? writes : reads)
         .push_back({block.device_address, block.bytes});
   }
   for (std::size_t i = 0; i < call.spares_.size(); ++i) {

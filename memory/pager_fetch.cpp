@@ -14,7 +14,7 @@ bool PagerImpl::fetchMissing(Shortage& shortage) {
   Fence before;
   std::int64_t bytes = 0;
   for (const Wanted& wanted : wanted_) {
-    if (!wanted.missing || wanted.block->host == nullptr) continue;
+    if (!wanted.fetched()) continue;
     Block& block = *wanted.block;
     copies_.push_back(
         {arena_->address(*wanted.extent), block.host_address, block.bytes});
@@ -28,7 +28,7 @@ bool PagerImpl::fetchMissing(Shortage& shortage) {
     if (error) {
       // Some of the copies may be under way, from and to all these places.
       for (const Wanted& wanted : wanted_) {
-        if (!wanted.missing || wanted.block->host == nullptr) continue;
+        if (!wanted.fetched()) continue;
         addTo(wanted.extent->fence, fetched);
         addTo(wanted.block->host->fence, fetched);
       }
@@ -40,12 +40,57 @@ bool PagerImpl::fetchMissing(Shortage& shortage) {
   for (const Wanted& wanted : wanted_) {
     if (!wanted.missing) continue;
     Fence& earlier = wanted.extent->fence;
-    const Position ready =
-        wanted.block->host != nullptr ? fetched : join(earlier);
+    const Position ready = wanted.fetched() ? fetched : join(earlier);
     earlier.clear();
     wanted.block->last_write.store(ready.word, std::memory_order_release);
   }
   return true;
+}
+
+// The block is about to be overwritten: its host copy is the call's until then.
+void PagerImpl::setOldBytesAside(Call& call, Block& block) {
+  call.old_bytes_.push_front(
+      {&block, block.host, block.host_address, block.host_ready, 0});
+  block.host = nullptr;
+  block.host_address = nullptr;
+  block.host_ready = {};
+}
+
+// What was not overwritten gets its old bytes, behind all that the call did and
+// before all that its stream does next. REQUIRES: it still pins the blocks.
+void PagerImpl::settleOldBytes(Call& call) noexcept {
+  if (call.old_bytes_.empty()) return;
+  Fence restored;
+  {
+    const Lock lock(*this);
+    const Position kernel = timelines_.advance(call.stream_);
+    for (const Call::OldBytes& old : call.old_bytes_) {
+      Block& block = *old.block;
+      Fence host_uses;
+      addTo(host_uses, old.ready);
+      if (old.keep_from < block.bytes) {
+        Fence before = usesOf(block);
+        addTo(before, kernel);
+        addTo(before, old.ready);
+        const runtime::Copy copy{block.device_address + old.keep_from,
+                                 old.address + old.keep_from,
+                                 block.bytes - old.keep_from};
+        Position done;
+        // Where this fails the device is lost, and later calls say so.
+        (void)transfers_.in({&copy, 1}, before, done).ok();
+        if (!done.none()) {
+          block.last_write.store(done.word, std::memory_order_release);
+          addTo(restored, done);
+          addTo(host_uses, done);
+          counters_.bytes_in.fetch_add(static_cast<std::int64_t>(copy.bytes),
+                                       std::memory_order_relaxed);
+        }
+      }
+      host_pool_->free(old.host, host_uses);
+    }
+  }
+  call.old_bytes_.clear();
+  (void)waitFor(call.stream_, restored).ok();
 }
 
 // One position that covers a fence.

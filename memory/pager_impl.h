@@ -23,6 +23,7 @@
 #include "memory/pager.h"
 #include "memory/policy/policy.h"
 #include "memory/spare_blocks.h"
+#include "memory/step_meter.h"
 #include "memory/transfers.h"
 
 namespace chameleon::memory {
@@ -50,6 +51,7 @@ struct Counters {
   std::atomic<std::int64_t> compactions{0};
   std::atomic<std::int64_t> ops_base{0}; // ticks that are not counted as ops
   std::atomic<std::int64_t> host_waits_base{0};
+  profiler::RunCounts run_base; // guarded by the pager's mutex
   std::atomic<std::int64_t> peak_logical_bytes{0};
   std::atomic<std::size_t> peak_resident_bytes{0};
 };
@@ -79,6 +81,16 @@ class PagerImpl {
                        const OpIdentity* identity = nullptr);
   void end(Call& call) noexcept;
   void hold(Call& call) noexcept;
+
+  // ---- pager_measure.cpp ----
+  void step(runtime::Stream stream);
+  std::optional<StepFigures> lastStep();
+  LinkModel link() const { return link_.now(); }
+  void recordTimeline(bool on);
+  const profiler::Timeline& timeline() {
+    timer_.collect();
+    return timeline_;
+  }
 
   profiler::Profiler& profiler() noexcept { return profiler_; }
   profiler::Durations& durations() noexcept { return durations_; }
@@ -213,7 +225,11 @@ class PagerImpl {
     Block* block;
     bool write;
     bool missing;
+    bool overwrite; // wholly, unread, by every operand that it is
     Extent* extent; // for a missing one, until it is the block's
+    bool fetched() const noexcept {
+      return missing && !overwrite && block->host != nullptr;
+    }
   };
   enum class Attempt {
     kDone,
@@ -270,6 +286,8 @@ class PagerImpl {
   // ---- pager_fetch.cpp ----
   bool fetchMissing(Shortage& shortage);
   Position join(const Fence& fence) noexcept;
+  void setOldBytesAside(Call& call, Block& block);
+  void settleOldBytes(Call& call) noexcept; // takes the lock
   void settle(Block& block) noexcept;
   void dropHostCopy(Block& block) noexcept;
 
@@ -312,6 +330,14 @@ class PagerImpl {
     const std::size_t used = used_bytes_.load(std::memory_order_relaxed);
     return used - std::min(used, spares_.bytes());
   }
+  // ---- pager_measure.cpp ----
+  void startTiming(Call& call, runtime::Stream stream,
+                   const OpIdentity& identity);
+  void beginTiming(Call& call);
+  void endTiming(Call& call);
+  StepCounts stepCounts() const noexcept;
+  void stepEnded(const Call& call); // takes the lock
+  std::int64_t computeEstimate(profiler::PathId path, const StepFigures& step);
 
   // ---- pager_room.cpp ----
   // The ladder: an extent, whatever it takes short of waiting. Null: see
@@ -361,6 +387,10 @@ class PagerImpl {
   const bool checks_callers_;
   mutable std::mutex mutex_;
   Timelines timelines_;
+  profiler::Durations durations_;
+  profiler::Timeline timeline_;
+  OpTimer timer_;
+  LinkEstimate link_;
   Transfers transfers_;
   Admission admission_;
   Counters counters_;
@@ -377,6 +407,7 @@ class PagerImpl {
   // Immovable between calls: foreign extents and the pins of held calls.
   std::atomic<std::size_t> fixed_extents_{0};
   mutable std::atomic<std::size_t> used_bytes_{0}; // of the arena
+  std::atomic<std::uint64_t> steps_seen_{0};       // Profiler::steps()
   mutable std::atomic<std::size_t> host_bytes_{0};
 
   // Guarded by the lock.
@@ -385,7 +416,7 @@ class PagerImpl {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<HostPool> host_pool_;
   profiler::Profiler profiler_;
-  profiler::Durations durations_;
+  StepMeter meter_;
   WishGate gate_;
   std::vector<Wish> wishes_;  // scratch
   std::vector<Wanted> ahead_; // scratch of fetchAhead()

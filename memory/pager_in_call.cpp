@@ -55,6 +55,7 @@ Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded) {
   }
   if (extent != nullptr) {
     if (waits.empty()) return address;
+    if (call.timing_ != nullptr) call.timing_->waited_inside = true;
     Error error = waitFor(call.stream_, waits);
     if (!error) return address;
     const Lock lock(*this);

@@ -1,22 +1,28 @@
 // Copies between HBM and the host: one queue per direction, in the order of
 // submission. A submission is a batch: all its copies start after one fence
-// and have one position. Nothing here waits on the host.
+// and have one position. Nothing here waits on the host. Now and then a batch
+// is timed.
 //
 // Thread safety: may be called from any thread. Batches that depend on each
 // other's bytes are ordered by their fences, not by the order of the calls.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <span>
 
 #include "backend/runtime/device_runtime.h"
+#include "memory/op_timer.h"
 #include "memory/timeline.h"
 
 namespace chameleon::memory {
 
 class Transfers {
  public:
-  Transfers(runtime::DeviceRuntime& runtime, Timelines& timelines)
-      : runtime_(runtime), timelines_(timelines) {}
+  Transfers(runtime::DeviceRuntime& runtime, Timelines& timelines,
+            OpTimer& timer)
+      : runtime_(runtime), timelines_(timelines), timer_(timer) {}
 
   // From the host into HBM / the other way, after `fence`. `done` is the
   // position behind the copies; it is set on an Error too when some of them
@@ -37,6 +43,8 @@ class Transfers {
 
   runtime::DeviceRuntime& runtime_;
   Timelines& timelines_;
+  OpTimer& timer_;
+  std::array<std::atomic<std::uint64_t>, 2> last_{}; // Position::word
 };
 
 } // namespace chameleon::memory

@@ -26,7 +26,8 @@ bool Durations::rearm() noexcept {
   const std::uint32_t distance =
       stride / 2 +
       static_cast<std::uint32_t>((std::uint64_t{phase} * stride) >> 32);
-  countdown_.store(static_cast<std::int32_t>(std::max(distance, 1U)),
+  const bool all = all_.load(std::memory_order_relaxed);
+  countdown_.store(all ? 1 : static_cast<std::int32_t>(std::max(distance, 1U)),
                    std::memory_order_relaxed);
   return true;
 }

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -48,6 +49,11 @@ class Durations {
   bool shouldSample() noexcept {
     if (countdown_.fetch_sub(1, std::memory_order_relaxed) > 1) return false;
     return rearm();
+  }
+  // Every op from now on / as before.
+  void sampleAll(bool all) noexcept {
+    all_.store(all, std::memory_order_relaxed);
+    countdown_.store(1, std::memory_order_relaxed);
   }
   // Sampling that follows: dense while much is unknown, sparse later.
   std::uint32_t stride() const noexcept {
@@ -96,6 +102,7 @@ class Durations {
   }
 
   std::atomic<std::int32_t> countdown_{kDense};
+  std::atomic<bool> all_{false};
   std::atomic<std::uint32_t> stride_{kDense};
   std::atomic<std::uint32_t> phase_{0};
   std::atomic<std::uint64_t> version_{0};

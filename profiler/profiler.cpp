@@ -160,7 +160,7 @@ void Profiler::missed(std::uint32_t op, Token token, DivergenceKind kind) {
   ++divergences_;
   Divergence& divergence = last_divergence_;
   divergence = {};
-  divergence.step = steps_;
+  divergence.step = steps();
   divergence.op = opCount() - 1;
   divergence.path = path->id();
   divergence.seen_op = op;
@@ -224,7 +224,7 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output) {
   ++divergences_;
   last_divergence_ = {};
   last_divergence_.kind = DivergenceKind::kResult;
-  last_divergence_.step = steps_;
+  last_divergence_.step = steps();
   last_divergence_.op = opCount() - 1;
   last_divergence_.position = position;
   last_divergence_.path = path.id();
@@ -274,12 +274,17 @@ void Profiler::finished(const OpTicket& ticket, std::uint64_t workspace_bytes) {
 OpPath* Profiler::pathAfter() const {
   const OpPath* const path = matcher_.path();
   if (path == nullptr) return nullptr;
-  if (after_of_ != path->id() || after_steps_ != steps_) {
+  if (after_of_ != path->id() || after_steps_ != steps()) {
     after_of_ = path->id();
-    after_steps_ = steps_;
+    after_steps_ = steps();
     after_ = finder_.nextAfter(path->id());
   }
   return history_.find(after_);
+}
+
+RunCounts Profiler::counts() const noexcept {
+  const Guard guard(lock_);
+  return {opCount(), steps(), misses_, previous_path_};
 }
 
 ProfilerState Profiler::state() const {
@@ -301,7 +306,7 @@ ProfilerState Profiler::state() const {
   }
   state.marked = marked_;
   state.ops = opCount();
-  state.steps = steps_;
+  state.steps = steps();
   state.forecast_hits = opCount() - misses_;
   state.forecast_misses = misses_;
   state.divergences = divergences_;

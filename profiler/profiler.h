@@ -57,6 +57,14 @@ struct OpTicket {
   bool expected; // it was what the forecast said
 };
 
+// Sums since the start, and what the last step that ended was.
+struct RunCounts {
+  std::uint64_t ops = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t forecast_misses = 0; // ops that were not the expected one
+  PathId last_path = 0;              // 0: no step has ended
+};
+
 class Profiler {
  public:
   explicit Profiler(std::size_t history_limit_bytes = OpHistory::kDefaultBytes);
@@ -117,6 +125,11 @@ class Profiler {
   void step();
 
   ProfilerState state() const;
+  // Steps that have ended. Lock-free.
+  std::uint64_t steps() const noexcept {
+    return steps_.load(std::memory_order_relaxed);
+  }
+  RunCounts counts() const noexcept;
 
  private:
   friend class Forecast;
@@ -152,7 +165,8 @@ class Profiler {
   bool beginsNext(Token token, std::size_t uses);
   void recordDeath(const LiveBlock& block, std::uint64_t op_count) noexcept;
 
-  mutable LeafLock lock_; // guards everything below; op_count_: its writers
+  mutable LeafLock lock_; // guards everything below; op_count_, steps_:
+                          // their writers
   std::atomic<std::uint64_t> op_count_{0};
   LiveBlocks blocks_;
   OpHistory history_;
@@ -180,7 +194,7 @@ class Profiler {
   std::uint64_t last_marker_ = 0;
   std::uint64_t longest_marked_ = 0;
 
-  std::uint64_t steps_ = 0;
+  std::atomic<std::uint64_t> steps_{0};
   std::uint64_t misses_ = 0;
   std::uint64_t divergences_ = 0;
   Divergence last_divergence_;

@@ -241,7 +241,7 @@ OpPath& Profiler::close(OpPath path) {
 }
 
 void Profiler::ended(const OpPath& path, std::uint32_t ops) {
-  ++steps_;
+  steps_.store(steps() + 1, std::memory_order_relaxed);
   previous_path_ = path.id();
   previous_ops_ = ops;
   finder_.roundEnded(path.id(), ops);
@@ -319,7 +319,7 @@ void Profiler::step() {
     ++divergences_;
     last_divergence_ = {};
     last_divergence_.kind = DivergenceKind::kNewRound;
-    last_divergence_.step = steps_;
+    last_divergence_.step = steps();
     last_divergence_.op = opCount();
     last_divergence_.position = matcher_.position();
     last_divergence_.path = path->id();

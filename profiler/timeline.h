@@ -1,4 +1,4 @@
-// What happened when: intervals on five lanes, in a bounded ring (the oldest
+// What happened when: intervals on six lanes, in a bounded ring (the oldest
 // go), for a picture of copies beside compute.
 //
 // Off until start(). Thread safety: all functions, any thread; adding takes one
@@ -13,15 +13,24 @@
 
 namespace chameleon::profiler {
 
-enum class Lane : std::uint8_t { kCompute, kIn, kOut, kReruns, kStalls };
-inline constexpr std::size_t kLanes = 5;
+enum class Lane : std::uint8_t {
+  kCompute,
+  kIn,
+  kOut,
+  kReruns,
+  kStalls,
+  kDecisions, // what was decided before an op, at the op's begin
+};
+inline constexpr std::size_t kLanes = 6;
+inline constexpr std::uint32_t kNoOpName = ~std::uint32_t{0};
 
 struct Interval {
   Lane lane;
-  std::uint32_t op; // its name, see OpNames; ~0: none
+  std::uint32_t op; // its name, see OpNames; kNoOpName: none
   std::int64_t begin_ns;
   std::int64_t end_ns;
-  std::uint64_t bytes; // copied; 0 where nothing was
+  std::uint64_t bytes;        // copied; 0 where nothing was
+  const char* what = nullptr; // a decision: "fetch", ...; a literal
 };
 
 class Timeline {

@@ -9,8 +9,8 @@
 namespace chameleon::profiler {
 namespace {
 
-constexpr std::array<const char*, kLanes> kLaneNames = {"compute", "in", "out",
-                                                        "re-runs", "stalls"};
+constexpr std::array<const char*, kLanes> kLaneNames = {
+    "compute", "in", "out", "re-runs", "stalls", "decisions"};
 
 std::string microseconds(std::int64_t ns) {
   char text[32];
@@ -51,10 +51,16 @@ std::string write_timeline(std::span<const Interval> intervals,
             microseconds(std::max<std::int64_t>(
                 interval.end_ns - interval.begin_ns, 0)) +
             ",\"name\":" +
-            json_string(named ? names.name(interval.op)
-                              : std::string_view(kLaneNames[lane]));
+            json_string(interval.what != nullptr
+                            ? std::string_view(interval.what)
+                            : (named ? names.name(interval.op)
+                                     : std::string_view(kLaneNames[lane])));
     if (interval.bytes > 0) {
-      text += ",\"args\":{\"bytes\":" + std::to_string(interval.bytes) + "}";
+      text += ",\"args\":{\"bytes\":" + std::to_string(interval.bytes);
+      if (interval.what != nullptr && named) {
+        text += ",\"before\":" + json_string(names.name(interval.op));
+      }
+      text += "}";
     }
     text += "}";
   }

@@ -23,12 +23,16 @@ Trace make_trace(const CycleMap& map, const OpNames& names,
     op.op = names.name(map.op_names[i]);
     op.time_ns = time_ns;
     op.duration_ns = cycle.duration_ns[i];
+    op.workspace_bytes = cycle.workspace_bytes[i];
     time_ns += op.duration_ns;
     for (const Operand operand : cycle.operandsOf(i)) {
       const std::uint64_t number = operand.value() + 1;
       const std::uint64_t bytes = cycle.value_bytes[operand.value()];
       (operand.creates() ? op.out : op.in).emplace_back(number, bytes);
       if (operand.dirties()) op.write.push_back(number);
+      if (!operand.creates() && !operand.needsBytes()) {
+        op.over.push_back(number);
+      }
     }
     for (const ValueIndex value : cycle.freedAfter(i)) {
       op.free.push_back(value + 1);
@@ -94,15 +98,18 @@ Result<Cycle> make_cycle(const Trace& trace, std::size_t step) {
   StepValues values(cycle);
   for (std::size_t i = begin; i < end; ++i) {
     const TraceOp& op = trace.ops[i];
-    cycle.addOp(op.duration_ns);
-    const auto written = [&](std::uint64_t number) {
-      return std::find(op.write.begin(), op.write.end(), number) !=
-             op.write.end();
+    cycle.addOp(op.duration_ns, op.workspace_bytes);
+    const auto isIn = [](const std::vector<std::uint64_t>& list,
+                         std::uint64_t number) {
+      return std::find(list.begin(), list.end(), number) != list.end();
     };
     for (const TraceOp::Storage& storage : op.in) {
+      const std::uint32_t writes =
+          isIn(op.write, storage.first) ? Operand::kWrites : 0;
       cycle.addOperand(
           values.of(storage),
-          Operand::kReads | (written(storage.first) ? Operand::kWrites : 0));
+          writes | (isIn(op.over, storage.first) ? Operand::kOverwrites
+                                                 : Operand::kReads));
     }
     for (const TraceOp::Storage& storage : op.out) {
       cycle.addOperand(values.create(storage),

@@ -1,5 +1,6 @@
 #include "profiler/trace_reader.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -237,6 +238,8 @@ class Reader {
         {"write", [&] { return numbers(op.write); }},
         {"free", [&] { return numbers(op.free); }},
         {"step", [&] { return in.integer(step); }},
+        {"over", [&] { return numbers(op.over); }},
+        {"workspace", [&] { return in.integer(op.workspace_bytes); }},
     };
     const bool good = in.object([&](const std::string& key) {
       for (unsigned i = 0; i < std::size(kMembers); ++i) {
@@ -250,8 +253,9 @@ class Reader {
     if (!good) return false;
     constexpr unsigned kStep = 0x80;
     constexpr unsigned kOp = 0x7f;
+    constexpr unsigned kMayLack = 0x300;
     if (seen == kStep) return endStep(in, step);
-    if (seen != kOp) {
+    if ((seen & ~kMayLack) != kOp) {
       return in.fail(
           "an op has the fields op, t, dur_ns, in, out, write, free");
     }
@@ -306,6 +310,16 @@ class Reader {
       if (at == states_.end() || at->second.seen != now) {
         return in.fail("storage " + std::to_string(number) +
                        " is written but no operand");
+      }
+    }
+    for (const std::uint64_t number : op.over) {
+      const auto is = [number](std::uint64_t other) { return other == number; };
+      if (std::none_of(op.write.begin(), op.write.end(), is) ||
+          std::none_of(op.in.begin(), op.in.end(), [&](const auto& storage) {
+            return is(storage.first);
+          })) {
+        return in.fail("storage " + std::to_string(number) +
+                       " is overwritten but not among in and write");
       }
     }
     for (const std::uint64_t number : op.free) {

@@ -1,5 +1,6 @@
 #include "backend/runtime/copy_engines.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <pthread.h>
@@ -82,6 +83,28 @@ Error CopyEngines::submitWait(LineIndex line, LinePosition position) {
   return {};
 }
 
+Error CopyEngines::submitMark(LineIndex line, LinePosition& mark) {
+  Engine& e = engine(line);
+  const std::lock_guard lock(mutex_);
+  if (Error error = start(e)) return error;
+  mark = {line, e.submitted.load(std::memory_order_relaxed) + 1};
+  if (checker_ != nullptr) checker_->copySubmitted(mark, {});
+  Entry entry;
+  entry.marked_ns = clock_ns();
+  push(e, std::move(entry));
+  return {};
+}
+
+std::optional<std::int64_t> CopyEngines::timeOf(LinePosition position) {
+  const Engine& e = engine(position.line);
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t done = e.completed.load(std::memory_order_relaxed);
+  if (position.count > done || position.count + kTimes <= done) {
+    return std::nullopt;
+  }
+  return e.done_ns[position.count % kTimes];
+}
+
 LinePosition CopyEngines::last(LineIndex line) const noexcept {
   const LinePosition position{
       line, engine(line).submitted.load(std::memory_order_acquire)};
@@ -149,11 +172,16 @@ void CopyEngines::run(Engine& e) {
     running_ = true;
     lock.unlock();
     execute(entry);
+    const std::int64_t done_ns =
+        entry.marked_ns != 0
+            ? std::max(entry.marked_ns, e.done_ns[(entry.count - 1) % kTimes])
+            : clock_ns();
     // Before anybody can see the completion and rely on it.
     if (checker_ != nullptr) checker_->finished({e.line, entry.count});
     lock.lock();
     running_ = false;
     if (timing_ == CopyTiming::kReordered) turn_ = random_() % 2;
+    e.done_ns[entry.count % kTimes] = done_ns;
     e.completed.store(entry.count, std::memory_order_release);
     finished_.notify_all();
     // The other engine may wait for this entry, or for its turn.

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <span>
 #include <thread>
@@ -42,6 +43,13 @@ class CopyEngines {
   // Later work on `line` runs after `position`, which may be a compute line's
   // only if there is a checker (else compute is always complete).
   Error submitWait(LineIndex line, LinePosition position);
+  // An entry that does nothing, for its time: when what was submitted before it
+  // is done, at the earliest now. `mark` is its position.
+  Error submitMark(LineIndex line, LinePosition& mark);
+  // That time, or when another entry was done, on the runtime's clock. Nothing:
+  // not yet, or more than kTimes entries ago. REQUIRES: a copy engine's
+  // position.
+  std::optional<std::int64_t> timeOf(LinePosition position);
   // The position of the last submission; none: everything has run.
   LinePosition last(LineIndex line) const noexcept;
   // REQUIRES: a copy engine's position.
@@ -56,13 +64,16 @@ class CopyEngines {
     LinePosition after;
     std::vector<Copy> copies;
     std::int64_t not_before_ns = 0; // kLate
+    std::int64_t marked_ns = 0;     // a mark: when it was submitted
   };
+  static constexpr std::size_t kTimes = 1024;
   struct Engine {
     LineIndex line = kNoLine;
     std::atomic<std::uint64_t> submitted{0};
     std::atomic<std::uint64_t> completed{0};
     // Guarded by mutex_.
     std::deque<Entry> queue;
+    std::array<std::int64_t, kTimes> done_ns{}; // by count, the last ones
     std::uint64_t demanded = 0; // may run up to here (held-back timings)
     std::condition_variable wake;
     std::thread thread;

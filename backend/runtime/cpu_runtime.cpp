@@ -177,6 +177,24 @@ class CpuRuntime final : public DeviceRuntime {
         .count();
   }
 
+  Result<Event> recordTimed(Stream stream) override {
+    const LineIndex line = copy_line(stream);
+    if (line == kNoLine) return record(stream);
+    if (Error error = usable(FaultPoint::kEvent)) return error;
+    LinePosition mark;
+    if (Error error = engines_.submitMark(line, mark)) return error;
+    if (checker_) checker_->eventCreated(mark.event());
+    return mark.event();
+  }
+
+  std::optional<Moment> momentOf(Event event) noexcept override {
+    const LinePosition position = LinePosition::of(event);
+    if (!position.onCopyEngine() || forked()) return std::nullopt;
+    const std::optional<std::int64_t> time_ns = engines_.timeOf(position);
+    if (!time_ns) return std::nullopt;
+    return Moment{*time_ns, {}};
+  }
+
  private:
   bool forked() const noexcept { return generation_ != fork_generation(); }
 

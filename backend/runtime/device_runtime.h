@@ -70,6 +70,21 @@ struct ComputeTimes {
   std::int64_t stalled_ns = 0; // a stream waited for copies, or made moves
 };
 
+// What the clock and the compute streams showed at one moment.
+struct Moment {
+  std::int64_t time_ns = 0; // on the clock of now_ns()
+  ComputeTimes compute;
+};
+
+// The link between device and host memory: what copies reach each way alone,
+// and both ways together.
+struct LinkSpeeds {
+  double in_bytes_per_s = 0;
+  double out_bytes_per_s = 0;
+  double both_bytes_per_s = 0;
+  std::int64_t copy_latency_ns = 0;
+};
+
 class DeviceRuntime {
  public:
   DeviceRuntime() = default;
@@ -152,6 +167,20 @@ class DeviceRuntime {
   }
   // All zero where the runtime does not know.
   virtual ComputeTimes computeTimes() const noexcept { return {}; }
+
+  // ---- measuring ---------------------------------------------------------
+  // As record(), for an event that momentOf() will be asked about. It completes
+  // between what was submitted before it and what comes after, even where
+  // record() would have returned an event that is complete. A complete event
+  // all the same: work on this stream runs while it is submitted, and the
+  // moment is now.
+  virtual Result<Event> recordTimed(Stream stream) { return record(stream); }
+  // When the event completed. Nothing: it has not, or that was not kept.
+  virtual std::optional<Moment> momentOf(Event /*event*/) noexcept {
+    return std::nullopt;
+  }
+  // The link as the runtime knows it, exactly. Nothing: it must be measured.
+  virtual std::optional<LinkSpeeds> link() const { return std::nullopt; }
 };
 
 } // namespace chameleon::runtime

@@ -191,6 +191,22 @@ class SimulatedRuntime final : public DeviceRuntime {
     return {time_.computeTime() / kPerNs, time_.stallTime() / kPerNs};
   }
 
+  std::optional<Moment> momentOf(Event event) noexcept override {
+    if (event.complete() || forked()) return std::nullopt;
+    const std::lock_guard lock(mutex_);
+    const VirtualTime::Mark mark = markOf(event);
+    if (!time_.passed(mark)) return std::nullopt;
+    return Moment{
+        time_.timeOf(mark) / kPerNs,
+        {time_.computeTimeAt(mark) / kPerNs, time_.stallTimeAt(mark) / kPerNs}};
+  }
+
+  std::optional<LinkSpeeds> link() const override {
+    return LinkSpeeds{profile_.link_in_bytes_per_s,
+                      profile_.link_out_bytes_per_s,
+                      profile_.link_both_bytes_per_s, profile_.copy_latency_ns};
+  }
+
  private:
   bool forked() const noexcept { return generation_ != fork_generation(); }
 

@@ -59,7 +59,9 @@ VirtualTime::Mark VirtualTime::mark(Line line) {
     mark = free_marks_.back();
     free_marks_.pop_back();
   }
-  marks_[mark] = {line, 0, 2, false}; // the caller's and the queue's
+  marks_[mark] = {}; // passed() for nobody yet
+  marks_[mark].line = line;
+  marks_[mark].references = 2; // the caller's and the queue's
   submit(line, {Kind::kMark, mark});
   return mark;
 }
@@ -104,6 +106,8 @@ bool VirtualTime::advance(Line index) {
       MarkState& mark = marks_[entry.mark];
       mark.passed = true;
       mark.time = now_;
+      mark.computed = computeTime();
+      mark.stalled = stallTime();
       release(entry.mark);
       break;
     }

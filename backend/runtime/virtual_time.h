@@ -64,6 +64,9 @@ class VirtualTime {
   bool passed(Mark mark) const { return marks_[mark].passed; }
   // REQUIRES: passed(mark).
   Picoseconds timeOf(Mark mark) const { return marks_[mark].time; }
+  // computeTime() and stallTime() at that time. REQUIRES: passed(mark).
+  Picoseconds computeTimeAt(Mark mark) const { return marks_[mark].computed; }
+  Picoseconds stallTimeAt(Mark mark) const { return marks_[mark].stalled; }
   void await(Mark mark);           // the host waits
   void idle(Picoseconds duration); // the host does something else
 
@@ -90,6 +93,8 @@ class VirtualTime {
   struct MarkState {
     Line line = 0;
     Picoseconds time = 0;
+    Picoseconds computed = 0;
+    Picoseconds stalled = 0;
     std::uint32_t references = 0;
     bool passed = false;
   };

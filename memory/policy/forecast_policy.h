@@ -38,6 +38,9 @@ class ForecastPolicy final : public Policy {
   void wishes(const profiler::OpTicket& ticket,
               std::vector<Wish>& list) override;
   void budgetChanged(std::size_t budget_bytes) override;
+  PlanPtr plan() const override {
+    return plan_ == nullptr ? nullptr : plan_->plan;
+  }
 
  private:
   static constexpr std::uint32_t kNotIn = ~std::uint32_t{0};

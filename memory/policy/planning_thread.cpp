@@ -19,7 +19,8 @@ constexpr std::uint64_t kSlackShare = 32;
 
 PlanningThread::PlanningThread(profiler::Profiler& profiler,
                                const profiler::Durations& durations,
-                               LinkModel link, std::function<void()> published)
+                               const LinkEstimate& link,
+                               std::function<void()> published)
     : builder_(profiler, durations),
       link_(link),
       published_(std::move(published)) {}
@@ -37,23 +38,26 @@ PathPlanPtr PlanningThread::plan(profiler::PathId path,
                                  std::uint64_t budget_bytes) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return nullptr;
-  const auto same = [&](const auto& known) {
-    return known.path == path && known.budget_bytes == budget_bytes;
-  };
+  const Order order{path, budget_bytes};
   const auto found =
       std::find_if(plans_.begin(), plans_.end(),
-                   [&](const PathPlanPtr& plan) { return same(*plan); });
-  if (found != plans_.end()) {
-    plans_.splice(plans_.begin(), plans_, found);
-    return plans_.front();
+                   [&](const PathPlanPtr& plan) { return order.isOf(*plan); });
+  if (found == plans_.end()) {
+    demand(order);
+    return nullptr;
   }
-  if (working_ && same(*working_)) return nullptr;
-  const auto ordered = std::find_if(orders_.begin(), orders_.end(), same);
-  if (ordered != orders_.end()) orders_.erase(ordered);
-  orders_.push_back({path, budget_bytes});
+  plans_.splice(plans_.begin(), plans_, found);
+  if (differs_much(plans_.front()->link, link_.now())) demand(order);
+  return plans_.front();
+}
+
+// The last one demanded is the first one served.
+void PlanningThread::demand(const Order& order) {
+  if (working_ == order) return;
+  std::erase(orders_, order);
+  orders_.push_back(order);
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   changed_.notify_all();
-  return nullptr;
 }
 
 void PlanningThread::drain() {
@@ -73,6 +77,9 @@ void PlanningThread::run() {
     lock.lock();
     working_.reset();
     if (made != nullptr) {
+      plans_.remove_if([&](const PathPlanPtr& plan) {
+        return Order{made->path, made->budget_bytes}.isOf(*plan);
+      });
       plans_.push_front(std::move(made));
       if (plans_.size() > kMaxPlans) plans_.pop_back();
     }
@@ -90,9 +97,10 @@ PathPlanPtr PlanningThread::make(const Order& order) {
   auto made = std::make_shared<PathPlan>();
   made->path = order.path;
   made->budget_bytes = order.budget_bytes;
+  made->link = link_.now();
   PlannerOptions options;
   options.budget_bytes = order.budget_bytes - order.budget_bytes / kSlackShare;
-  options.link = link_;
+  options.link = made->link;
   // Small values move in small budgets, too.
   options.keep_bytes = std::min(options.keep_bytes, order.budget_bytes >> 12);
   runtime::Result<PlanPtr> plan = plan_cycle(map->cycle, options);

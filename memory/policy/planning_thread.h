@@ -1,7 +1,9 @@
 // Plans paths in the background: the op side asks for a plan, goes on without
 // it, and finds it there some milliseconds later.
 //
-// A path is planned once for each budget. Of several that are asked for the
+// A path is planned once for each budget, and again when the link turns out to
+// differ much from what it was taken to be (link_estimate.h); the old plan
+// holds meanwhile. Of several that are asked for the
 // last comes first. The thread starts with the first request.
 //
 // Thread safety: any thread. plan() never waits for a plan that is being made,
@@ -19,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "memory/policy/link_model.h"
+#include "memory/policy/link_estimate.h"
 #include "memory/policy/plan.h"
 #include "profiler/cycle_builder.h"
 #include "profiler/durations.h"
@@ -31,7 +33,8 @@ namespace chameleon::memory {
 struct PathPlan {
   profiler::PathId path = 0;
   std::uint64_t budget_bytes = 0;
-  PlanPtr plan; // null: this path cannot be planned (see problem)
+  LinkModel link; // as it was taken to be
+  PlanPtr plan;   // null: this path cannot be planned (see problem)
   // Per value of the plan: the path's values that stand for it, kNone: none. A
   // value whose life crosses the end of the step is two of the path.
   struct Names {
@@ -46,7 +49,7 @@ class PlanningThread {
  public:
   // `published` is called from the thread, without locks, after each plan.
   PlanningThread(profiler::Profiler& profiler,
-                 const profiler::Durations& durations, LinkModel link,
+                 const profiler::Durations& durations, const LinkEstimate& link,
                  std::function<void()> published);
   ~PlanningThread(); // waits for the plan that is being made
   PlanningThread(const PlanningThread&) = delete;
@@ -63,12 +66,17 @@ class PlanningThread {
   struct Order {
     profiler::PathId path;
     std::uint64_t budget_bytes;
+    bool isOf(const PathPlan& plan) const noexcept {
+      return plan.path == path && plan.budget_bytes == budget_bytes;
+    }
+    friend bool operator==(const Order&, const Order&) = default;
   };
+  void demand(const Order& order); // REQUIRES the lock
   void run();
   PathPlanPtr make(const Order& order);
 
   profiler::CycleBuilder builder_;
-  const LinkModel link_;
+  const LinkEstimate link_;
   const std::function<void()> published_;
 
   std::mutex mutex_; // guards what is below; a leaf

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "memory/block.h"
-#include "memory/policy/link_model.h"
+#include "memory/policy/link_estimate.h"
 #include "memory/policy/plan.h"
 #include "profiler/durations.h"
 #include "profiler/profiler.h"
@@ -86,6 +86,8 @@ class Policy {
   virtual void wishes(const profiler::OpTicket& /*ticket*/,
                       std::vector<Wish>& /*list*/) {}
   virtual void budgetChanged(std::size_t /*budget_bytes*/) {}
+  // The plan that is followed just now; null: none.
+  virtual PlanPtr plan() const { return nullptr; }
 };
 
 // What policies decide from.
@@ -93,7 +95,7 @@ struct PolicyInputs {
   profiler::Profiler& profiler;
   const profiler::Durations& durations;
   WishGate& gate;
-  LinkModel link;
+  LinkEstimate link;
   std::size_t budget_bytes;
 };
 

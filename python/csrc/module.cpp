@@ -14,6 +14,7 @@
 #include "kernels/late_ops.h"
 #include "kernels/native_view.h"
 #include "kernels/redirect.h"
+#include "python/csrc/profiler_bindings.h"
 #include "python/csrc/set_data.h"
 #include "python/csrc/wait_hooks.h"
 
@@ -248,6 +249,7 @@ PYBIND11_MODULE(_C, m) {
   bind_options(m);
   bind_device(m);
   bind_memory(m);
+  python::bind_profiler(m);
   bind_tensors(m);
   bind_testing(m);
 }

@@ -17,18 +17,20 @@ Example::
 from torch_chameleon import _compat as _compat  # imports torch: stays first
 
 # isort: split
-from torch_chameleon import _build_info
+from torch_chameleon import _build_info, profiler
 from torch_chameleon import _register as _register
 from torch_chameleon._config import config
 from torch_chameleon._resident import resident
-from torch_chameleon._stats import reset_swap_stats, swap_stats
+from torch_chameleon._stats import reset_swap_stats, step, swap_stats
 
 __version__ = _build_info.VERSION
 
 __all__ = [
     "__version__",
     "config",
+    "profiler",
     "reset_swap_stats",
     "resident",
+    "step",
     "swap_stats",
 ]

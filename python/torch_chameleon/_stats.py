@@ -1,4 +1,4 @@
-"""Counters of what swapping did."""
+"""Counters of what swapping did, and the marker that ends a step."""
 
 from torch.types import Device
 
@@ -37,3 +37,27 @@ def reset_swap_stats(device: Device = None) -> None:
         device: The device, default the current one.
     """
     _C.reset_swap_stats(_get_device_index(device, optional=True))
+
+
+def step(device: Device = None) -> None:
+    """Marks the end of a training step, or of whatever repeats. Optional.
+
+    Steps are found without it, at the latest when they have repeated. Where
+    a program marks them, steps end there and nowhere else, until no marker
+    came for four times the longest step.
+
+    Args:
+        device: The device, default the current one. No use of it: before its
+            first use nothing happens.
+
+    Example::
+
+        >>> import torch, torch_chameleon
+        >>> x = torch.ones(4, device="chameleon")
+        >>> for _ in range(3):
+        ...     y = (x * 2).sum()
+        ...     torch_chameleon.step()
+        >>> torch_chameleon.profiler.last_step()["ops"]
+        2
+    """
+    _C.step(_get_device_index(device, optional=True))

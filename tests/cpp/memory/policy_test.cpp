@@ -17,7 +17,8 @@ std::unique_ptr<Policy> made(std::string_view name) {
   static profiler::Profiler profiler;
   static const profiler::Durations durations;
   static WishGate gate;
-  return make_policy(name, {profiler, durations, gate, {}, 1 << 20});
+  return make_policy(name,
+                     {profiler, durations, gate, {durations, {}}, 1 << 20});
 }
 
 class LruTest : public ::testing::Test {

@@ -17,12 +17,16 @@ class TransfersTest : public ::testing::Test {
     adversary.copies = runtime::CopyTiming::kOnAwait;
     runtime_ = runtime::make_cpu_runtime({adversary, {}});
     timelines = std::make_unique<Timelines>(*runtime_);
-    transfers = std::make_unique<Transfers>(*runtime_, *timelines);
+    timer_ = std::make_unique<OpTimer>(*runtime_, durations_, timeline_);
+    transfers = std::make_unique<Transfers>(*runtime_, *timelines, *timer_);
   }
   ~TransfersTest() override { runtime::FaultInjection::instance().disarmAll(); }
 
   std::unique_ptr<runtime::DeviceRuntime> runtime_;
+  profiler::Durations durations_;
+  profiler::Timeline timeline_;
   std::unique_ptr<Timelines> timelines;
+  std::unique_ptr<OpTimer> timer_;
   std::unique_ptr<Transfers> transfers;
 };
 

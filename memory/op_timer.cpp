@@ -1,0 +1,216 @@
+#include "memory/op_timer.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace chameleon::memory {
+
+using profiler::Direction;
+using profiler::Lane;
+using runtime::Event;
+using runtime::Stream;
+
+namespace {
+
+constexpr std::size_t kOps = 0;
+
+std::size_t list_of(Direction direction) {
+  return direction == Direction::kIn ? 1 : 2;
+}
+
+} // namespace
+
+OpTimer::OpTimer(runtime::DeviceRuntime& runtime,
+                 profiler::Durations& durations, profiler::Timeline& timeline)
+    : runtime_(runtime),
+      durations_(durations),
+      timeline_(timeline),
+      times_(!runtime.checksCallers()),
+      times_links_(times_ && !runtime.link()) {}
+
+OpTimer::~OpTimer() {
+  for (std::deque<Pending>& list : pending_) {
+    for (Pending& pending : list) giveBack(pending);
+  }
+}
+
+// ---- ops -------------------------------------------------------------------
+
+std::unique_ptr<OpTiming> OpTimer::opWaits(Stream stream, std::uint32_t name,
+                                           profiler::Token token) {
+  if (!times_) return nullptr;
+  auto op = std::make_unique<OpTiming>(*this);
+  op->name = name;
+  op->token = token;
+  if (timeline_.recording()) {
+    const std::lock_guard lock(mutex_);
+    take(stream, op->wait);
+  }
+  return op;
+}
+
+void OpTimer::opBegins(Stream stream, OpTiming& op) {
+  const std::lock_guard lock(mutex_);
+  take(stream, op.begin);
+}
+
+void OpTimer::opEnded(Stream stream, OpTiming& op, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Pending pending;
+  pending.wait = std::exchange(op.wait, {});
+  pending.begin = std::exchange(op.begin, {});
+  pending.bytes_in = op.bytes_in;
+  pending.bytes_out = op.bytes_out;
+  pending.bytes = bytes;
+  pending.token = op.token;
+  pending.name = op.name;
+  pending.measures = !op.waited_inside;
+  take(stream, pending.end);
+  add(kOps, pending);
+}
+
+OpTiming::~OpTiming() {
+  if (!wait.taken && !begin.taken) return;
+  const std::lock_guard lock(timer.mutex_);
+  timer.giveBack(wait);
+  timer.giveBack(begin);
+}
+
+// ---- copies ----------------------------------------------------------------
+
+bool OpTimer::timesCopy(Direction direction) {
+  if (!times_) return false;
+  const std::lock_guard lock(mutex_);
+  const std::size_t own = list_of(direction);
+  const std::uint64_t batch = batches_[own]++;
+  if (timeline_.recording()) return true;
+  if (!times_links_) return false;
+  collectList(kLists - own);
+  collectList(own);
+  return pending_[own].empty() && (batch < kOften || batch % kSeldom == 0);
+}
+
+CopyTiming OpTimer::copyBegins(Stream stream, Direction direction,
+                               bool other_idle) {
+  const std::lock_guard lock(mutex_);
+  CopyTiming copy;
+  copy.other_idle = other_idle;
+  copy.other_batches = batches_[kLists - list_of(direction)];
+  take(stream, copy.begin);
+  return copy;
+}
+
+void OpTimer::copyEnded(Stream stream, Direction direction,
+                        const CopyTiming& copy, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Pending pending;
+  pending.begin = copy.begin;
+  pending.bytes = bytes;
+  pending.measures = times_links_;
+  pending.other_idle = copy.other_idle;
+  pending.other_batches = copy.other_batches;
+  take(stream, pending.end);
+  add(list_of(direction), pending);
+}
+
+// ---- what was timed --------------------------------------------------------
+
+void OpTimer::take(Stream stream, TimedPoint& point) {
+  runtime::Result<Event> event = runtime_.recordTimed(stream);
+  if (!event.ok()) return;
+  point = {true, *event, event->complete() ? runtime_.now_ns() : 0};
+}
+
+void OpTimer::giveBack(TimedPoint& point) noexcept {
+  if (point.taken && !point.event.complete()) runtime_.destroy(point.event);
+  point = {};
+}
+
+void OpTimer::giveBack(Pending& pending) noexcept {
+  giveBack(pending.wait);
+  giveBack(pending.begin);
+  giveBack(pending.end);
+}
+
+// False: not passed yet, or never to be known.
+bool OpTimer::resolve(TimedPoint& point) const {
+  if (!point.taken || point.event.complete()) return point.taken;
+  const std::optional<runtime::Moment> moment = runtime_.momentOf(point.event);
+  if (!moment) return false;
+  runtime_.destroy(point.event);
+  point.event = {};
+  point.time_ns = moment->time_ns;
+  return true;
+}
+
+void OpTimer::add(std::size_t list, const Pending& pending) {
+  std::deque<Pending>& queue = pending_[list];
+  queue.push_back(pending);
+  collectList(list);
+  if (queue.size() <= kMaxPending) return;
+  giveBack(queue.front());
+  queue.pop_front();
+}
+
+void OpTimer::collect() {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t list = 0; list < kLists; ++list) collectList(list);
+}
+
+void OpTimer::collectList(std::size_t list) {
+  std::deque<Pending>& queue = pending_[list];
+  while (!queue.empty()) {
+    Pending& first = queue.front();
+    const bool lost = !first.begin.taken || !first.end.taken;
+    if (!lost && (!resolve(first.end) || !resolve(first.begin))) return;
+    if (!lost) report(list, first);
+    giveBack(first);
+    queue.pop_front();
+  }
+}
+
+void OpTimer::report(std::size_t list, Pending& pending) {
+  const std::int64_t begin_ns = pending.begin.time_ns;
+  const std::int64_t end_ns = pending.end.time_ns;
+  if (list == kOps) {
+    if (pending.measures) {
+      durations_.addOp(pending.token, pending.bytes, end_ns - begin_ns);
+    }
+    if (resolve(pending.wait) && pending.wait.time_ns < begin_ns) {
+      timeline_.add(
+          {Lane::kStalls, pending.name, pending.wait.time_ns, begin_ns, 0});
+    }
+    timeline_.add({Lane::kCompute, pending.name, begin_ns, end_ns, 0});
+    if (pending.bytes_in > 0) {
+      timeline_.add({Lane::kDecisions, pending.name, begin_ns, begin_ns,
+                     pending.bytes_in, "fetch"});
+    }
+    if (pending.bytes_out > 0) {
+      timeline_.add({Lane::kDecisions, pending.name, begin_ns, begin_ns,
+                     pending.bytes_out, "write back"});
+    }
+    return;
+  }
+  timeline_.add({list == list_of(Direction::kIn) ? Lane::kIn : Lane::kOut,
+                 profiler::kNoOpName, begin_ns, end_ns, pending.bytes});
+  if (pending.measures) reportCopy(list, pending);
+  last_[list] = {begin_ns, end_ns};
+}
+
+void OpTimer::reportCopy(std::size_t list, const Pending& pending) {
+  const std::int64_t begin_ns = pending.begin.time_ns;
+  const std::int64_t end_ns = pending.end.time_ns;
+  const std::size_t other = kLists - list;
+  bool shared = false;
+  if (!pending.other_idle || batches_[other] != pending.other_batches) {
+    const std::int64_t overlap_ns = std::min(end_ns, last_[other].end_ns) -
+                                    std::max(begin_ns, last_[other].begin_ns);
+    if (4 * overlap_ns < 3 * (end_ns - begin_ns)) return;
+    shared = true;
+  }
+  durations_.addCopy(
+      list == list_of(Direction::kIn) ? Direction::kIn : Direction::kOut,
+      shared, pending.bytes, end_ns - begin_ns);
+}
+
+} // namespace chameleon::memory

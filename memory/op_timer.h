@@ -1,0 +1,143 @@
+// Times what runs on a stream: an event before it and one behind, or the clock
+// where work runs while it is submitted. Figures are reported when the device
+// has passed the events, while later work is timed: nobody waits for them.
+//
+// Ops and copies go to Durations, and to the Timeline while that records. What
+// cannot be timed is not; nothing here can make an op fail.
+//
+//   op    from its kernel's begin to its end on the stream. One that waited
+//         for room inside its kernel says nothing about its duration.
+//   copy  one batch of each direction at a time. Its speed counts as that of
+//         the direction alone if the other one was idle and got no work, as
+//         that of both if a timed copy of the other ran through 3/4 of it, and
+//         else not at all.
+//
+// A runtime that knows its link exactly gets no copy timed for its speed; one
+// that checks its callers gets nothing timed.
+//
+// Thread safety: any thread. One leaf lock, under which only the runtime is
+// called (events; never a wait).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "backend/runtime/device_runtime.h"
+#include "profiler/durations.h"
+#include "profiler/timeline.h"
+#include "profiler/token.h"
+
+namespace chameleon::memory {
+
+// A point of a stream in time.
+struct TimedPoint {
+  bool taken = false;
+  runtime::Event event;     // complete: the time is known
+  std::int64_t time_ns = 0; // then
+};
+
+class OpTimer;
+
+// An op that is being timed, from begin() to end().
+struct OpTiming {
+  explicit OpTiming(OpTimer& owner) : timer(owner) {}
+  ~OpTiming(); // what was not ended is not reported
+  OpTiming(const OpTiming&) = delete;
+  OpTiming& operator=(const OpTiming&) = delete;
+
+  OpTimer& timer;
+  TimedPoint wait;  // before it waits for its operands' bytes
+  TimedPoint begin; // before the kernel
+  profiler::Token token = 0;
+  std::uint32_t name = profiler::kNoOpName;
+  bool waited_inside = false;
+  // Of copies that were decided on before the kernel.
+  std::uint64_t bytes_in = 0;
+  std::uint64_t bytes_out = 0;
+};
+
+// A batch of copies, while it is submitted.
+struct CopyTiming {
+  TimedPoint begin;
+  bool other_idle = false;
+  std::uint64_t other_batches = 0;
+};
+
+class OpTimer {
+ public:
+  OpTimer(runtime::DeviceRuntime& runtime, profiler::Durations& durations,
+          profiler::Timeline& timeline);
+  // Gives the events back; waits for nothing.
+  ~OpTimer();
+  OpTimer(const OpTimer&) = delete;
+  OpTimer& operator=(const OpTimer&) = delete;
+
+  // Before the op waits for bytes; null: it is not timed. Before its kernel.
+  // Behind it: `bytes` of all operands and results.
+  std::unique_ptr<OpTiming> opWaits(runtime::Stream stream, std::uint32_t name,
+                                    profiler::Token token);
+  void opBegins(runtime::Stream stream, OpTiming& op);
+  void opEnded(runtime::Stream stream, OpTiming& op, std::uint64_t bytes);
+
+  // A batch of copies is about to be submitted: is it timed? If so, before and
+  // behind it. `other_idle`: the other direction has no work left.
+  bool timesCopy(profiler::Direction direction);
+  CopyTiming copyBegins(runtime::Stream stream, profiler::Direction direction,
+                        bool other_idle);
+  void copyEnded(runtime::Stream stream, profiler::Direction direction,
+                 const CopyTiming& copy, std::uint64_t bytes);
+
+  // Reports what the device has passed.
+  void collect();
+
+ private:
+  friend struct OpTiming;
+  static constexpr std::size_t kMaxPending = 4096; // the oldest go
+  static constexpr std::uint64_t kOften = 32; // batches that are timed first,
+  static constexpr std::uint64_t kSeldom = 8; // and then one in so many
+  static constexpr std::size_t kLists = 3;    // ops, in, out
+
+  struct Pending {
+    TimedPoint wait;
+    TimedPoint begin;
+    TimedPoint end;
+    std::uint64_t bytes = 0;
+    profiler::Token token = 0;
+    std::uint32_t name = profiler::kNoOpName;
+    bool measures = false;
+    bool other_idle = false;
+    std::uint64_t other_batches = 0;
+    std::uint64_t bytes_in = 0; // decided on before an op
+    std::uint64_t bytes_out = 0;
+  };
+  struct Span {
+    std::int64_t begin_ns = 0;
+    std::int64_t end_ns = 0;
+  };
+
+  // All REQUIRE the lock.
+  void take(runtime::Stream stream, TimedPoint& point);
+  void giveBack(TimedPoint& point) noexcept;
+  void giveBack(Pending& pending) noexcept;
+  bool resolve(TimedPoint& point) const;
+  void add(std::size_t list, const Pending& pending);
+  void collectList(std::size_t list);
+  void report(std::size_t list, Pending& pending);
+  void reportCopy(std::size_t list, const Pending& pending);
+
+  runtime::DeviceRuntime& runtime_;
+  profiler::Durations& durations_;
+  profiler::Timeline& timeline_;
+  const bool times_;
+  const bool times_links_;
+  std::mutex mutex_;
+  // Guarded by it; each in the order of submission.
+  std::array<std::deque<Pending>, kLists> pending_;
+  std::array<std::uint64_t, kLists> batches_{};
+  std::array<Span, kLists> last_{}; // the last one reported
+};
+
+} // namespace chameleon::memory

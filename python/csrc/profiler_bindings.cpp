@@ -1,0 +1,169 @@
+#include "python/csrc/profiler_bindings.h"
+
+#include <string>
+
+#include "backend/torch/device.h"
+#include "backend/torch/error.h"
+#include "backend/torch/stream.h"
+#include "kernels/op_plan.h"
+#include "profiler/cycle_builder.h"
+#include "profiler/timeline_writer.h"
+#include "profiler/trace.h"
+#include "profiler/trace_writer.h"
+
+namespace py = pybind11;
+
+namespace chameleon::python {
+namespace {
+
+using backend::DeviceContext;
+using backend::resolve_index;
+using profiler::kNone;
+
+constexpr char kNoStep[] =
+    "torch_chameleon.profiler: no step has ended yet; run one, and mark its "
+    "end with torch_chameleon.step()";
+
+// Null: the device was not used.
+DeviceContext* used(c10::DeviceIndex index) {
+  return backend::context_if_used(resolve_index(index));
+}
+
+py::object plan_row(const memory::Plan* plan) {
+  if (plan == nullptr) return py::none();
+  const memory::ModelledStep& modelled = plan->modelled;
+  py::dict row;
+  row["hbm_budget"] = plan->budget_bytes;
+  row["actions"] = plan->actions.size();
+  row["modelled_duration_ns"] = static_cast<std::int64_t>(modelled.duration_ns);
+  row["modelled_bytes_in"] = modelled.bytes_in;
+  row["modelled_bytes_out"] = modelled.bytes_out;
+  return row;
+}
+
+py::dict last_step(c10::DeviceIndex index) {
+  std::optional<memory::StepFigures> figures;
+  if (DeviceContext* device = used(index)) {
+    const py::gil_scoped_release no_gil;
+    figures = device->pager->lastStep();
+  }
+  TORCH_CHECK(figures, kNoStep);
+  py::dict row;
+  row["duration_ns"] = figures->duration_ns;
+  row["compute_ns"] = figures->compute_ns;
+  row["stall_ns"] = figures->stall_ns;
+  row["bytes_in"] = figures->bytes_in;
+  row["bytes_out"] = figures->bytes_out;
+  row["bound_ns"] = figures->bound_ns;
+  row["ops"] = figures->ops;
+  row["forecast_hits"] = figures->forecast_hits;
+  row["forecast_misses"] = figures->forecast_misses;
+  row["plan"] = plan_row(figures->plan.get());
+  return row;
+}
+
+py::object op_name(std::uint32_t op) {
+  if (op == kNone) return py::none();
+  return py::str(std::string(kernels::op_names().name(op)));
+}
+
+py::object divergence_row(const profiler::Divergence& divergence) {
+  if (divergence.kind == profiler::DivergenceKind::kNever) return py::none();
+  py::dict row;
+  row["kind"] = profiler::to_string(divergence.kind);
+  row["step"] = divergence.step;
+  row["op"] = divergence.op;
+  row["position"] = divergence.position;
+  row["expected"] = op_name(divergence.expected_op);
+  row["seen"] = op_name(divergence.seen_op);
+  return row;
+}
+
+py::dict profiler_state(c10::DeviceIndex index) {
+  profiler::ProfilerState state; // before first use: nothing
+  if (DeviceContext* device = used(index)) {
+    state = device->pager->profiler().state();
+  }
+  py::dict history;
+  history["sequences"] = state.paths;
+  history["ops"] = state.recorded_ops;
+  history["bytes"] = state.memory_bytes;
+  history["limit_bytes"] = state.limit_bytes;
+  history["dropped_sequences"] = state.dropped_paths;
+  py::dict matching;
+  matching["state"] = profiler::to_string(state.matching);
+  matching["sequence"] = state.path;
+  matching["position"] = state.position;
+  matching["length"] = state.path_ops;
+  matching["marked_steps"] = state.marked;
+  py::dict row;
+  row["history"] = history;
+  row["matching"] = matching;
+  row["divergences"] = state.divergences;
+  row["last_divergence"] = divergence_row(state.last_divergence);
+  return row;
+}
+
+profiler::TraceHeader header_of(const DeviceContext& device) {
+  const memory::LinkModel link = device.pager->link();
+  constexpr double kPerSecond = 1e9;
+  profiler::TraceHeader header;
+  header.name = std::string(device.runtime->name());
+  header.hbm_budget_bytes = device.pager->hbmBudget();
+  header.in_bytes_per_second = link.in_bytes_per_ns * kPerSecond;
+  header.out_bytes_per_second = link.out_bytes_per_ns * kPerSecond;
+  header.both_bytes_per_second = link.both_bytes_per_ns * kPerSecond;
+  header.copy_latency_ns = static_cast<std::int64_t>(link.latency_ns);
+  return header;
+}
+
+void export_trace(c10::DeviceIndex index, const std::string& path) {
+  const py::gil_scoped_release no_gil;
+  DeviceContext* const device = used(index);
+  std::optional<profiler::CycleMap> map;
+  if (device != nullptr) {
+    profiler::Profiler& profiler = device->pager->profiler();
+    map = profiler::CycleBuilder(profiler, device->pager->durations())
+              .build(profiler.counts().last_path);
+  }
+  TORCH_CHECK(map, kNoStep);
+  const profiler::Trace trace =
+      profiler::make_trace(*map, kernels::op_names(), header_of(*device));
+  backend::throw_if(profiler::write_file(path, profiler::write_trace(trace)));
+}
+
+void export_timeline(c10::DeviceIndex index, const std::string& path) {
+  const py::gil_scoped_release no_gil;
+  std::vector<profiler::Interval> intervals;
+  if (DeviceContext* device = used(index)) {
+    backend::throw_if(device->pager->synchronize());
+    intervals = device->pager->timeline().intervals();
+  }
+  TORCH_CHECK(!intervals.empty(),
+              "torch_chameleon.profiler: no timeline was recorded; call "
+              "torch_chameleon.profiler.record_timeline() before the steps it "
+              "shall show");
+  backend::throw_if(profiler::write_file(
+      path, profiler::write_timeline(intervals, kernels::op_names())));
+}
+
+} // namespace
+
+void bind_profiler(py::module_& m) {
+  m.def("step", [](c10::DeviceIndex index) {
+    const c10::DeviceIndex own = resolve_index(index);
+    if (DeviceContext* device = backend::context_if_used(own)) {
+      device->pager->step(backend::current_stream(own));
+    }
+  });
+  m.def("last_step", &last_step);
+  m.def("profiler_state", &profiler_state);
+  m.def("export_trace", &export_trace);
+  m.def("record_timeline", [](c10::DeviceIndex index, bool enabled) {
+    backend::context(resolve_index(index), "record_timeline()")
+        .pager->recordTimeline(enabled);
+  });
+  m.def("export_timeline", &export_timeline);
+}
+
+} // namespace chameleon::python

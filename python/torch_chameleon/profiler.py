@@ -1,0 +1,260 @@
+"""What the profiler knows: the last step in figures, its trace, a timeline.
+
+The profiler is always on. It follows the sequence of ops, finds steps, and
+forecasts what comes next; `torch_chameleon.step` may mark where steps end.
+Times are those of the device that runs: measured on `cpu`, modelled on
+`simulated`.
+"""
+
+import os
+from typing import TypedDict, cast
+
+from torch.types import Device
+
+from torch_chameleon import _C
+from torch_chameleon.chameleon._utils import _get_device_index
+
+__all__ = [
+    "Divergence",
+    "History",
+    "Matching",
+    "Plan",
+    "State",
+    "StepFigures",
+    "export_timeline",
+    "export_trace",
+    "last_step",
+    "record_timeline",
+    "state",
+]
+
+
+class Plan(TypedDict):
+    """The plan of swaps that was followed, as the planner modelled it."""
+
+    hbm_budget: int
+    actions: int
+    modelled_duration_ns: int
+    modelled_bytes_in: int
+    modelled_bytes_out: int
+
+
+class StepFigures(TypedDict):
+    """One step; see `last_step`."""
+
+    duration_ns: int
+    compute_ns: int
+    stall_ns: int
+    bytes_in: int
+    bytes_out: int
+    bound_ns: int
+    ops: int
+    forecast_hits: int
+    forecast_misses: int
+    plan: Plan | None
+
+
+class History(TypedDict):
+    """What is remembered: different sequences of ops, and their size."""
+
+    sequences: int
+    ops: int
+    bytes: int
+    limit_bytes: int
+    dropped_sequences: int
+
+
+class Matching(TypedDict):
+    """What the run is matched with.
+
+    `state` is "following" (a known sequence from its beginning), "rejoined"
+    (a known sequence from its middle on) or "unknown"; then `sequence` is 0.
+    The next op is number `position` of `length`. `marked_steps`: the program
+    says where steps end.
+    """
+
+    state: str
+    sequence: int
+    position: int
+    length: int
+    marked_steps: bool
+
+
+class Divergence(TypedDict):
+    """Where the run was not as forecast: an op of it, and what was expected.
+
+    `kind` is "another op", "another operand", "another result", "past the
+    end" or "ended early"; `op` counts from the first use of the device,
+    `position` in the sequence that was followed. `expected` and `seen` are
+    names of ops, None where there was none.
+    """
+
+    kind: str
+    step: int
+    op: int
+    position: int
+    expected: str | None
+    seen: str | None
+
+
+class State(TypedDict):
+    """See `state`."""
+
+    history: History
+    matching: Matching
+    divergences: int
+    last_divergence: Divergence | None
+
+
+def last_step(device: Device = None) -> StepFigures:
+    """The figures of the last step that ended. Waits until it has.
+
+    - `duration_ns`: from the end of the step before to its own end, on the
+      device's clock.
+    - `compute_ns`: kernels ran. Exact on `simulated`; on `cpu` estimated from
+      the ops of the step that were timed, a few each step.
+    - `stall_ns`: compute waited for bytes.
+    - `bytes_in`, `bytes_out`: copies that were submitted during the step.
+    - `bound_ns`: the least time in which this compute could be done and these
+      bytes be moved: the largest of compute_ns, bytes_in and bytes_out over
+      the speed of their direction, and both together over the joint speed of
+      the link. It says what better timing could gain, not what moving fewer
+      bytes could.
+    - `ops`: how many ran; `forecast_hits` of them were the expected one,
+      `forecast_misses` were not.
+    - `plan`: the plan that was followed at the end of the step, or None.
+
+    Where `torch_chameleon.step` does not mark steps, those of fewer than 32
+    ops count as part of the next one, and the end of a step that is new may
+    be found some ops late.
+
+    Args:
+        device: The device, default the current one.
+
+    Returns:
+        The figures by name.
+
+    Raises:
+        RuntimeError: No step has ended yet.
+
+    Example::
+
+        >>> import torch, torch_chameleon
+        >>> from torch_chameleon import profiler
+        >>> x = torch.ones(4, device="chameleon")
+        >>> for _ in range(3):
+        ...     y = x + 1
+        ...     torch_chameleon.step()
+        >>> figures = profiler.last_step()
+        >>> figures["forecast_hits"], figures["forecast_misses"]
+        (1, 0)
+    """
+    index = _get_device_index(device, optional=True)
+    return cast(StepFigures, _C.last_step(index))
+
+
+def state(device: Device = None) -> State:
+    """What the profiler holds, what it follows, and where it was last wrong.
+
+    Args:
+        device: The device, default the current one. No use of it.
+
+    Returns:
+        `history`, `matching`, the number of `divergences` and the
+        `last_divergence`, None if there was none.
+
+    Example::
+
+        >>> from torch_chameleon import profiler
+        >>> history = profiler.state()["history"]
+        >>> history["bytes"] <= history["limit_bytes"] + 2**20
+        True
+    """
+    index = _get_device_index(device, optional=True)
+    return cast(State, _C.profiler_state(index))
+
+
+def export_trace(
+    path: str | os.PathLike[str], device: Device = None
+) -> None:
+    """Writes the last step as a trace: JSON lines, one op a line.
+
+    The first line is a header with the budget in force and the link. A line
+    of an op has its name, begin `t` and `dur_ns` in ns, and storages as
+    `[number, bytes]`: `in` had a value before the op, `out` are created by it;
+    `write` are the numbers of those it writes, `free` of those that die after
+    it. Two keys may be missing: `over`, the numbers of `in` that it writes
+    completely without reading them, and `workspace`, the bytes that it takes
+    and gives back meanwhile. `{"step":1}` ends the file. Durations are
+    estimates from the ops that were timed.
+
+    Args:
+        path: The file, replaced if it exists.
+        device: The device, default the current one.
+
+    Raises:
+        RuntimeError: No step has ended yet.
+        ValueError: The file cannot be written.
+
+    Example::
+
+        >>> import json, tempfile, torch, torch_chameleon
+        >>> x = torch.ones(4, device="chameleon")
+        >>> for _ in range(3):
+        ...     y = x + 1
+        ...     torch_chameleon.step()
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     torch_chameleon.profiler.export_trace(file.name)
+        ...     lines = [json.loads(line) for line in open(file.name)]
+        >>> [line["op"] for line in lines if "op" in line]
+        ['aten::add.Tensor']
+    """
+    index = _get_device_index(device, optional=True)
+    _C.export_trace(index, os.fspath(path))
+
+
+def record_timeline(enabled: bool = True, device: Device = None) -> None:
+    """Starts or stops recording what `export_timeline` writes.
+
+    While it records every op and every copy is timed, which costs time. Only
+    the latest 65,536 events are kept. Starting forgets what was recorded.
+
+    Args:
+        enabled: Whether to record from now on.
+        device: The device, default the current one.
+    """
+    _C.record_timeline(_get_device_index(device, optional=True), enabled)
+
+
+def export_timeline(
+    path: str | os.PathLike[str], device: Device = None
+) -> None:
+    """Writes what was recorded as a timeline for Perfetto or chrome://tracing.
+
+    Its lanes are compute (ops), in and out (copies), re-runs, stalls (compute
+    waited for bytes before an op), and decisions (bytes whose copy was
+    decided on before an op). Waits until the device has nothing left to do.
+
+    Args:
+        path: The file, replaced if it exists.
+        device: The device, default the current one.
+
+    Raises:
+        RuntimeError: Nothing was recorded.
+        ValueError: The file cannot be written.
+
+    Example::
+
+        >>> import json, tempfile, torch, torch_chameleon
+        >>> from torch_chameleon import profiler
+        >>> profiler.record_timeline()
+        >>> x = torch.ones(4, device="chameleon") + 1
+        >>> profiler.record_timeline(False)
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     profiler.export_timeline(file.name)
+        ...     events = json.load(open(file.name))["traceEvents"]
+        >>> "aten::add.Tensor" in {event["name"] for event in events}
+        True
+    """
+    index = _get_device_index(device, optional=True)
+    _C.export_timeline(index, os.fspath(path))
