@@ -1,0 +1,250 @@
+// What is measured while ops run: durations, steps, the link, the timeline; on
+// the cpu runtime and, to the nanosecond, on a simulated GPU.
+#include <algorithm>
+#include <gtest/gtest.h>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/runtime/cpu_runtime.h"
+#include "backend/runtime/simulated_runtime.h"
+#include "memory/op_timer.h"
+#include "memory/pager.h"
+
+namespace chameleon::memory {
+namespace {
+
+constexpr std::size_t kKiB = 1024;
+constexpr std::size_t kBytes = 1024 * kKiB;
+constexpr runtime::Stream kStream = runtime::kDefaultComputeStream;
+
+struct Device {
+  std::unique_ptr<runtime::DeviceRuntime> runtime;
+  std::unique_ptr<Pager> pager;
+  OpMemory memory;
+
+  explicit Device(std::unique_ptr<runtime::DeviceRuntime> made,
+                  std::size_t budget = 64 * kBytes)
+      : runtime(std::move(made)),
+        pager(Pager::create(*runtime, {budget, 1 << 30, 64}, "lru").value()) {}
+
+  Block* create() { return pager->create(kBytes).value(); }
+  void op(std::uint32_t name, Block* block, Access access = Access::kWrite) {
+    Call call;
+    const Operand operand{block, access};
+    const OpIdentity identity{name, name};
+    ASSERT_TRUE(pager
+                    ->begin(call, kStream, {&operand, 1}, &memory, "op", false,
+                            &identity)
+                    .ok());
+    ASSERT_TRUE(
+        runtime->computed(kStream, {.bytes = static_cast<double>(name)}).ok());
+    call.overwritten();
+    pager->end(call);
+  }
+};
+
+// 1,000 bytes a microsecond each way alone, 1,500 both ways; copies begin
+// after 2,000 ns; a kernel of n bytes takes n + 1,000 ns.
+std::unique_ptr<runtime::DeviceRuntime> simulated() {
+  runtime::GpuProfile profile;
+  profile.name = "hand";
+  profile.memory_bytes = std::size_t{1} << 34;
+  profile.host_memory_bytes = std::size_t{1} << 34;
+  profile.hbm_bytes_per_s = 1e9;
+  profile.flops_per_s.fill(1e12);
+  profile.compute_fraction = 1;
+  profile.bandwidth_fraction = 1;
+  profile.launch_ns = 1000;
+  profile.link_in_bytes_per_s = 1e9;
+  profile.link_out_bytes_per_s = 1e9;
+  profile.link_both_bytes_per_s = 1.5e9;
+  profile.copy_latency_ns = 2000;
+  return runtime::make_simulated_runtime(profile);
+}
+
+TEST(PagerMeasure, NoStepNoFigures) {
+  Device device(simulated());
+  EXPECT_FALSE(device.pager->lastStep().has_value());
+  device.pager->step(kStream); // nothing ran
+  EXPECT_FALSE(device.pager->lastStep().has_value());
+}
+
+TEST(PagerMeasure, AStepOnTheSimulatedClockIsExact) {
+  Device device(simulated());
+  Block* const block = device.create();
+  device.op(500, block);
+  device.pager->step(kStream);
+  for (int i = 0; i < 3; ++i) {
+    device.op(3000, block);
+    device.op(4000, block);
+    ASSERT_TRUE(device.pager->evict(*block).ok());
+    device.op(5000, block);
+    device.pager->step(kStream);
+  }
+  const StepFigures step = device.pager->lastStep().value();
+  EXPECT_EQ(step.ops, 3);
+  EXPECT_EQ(step.bytes_in, kBytes);
+  EXPECT_EQ(step.bytes_out, kBytes);
+  EXPECT_EQ(step.compute_ns, 3000 + 4000 + 5000 + 3 * 1000);
+  // Out and in again, one after the other, and nothing else meanwhile.
+  EXPECT_EQ(step.stall_ns, 2 * (2000 + kBytes));
+  EXPECT_EQ(step.duration_ns, step.compute_ns + step.stall_ns);
+  // 2 MiB at 1,500 bytes a microsecond.
+  EXPECT_EQ(step.bound_ns, static_cast<std::int64_t>(2 * kBytes / 1.5));
+  EXPECT_EQ(step.forecast_hits + step.forecast_misses, 3);
+  EXPECT_EQ(step.plan, nullptr);
+  device.pager->release(block);
+}
+
+TEST(PagerMeasure, StepsThatAreFoundHaveFigures) {
+  Device device(simulated());
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 50; ++i) blocks.push_back(device.create());
+  for (int step = 0; step < 6; ++step) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      device.op(1000 + static_cast<std::uint32_t>(i), blocks[i]);
+    }
+  }
+  const StepFigures step = device.pager->lastStep().value();
+  EXPECT_EQ(step.ops, 50);
+  EXPECT_EQ(step.forecast_hits, 50);
+  EXPECT_EQ(step.compute_ns, 50 * 2000 + 49 * 50 / 2);
+  EXPECT_EQ(step.duration_ns, step.compute_ns);
+  EXPECT_EQ(step.bound_ns, step.compute_ns);
+  const Stats stats = device.pager->stats();
+  EXPECT_EQ(stats.ops, 300);
+  EXPECT_EQ(stats.forecast_hits + stats.forecast_misses, 300);
+  EXPECT_GE(stats.steps, 4);
+  device.pager->resetStats();
+  EXPECT_EQ(device.pager->stats().steps, 0);
+  EXPECT_EQ(device.pager->stats().forecast_hits, 0);
+  EXPECT_EQ(device.pager->lastStep()->ops, 50); // counters are not its base
+  for (Block* block : blocks) device.pager->release(block);
+}
+
+TEST(PagerMeasure, ResettingCountersDoesNotChangeTheStep) {
+  Device device(simulated());
+  Block* const block = device.create();
+  device.op(1, block);
+  device.pager->step(kStream);
+  ASSERT_TRUE(device.pager->evict(*block).ok());
+  device.pager->resetStats();
+  device.op(1, block);
+  device.pager->step(kStream);
+  const StepFigures step = device.pager->lastStep().value();
+  EXPECT_EQ(step.bytes_out, kBytes);
+  EXPECT_EQ(step.bytes_in, kBytes);
+  device.pager->release(block);
+}
+
+// Every op is timed by events while the timeline records, and the clock says
+// what each took.
+TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {
+  Device device(simulated());
+  Block* const block = device.create();
+  device.pager->recordTimeline(true);
+  for (std::uint32_t name : {3000U, 4000U, 5000U}) device.op(name, block);
+  ASSERT_TRUE(device.pager->evict(*block).ok());
+  device.op(6000, block);
+  ASSERT_TRUE(device.pager->synchronize().ok());
+  const auto intervals = device.pager->timeline().intervals();
+  std::map<profiler::Lane, std::vector<profiler::Interval>> lanes;
+  for (const auto& interval : intervals) {
+    lanes[interval.lane].push_back(interval);
+  }
+  std::int64_t now_ns = 0;
+  ASSERT_EQ(lanes[profiler::Lane::kCompute].size(), 4U);
+  for (const auto& op : lanes[profiler::Lane::kCompute]) {
+    if (op.op == 6000) now_ns += 2 * (2000 + kBytes);
+    EXPECT_EQ(op.begin_ns, now_ns);
+    now_ns += op.op + 1000;
+    EXPECT_EQ(op.end_ns, now_ns);
+    EXPECT_EQ(device.pager->durations().op(op.op, 1), op.op + 1000);
+  }
+  ASSERT_EQ(lanes[profiler::Lane::kOut].size(), 1U);
+  ASSERT_EQ(lanes[profiler::Lane::kIn].size(), 1U);
+  EXPECT_EQ(lanes[profiler::Lane::kIn][0].bytes, kBytes);
+  EXPECT_EQ(lanes[profiler::Lane::kIn][0].end_ns -
+                lanes[profiler::Lane::kIn][0].begin_ns,
+            2000 + kBytes);
+  ASSERT_EQ(lanes[profiler::Lane::kStalls].size(), 1U);
+  EXPECT_EQ(lanes[profiler::Lane::kStalls][0].op, 6000U);
+  EXPECT_EQ(lanes[profiler::Lane::kStalls][0].end_ns, now_ns - 7000);
+  ASSERT_EQ(lanes[profiler::Lane::kDecisions].size(), 1U);
+  EXPECT_EQ(lanes[profiler::Lane::kDecisions][0].bytes, kBytes);
+  EXPECT_STREQ(lanes[profiler::Lane::kDecisions][0].what, "fetch");
+  device.pager->recordTimeline(false);
+  device.op(7000, block);
+  EXPECT_EQ(device.pager->timeline().intervals().size(), intervals.size());
+  device.pager->release(block);
+}
+
+TEST(PagerMeasure, AFewOpsAStepAreTimed) {
+  Device device(simulated());
+  Block* const block = device.create();
+  for (int i = 0; i < 5000; ++i) device.op(100 + i % 50, block);
+  ASSERT_TRUE(device.pager->synchronize().ok());
+  (void)device.pager->timeline(); // collects
+  profiler::Durations& durations = device.pager->durations();
+  EXPECT_EQ(durations.tokens(), 50U);
+  for (std::uint32_t name = 100; name < 150; ++name) {
+    EXPECT_EQ(durations.op(name, kBytes), name + 1000);
+  }
+  EXPECT_GT(durations.stride(), 8U); // nothing surprises any more
+  device.pager->release(block);
+}
+
+TEST(PagerMeasure, TheSimulatedLinkIsKnown) {
+  Device device(simulated());
+  const LinkModel link = device.pager->link();
+  EXPECT_DOUBLE_EQ(link.in_bytes_per_ns, 1);
+  EXPECT_DOUBLE_EQ(link.out_bytes_per_ns, 1);
+  EXPECT_DOUBLE_EQ(link.both_bytes_per_ns, 1.5);
+  EXPECT_DOUBLE_EQ(link.latency_ns, 2000);
+}
+
+TEST(PagerMeasure, TheCpuLinkIsMeasured) {
+  Device device(runtime::make_cpu_runtime());
+  const LinkModel before = device.pager->link();
+  EXPECT_DOUBLE_EQ(before.in_bytes_per_ns, LinkModel{}.in_bytes_per_ns);
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(device.create());
+  for (int i = 0; i < 20; ++i) {
+    for (Block* block : blocks) device.op(1, block);
+    ASSERT_TRUE(device.pager->synchronize().ok());
+    ASSERT_TRUE(device.pager->evictAll().ok());
+    ASSERT_TRUE(device.pager->synchronize().ok());
+  }
+  const LinkModel link = device.pager->link();
+  EXPECT_GT(link.in_bytes_per_ns, 0.05); // 50 MB/s
+  EXPECT_LT(link.in_bytes_per_ns, 54);   // no memory here is that fast
+  EXPECT_GT(link.out_bytes_per_ns, 0.05);
+  EXPECT_LT(link.out_bytes_per_ns, 54);
+  for (Block* block : blocks) device.pager->release(block);
+}
+
+TEST(PagerMeasure, ACpuStepIsMeasured) {
+  Device device(runtime::make_cpu_runtime());
+  Block* const block = device.create();
+  for (int step = 0; step < 8; ++step) {
+    for (std::uint32_t i = 0; i < 40; ++i) device.op(100 + i, block);
+    device.pager->step(kStream);
+  }
+  const std::int64_t begin_ns = device.runtime->now_ns();
+  for (std::uint32_t i = 0; i < 40; ++i) device.op(100 + i, block);
+  device.pager->step(kStream);
+  const std::int64_t spent_ns = device.runtime->now_ns() - begin_ns;
+  const StepFigures step = device.pager->lastStep().value();
+  EXPECT_EQ(step.ops, 40);
+  EXPECT_EQ(step.forecast_hits, 40);
+  EXPECT_GT(step.duration_ns, 0);
+  EXPECT_GE(step.duration_ns + 1000, spent_ns / 2);
+  EXPECT_GT(step.compute_ns, 0);
+  EXPECT_EQ(step.bytes_in, 0);
+  device.pager->release(block);
+}
+
+} // namespace
+} // namespace chameleon::memory
