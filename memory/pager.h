@@ -167,7 +167,7 @@ class Pager {
   // As it is taken to be now.
   LinkModel link() const;
   // Starts or stops what timeline() shows: every op and every copy is timed
-  // meanwhile, which costs time.
+  // meanwhile, which costs time. Stopping waits for all that was submitted.
   void recordTimeline(bool on);
   const profiler::Timeline& timeline();
   profiler::Profiler& profiler() noexcept;

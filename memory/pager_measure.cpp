@@ -114,8 +114,15 @@ std::int64_t PagerImpl::computeEstimate(PathId path, const StepFigures& step) {
 // ---- the timeline ----------------------------------------------------------
 
 void PagerImpl::recordTimeline(bool on) {
-  on ? timeline_.start() : timeline_.stop();
   durations_.sampleAll(on);
+  if (on) {
+    timeline_.start();
+    return;
+  }
+  // What was begun shall be shown. A device that is lost shows what it did.
+  (void)timelines_.synchronizeAll().ok();
+  timer_.collect();
+  timeline_.stop();
 }
 
 } // namespace chameleon::memory

@@ -160,6 +160,7 @@ void bind_profiler(py::module_& m) {
   m.def("profiler_state", &profiler_state);
   m.def("export_trace", &export_trace);
   m.def("record_timeline", [](c10::DeviceIndex index, bool enabled) {
+    const py::gil_scoped_release no_gil;
     backend::context(resolve_index(index), "record_timeline()")
         .pager->recordTimeline(enabled);
   });

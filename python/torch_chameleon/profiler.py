@@ -174,9 +174,7 @@ def state(device: Device = None) -> State:
     return cast(State, _C.profiler_state(index))
 
 
-def export_trace(
-    path: str | os.PathLike[str], device: Device = None
-) -> None:
+def export_trace(path: str | os.PathLike[str], device: Device = None) -> None:
     """Writes the last step as a trace: JSON lines, one op a line.
 
     The first line is a header with the budget in force and the link. A line
@@ -217,7 +215,8 @@ def record_timeline(enabled: bool = True, device: Device = None) -> None:
     """Starts or stops recording what `export_timeline` writes.
 
     While it records every op and every copy is timed, which costs time. Only
-    the latest 65,536 events are kept. Starting forgets what was recorded.
+    the latest 65,536 events are kept. Starting forgets what was recorded;
+    stopping waits until the device has nothing left to do.
 
     Args:
         enabled: Whether to record from now on.

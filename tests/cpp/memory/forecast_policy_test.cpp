@@ -155,6 +155,58 @@ TEST(ForecastPolicy, FetchesAheadOfNeed) {
   EXPECT_GT(fetches, 100);
 }
 
+// The plan that was followed when a step ended, and the step's figures.
+TEST(ForecastPolicy, TheStepSaysWhatWasPlanned) {
+  Device device("forecast", kBudget);
+  Training training(*device.pager, kLayers);
+  for (int i = 0; i < 3; ++i) training.step();
+  settle(*device.pager, training);
+  training.step();
+  training.step();
+  const StepFigures step = device.pager->lastStep().value();
+  ASSERT_NE(step.plan, nullptr);
+  EXPECT_EQ(step.plan->budget_bytes, kBudget - kBudget / 32);
+  EXPECT_EQ(step.ops, static_cast<std::int64_t>(step.plan->ops()));
+  EXPECT_EQ(step.forecast_misses, 0);
+  EXPECT_GE(step.bound_ns, step.compute_ns);
+  ASSERT_FALSE(device.pager->setPolicy("lru"));
+  training.step();
+  training.step();
+  EXPECT_EQ(device.pager->lastStep()->plan, nullptr);
+}
+
+// A link that turns out to be much slower than the plan assumed: it is made
+// again, once, and not for less.
+TEST(ForecastPolicy, AnotherLinkIsAnotherPlan) {
+  Device device("forecast", kBudget);
+  Training training(*device.pager, kLayers);
+  for (int i = 0; i < 3; ++i) training.step();
+  settle(*device.pager, training);
+  const auto plan = [&] {
+    training.step();
+    training.step();
+    return device.pager->lastStep()->plan;
+  };
+  const PlanPtr before = plan();
+  ASSERT_NE(before, nullptr);
+  for (int i = 0; i < 500; ++i) {
+    for (const auto way :
+         {profiler::Direction::kIn, profiler::Direction::kOut}) {
+      device.pager->durations().addCopy(way, false, 4 << 20, 400'000'000);
+      device.pager->durations().addCopy(way, true, 4 << 20, 400'000'000);
+    }
+  }
+  EXPECT_LT(device.pager->link().in_bytes_per_ns, 1);
+  PlanPtr after = before;
+  for (int i = 0; i < 200 && after == before; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    after = plan();
+  }
+  EXPECT_NE(after, before);
+  ASSERT_NE(after, nullptr);
+  EXPECT_GT(after->modelled.duration_ns, before->modelled.duration_ns);
+}
+
 class ForecastPolicyUnderAdversary
     : public testing::TestWithParam<std::string> {};
 

@@ -33,7 +33,7 @@ TEST(LinkEstimate, OtherwiseWhatWasMeasured) {
   EXPECT_FALSE(differs_much(link.now(), LinkModel{}));
   copy(durations, Direction::kIn, false, 11);
   EXPECT_NEAR(link.now().in_bytes_per_ns, 11, 0.01);
-  EXPECT_NEAR(link.now().out_bytes_per_ns, 11, 0.01); // as the other way
+  EXPECT_NEAR(link.now().out_bytes_per_ns, 11, 0.01);  // as the other way
   EXPECT_NEAR(link.now().both_bytes_per_ns, 18, 0.01); // 90 / 110
   copy(durations, Direction::kOut, false, 22);
   copy(durations, Direction::kIn, true, 8);
