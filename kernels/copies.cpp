@@ -8,6 +8,7 @@
 #include <ATen/native/Resize.h>
 #include <torch/library.h>
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "backend/torch/storage.h"
@@ -40,6 +41,7 @@ struct Place {
   runtime::Stream stream;
 };
 Place place_of(const at::Tensor& tensor) {
+  backend::finish_deferred_work();
   memory::Block* block =
       backend::block_of(*tensor.storage().unsafeGetStorageImpl());
   TORCH_CHECK(

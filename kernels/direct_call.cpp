@@ -1,7 +1,9 @@
 #include "kernels/direct_call.h"
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/storage.h"
 #include "kernels/adoption.h"
+#include "kernels/deferred_lists.h"
 #include "kernels/list_ops.h"
 #include "kernels/op_token.h"
 #include "kernels/tensor_access.h"
@@ -63,7 +65,11 @@ bool DirectCall::begin() {
   const c10::DeviceIndex index = outers_[0]->device().index();
   device_ = &backend::context(index, plan_.name);
   const std::span<const memory::Operand> operands(operands_.data(), count_);
-  if (plan_.is_list_op && needs_chunks(*device_, operands)) return false;
+  if (plan_.is_list_op && (needs_chunks(*device_, operands) ||
+                           is_under_pressure(*device_->pager))) {
+    return false;
+  }
+  backend::finish_deferred_work();
   profiler::TokenHasher token(plan_.number);
   for (std::size_t i = 0; i < count_; ++i) {
     add_to_token(token, *outers_[i]->unsafeGetTensorImpl());

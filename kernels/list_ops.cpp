@@ -33,10 +33,6 @@ std::size_t bytes_of(const c10::IValue& value) {
   return is_ours(value) ? value.toTensor().nbytes() : 0;
 }
 
-std::size_t chunk_bytes_of(const backend::DeviceContext& device) {
-  return device.pager->hbmBudget() / kChunksPerBudget;
-}
-
 // One call's lists, all of the same length (empty ones aside).
 class Lists {
  public:
@@ -82,7 +78,8 @@ class Lists {
     for (const ArgumentPlan& argument : plan_.arguments) {
       if (!is_list(argument) || !arguments_[argument.index].isList()) continue;
       if (elements(argument).empty()) continue;
-      stack[base + argument.index] = slice(argument, first, end);
+      stack[base + argument.index] =
+          slice_of(arguments_[argument.index], first, end);
     }
     // A tensor with one scalar for each element of the lists.
     if (c10::IValue* scalars = scalars_ ? &stack[base + *scalars_] : nullptr;
@@ -100,16 +97,6 @@ class Lists {
  private:
   c10::ArrayRef<c10::IValue> elements(const ArgumentPlan& argument) const {
     return arguments_[argument.index].toListRef();
-  }
-
-  c10::IValue slice(const ArgumentPlan& argument, std::size_t first,
-                    std::size_t end) const {
-    const c10::IValue& whole = arguments_[argument.index];
-    c10::impl::GenericList part(whole.toList().elementType());
-    for (std::size_t i = first; i < end; ++i) {
-      part.push_back(elements(argument)[i]);
-    }
-    return part;
   }
 
   bool shapesMatch() const {
@@ -223,6 +210,19 @@ bool run_mixed(const OpPlan& plan, const c10::OperatorHandle& op,
 }
 
 } // namespace
+
+std::size_t chunk_bytes_of(const backend::DeviceContext& device) {
+  return device.pager->hbmBudget() / kChunksPerBudget;
+}
+
+c10::IValue slice_of(const c10::IValue& list, std::size_t first,
+                     std::size_t end) {
+  const c10::ArrayRef<c10::IValue> elements = list.toListRef();
+  c10::impl::GenericList part(list.toList().elementType());
+  part.reserve(end - first);
+  for (std::size_t i = first; i < end; ++i) part.push_back(elements[i]);
+  return part;
+}
 
 bool needs_chunks(const backend::DeviceContext& device,
                   std::span<const memory::Operand> operands) {

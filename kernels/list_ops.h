@@ -15,6 +15,13 @@
 
 namespace chameleon::kernels {
 
+// Operand bytes of a chunk, at most, unless it is one element.
+std::size_t chunk_bytes_of(const backend::DeviceContext& device);
+
+// Elements [first, end) of a list.
+c10::IValue slice_of(const c10::IValue& list, std::size_t first,
+                     std::size_t end);
+
 // True: more than a chunk's bytes.
 bool needs_chunks(const backend::DeviceContext& device,
                   std::span<const memory::Operand> operands);

@@ -1,5 +1,6 @@
 #include "kernels/native_view.h"
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "backend/torch/storage.h"
@@ -12,6 +13,7 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
                        memory::Access access, std::string_view purpose)
     : outers_(tensors) {
   if (tensors.empty()) return;
+  backend::finish_deferred_work();
   const c10::DeviceIndex index = tensors.front().device().index();
   backend::context(index, purpose); // fixes the target
   TORCH_CHECK(backend::target().holds_data, purpose,

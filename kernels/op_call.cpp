@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "backend/torch/autocast.h"
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "backend/torch/generator.h"
@@ -37,10 +38,12 @@ struct Pinned {
 
 class NativeCall {
  public:
-  NativeCall(const OpPlan& plan, const c10::OperatorHandle& op, Stack& stack)
+  NativeCall(const OpPlan& plan, const c10::OperatorHandle& op, Stack& stack,
+             bool* started)
       : plan_(plan),
         op_(op),
         stack_(stack),
+        started_(started),
         base_(stack.size() - plan.argument_count) {}
 
   void run() {
@@ -164,6 +167,7 @@ class NativeCall {
       const backend::TargetAutocast autocast;
       const backend::InKernelScope scope(&pinned.pager, &pinned.call);
       in_kernel_ = true;
+      if (started_ != nullptr) *started_ = true;
       if (backend::target().holds_data) [[likely]] {
         op_.redispatchBoxed(backend::target().dispatch_key, &stack_);
         scope.throwIfFailed();
@@ -374,6 +378,7 @@ class NativeCall {
   const OpPlan& plan_;
   const c10::OperatorHandle& op_;
   Stack& stack_;
+  bool* const started_; // may be null
   const std::size_t base_;
   c10::DeviceIndex index_ = -1;
   bool result_elsewhere_ = false; // a Device argument names another device
@@ -401,8 +406,9 @@ void add_memory_sample(backend::DeviceContext& device) {
 }
 
 void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
-                 Stack* stack) {
-  NativeCall(plan, op, *stack).run();
+                 Stack* stack, bool* started) {
+  backend::finish_deferred_work();
+  NativeCall(plan, op, *stack, started).run();
 }
 
 } // namespace chameleon::kernels

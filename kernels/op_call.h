@@ -17,9 +17,10 @@ namespace chameleon::kernels {
 
 // Runs `op` with its arguments on top of `stack` and leaves its results there.
 // Throws what the native kernel throws, OutOfMemoryError where the operands do
-// not fit, RuntimeError where devices mix that CUDA would not mix.
+// not fit, RuntimeError where devices mix that CUDA would not mix. `started`
+// becomes true when the kernel starts: before that nothing has changed.
 void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
-                 torch::jit::Stack* stack);
+                 torch::jit::Stack* stack, bool* started = nullptr);
 
 // What native kernels run below: autograd and the target's autocast have taken
 // place on the outer tensors.

@@ -6,6 +6,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <torch/library.h>
 
+#include "kernels/deferred_lists.h"
 #include "kernels/direct_ops.h"
 #include "kernels/list_ops.h"
 #include "kernels/op_call.h"
@@ -17,7 +18,10 @@ namespace {
 
 void run(const OpPlan& plan, const c10::OperatorHandle& op,
          torch::jit::Stack* stack) {
-  if (plan.is_list_op && run_in_chunks(plan, op, *stack)) return;
+  if (plan.is_list_op &&
+      (defer_list_op(plan, op, *stack) || run_in_chunks(plan, op, *stack))) {
+    return;
+  }
   call_native(plan, op, stack);
 }
 

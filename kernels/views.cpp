@@ -7,6 +7,7 @@
 #include <ATen/native/ResizeCommon.h>
 #include <torch/library.h>
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
@@ -81,6 +82,7 @@ at::Tensor& set_empty(at::Tensor& self) {
 }
 
 void record_stream(at::Tensor& self, at::Stream stream) {
+  backend::finish_deferred_work();
   if (memory::Block* block =
           backend::block_of(*self.storage().unsafeGetStorageImpl())) {
     block->pager->recordUse(*block, backend::to_runtime(stream));

@@ -8,6 +8,7 @@
 
 #include "backend/runtime/options.h"
 #include "backend/runtime/physical_device.h"
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/error.h"
 #include "backend/torch/in_kernel_allocator.h"
 
@@ -121,6 +122,7 @@ bool is_used() noexcept {
 bool is_in_bad_fork() noexcept { return forked.load(); }
 
 void set_option(std::string_view key, std::optional<std::string_view> text) {
+  finish_deferred_work();
   const std::optional<std::string> before = runtime::option_text(key);
   throw_if(runtime::set_option(key, text));
   runtime::Error applied;

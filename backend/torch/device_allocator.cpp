@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
@@ -28,11 +29,13 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 
   bool initialized() override { return is_used(); }
   void emptyCache(c10::MempoolId_t) override {
+    finish_deferred_work();
     for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
       if (DeviceContext* used = context_if_used(i)) used->pager->trim();
     }
   }
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    finish_deferred_work();
     if (data.get_deleter() != &release_block) return;
     auto* block = static_cast<memory::Block*>(data.get_context());
     block->pager->recordUse(*block, to_runtime(stream));
@@ -40,6 +43,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   // Logical figures; what is physical has its own keys in swap_stats().
   DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     DeviceStats result;
+    finish_deferred_work();
     const DeviceContext* used = context_if_used(resolve_index(index));
     if (used == nullptr) return result;
     const memory::Stats stats = used->pager->stats();
@@ -58,12 +62,14 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
   void resetPeakStats(c10::DeviceIndex index) override {
+    finish_deferred_work();
     if (DeviceContext* used = context_if_used(resolve_index(index))) {
       used->pager->resetStats();
     }
   }
   std::pair<std::size_t, std::size_t> getMemoryInfo(
       c10::DeviceIndex index) override {
+    finish_deferred_work();
     memory::Pager& pager =
         *context(resolve_index(index), "a memory query").pager;
     const memory::Limits limits = pager.limits();

@@ -1,6 +1,7 @@
 // The device guard: devices, streams and events as c10 asks for them.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/device_allocator.h"
 #include "backend/torch/error.h"
@@ -62,6 +63,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return exchange_stream(stream);
   }
   bool queryStream(const c10::Stream& stream) const override {
+    finish_deferred_work();
     runtime::DeviceRuntime& device = runtime_of(stream.device_index());
     const runtime::Event event =
         value_or_throw(device.record(to_runtime(stream)));
@@ -70,6 +72,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return complete;
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    finish_deferred_work();
     runtime::DeviceRuntime& device = runtime_of(stream.device_index());
     const runtime::Event event =
         value_or_throw(device.record(to_runtime(stream)));
@@ -78,6 +81,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     throw_if(error);
   }
   void synchronizeDevice(c10::DeviceIndex index) const override {
+    finish_deferred_work();
     if (DeviceContext* used = context_if_used(resolve_index(index))) {
       throw_if(used->pager->synchronize());
     }
@@ -86,6 +90,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream,
               const c10::DeviceIndex /*index*/,
               const c10::EventFlag /*flag*/) const override {
+    finish_deferred_work();
     runtime::DeviceRuntime& device = runtime_of(stream.device_index());
     auto* state = static_cast<EventState*>(*event);
     if (state == nullptr) {

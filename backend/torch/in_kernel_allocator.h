@@ -45,6 +45,9 @@ class InKernelScope {
   InKernelScope(const InKernelScope&) = delete;
   InKernelScope& operator=(const InKernelScope&) = delete;
 
+  // True: the calling thread is inside a kernel.
+  static bool isActive() noexcept { return current.call != nullptr; }
+
   // After the kernel returned: throws if an allocation failed all the same. A
   // kernel that catches that goes on in another way, to other bits.
   void throwIfFailed() const { throw_if(failure_); }

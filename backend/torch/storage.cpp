@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device_allocator.h"
 #include "backend/torch/error.h"
 #include "backend/torch/stream.h"
@@ -22,11 +23,13 @@ c10::DataPtr own_block(memory::Block* block, c10::DeviceIndex index) {
 c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
   index = resolve_index(index);
   if (bytes == 0) return {nullptr, c10::Device(kChameleon, index)};
+  finish_deferred_work(); // it may hold tensors that died
   memory::Pager& pager = *context(index, "the first allocation").pager;
   return own_block(value_or_throw(pager.create(bytes)), index);
 }
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
+  finish_deferred_work();
   const c10::DeviceIndex index = storage.device().index();
   memory::Block* block = block_of(storage);
   const std::size_t kept =

@@ -5,11 +5,13 @@
 
 #include "backend/runtime/options.h"
 #include "backend/runtime/physical_device.h"
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "backend/torch/generator.h"
 #include "backend/torch/storage.h"
 #include "chameleon_version.h"
+#include "kernels/deferred_lists.h"
 #include "kernels/device_rules.h"
 #include "kernels/late_ops.h"
 #include "kernels/native_view.h"
@@ -27,7 +29,15 @@ using backend::context;
 using backend::resolve_index;
 
 memory::Pager& pager(c10::DeviceIndex index, const char* what) {
+  backend::finish_deferred_work();
   return *context(resolve_index(index), what).pager;
+}
+
+// Null: not used yet.
+memory::Pager* pager_if_used(c10::DeviceIndex index) {
+  backend::finish_deferred_work();
+  auto* const used = backend::context_if_used(resolve_index(index));
+  return used == nullptr ? nullptr : used->pager;
 }
 
 constexpr std::string_view kKindNames[] = {"bytes", "number", "choice", "text"};
@@ -91,8 +101,8 @@ void bind_device(py::module_& m) {
   });
   m.def("synchronize", [](c10::DeviceIndex index) {
     const py::gil_scoped_release no_gil;
-    if (auto* used = backend::context_if_used(resolve_index(index))) {
-      backend::throw_if(used->pager->synchronize());
+    if (auto* used = pager_if_used(index)) {
+      backend::throw_if(used->synchronize());
     }
   });
   m.def("is_in_bad_fork", &backend::is_in_bad_fork);
@@ -107,9 +117,7 @@ void bind_device(py::module_& m) {
 void bind_memory(py::module_& m) {
   m.def("swap_stats", [](c10::DeviceIndex index) {
     memory::Stats stats; // before first use: all zero
-    if (auto* used = backend::context_if_used(resolve_index(index))) {
-      stats = used->pager->stats();
-    }
+    if (auto* used = pager_if_used(index)) stats = used->stats();
     py::dict row;
 #define CHAMELEON_STATS_ROW(name) row[#name] = stats.name;
     CHAMELEON_STATS(CHAMELEON_STATS_ROW)
@@ -117,9 +125,7 @@ void bind_memory(py::module_& m) {
     return row;
   });
   m.def("reset_swap_stats", [](c10::DeviceIndex index) {
-    if (auto* used = backend::context_if_used(resolve_index(index))) {
-      used->pager->resetStats();
-    }
+    if (auto* used = pager_if_used(index)) used->resetStats();
   });
   m.def("evict_all", [](c10::DeviceIndex index) {
     const py::gil_scoped_release no_gil;
@@ -127,11 +133,10 @@ void bind_memory(py::module_& m) {
   });
   m.def("empty_cache", [](c10::DeviceIndex index) {
     const py::gil_scoped_release no_gil;
-    if (auto* used = backend::context_if_used(resolve_index(index))) {
-      used->pager->trim();
-    }
+    if (auto* used = pager_if_used(index)) used->trim();
   });
   m.def("memory_history", [](c10::DeviceIndex index) {
+    backend::finish_deferred_work();
     std::vector<std::tuple<std::int64_t, std::size_t, std::size_t, std::size_t>>
         rows;
     for (const auto& sample :
@@ -142,6 +147,7 @@ void bind_memory(py::module_& m) {
     return rows;
   });
   m.def("reset_memory_history", [](c10::DeviceIndex index) {
+    backend::finish_deferred_work();
     context(resolve_index(index), "memory_history()").history->start();
   });
 }
@@ -214,6 +220,7 @@ void bind_testing(py::module_& m) {
     pager(index, "check_invariants()").checkInvariants(level);
   });
   m.def("block_state", [](const at::Tensor& tensor) {
+    backend::finish_deferred_work();
     const memory::Block* block =
         backend::block_of(*tensor.storage().unsafeGetStorageImpl());
     py::dict row;
@@ -226,6 +233,7 @@ void bind_testing(py::module_& m) {
     return row;
   });
   m.def("evict", [](const at::Tensor& tensor) {
+    backend::finish_deferred_work();
     memory::Block* block =
         backend::block_of(*tensor.storage().unsafeGetStorageImpl());
     if (block != nullptr) {
@@ -233,6 +241,7 @@ void bind_testing(py::module_& m) {
       backend::throw_if(block->pager->evict(*block));
     }
   });
+  m.def("deferred_op_count", &kernels::deferred_op_count);
   m.def("redirected_ops", &kernels::redirected_ops);
   m.def("writes_unannounced", &kernels::writes_unannounced);
   m.attr("metadata_bytes_per_block") =

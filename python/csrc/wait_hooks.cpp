@@ -2,6 +2,7 @@
 
 #include <Python.h>
 
+#include "kernels/deferred_lists.h"
 #include "memory/pager.h"
 
 namespace chameleon::python {
@@ -21,7 +22,9 @@ void take_gil_back(void* state) {
 } // namespace
 
 void install_wait_hooks() {
-  memory::Pager::setWaitHooks({&give_up_gil, &take_gil_back});
+  constexpr memory::WaitHooks kHooks{&give_up_gil, &take_gil_back};
+  memory::Pager::setWaitHooks(kHooks);
+  kernels::register_deferred_lists(kHooks);
 }
 
 } // namespace chameleon::python

@@ -1,0 +1,37 @@
+// Work on the device that was put off: a run of list ops that
+// kernels/deferred_lists.h holds back, to run it in a better order. Whoever
+// looks at bytes, waits for the device, counts or changes its limits calls
+// finish_deferred_work() first, so that nobody can tell.
+//
+// Below kernels/, where the callers are: this is the flag they look at, and
+// the way up to the work.
+#pragma once
+
+#include <atomic>
+
+namespace chameleon::backend {
+
+namespace detail {
+extern std::atomic<bool> work_is_deferred;
+void finish_deferred_work_slow();
+} // namespace detail
+
+// Done is what was put off, by any thread, before this call. Throws what the
+// work throws: OutOfMemoryError (what is left stays put off, and is tried
+// again by the next to ask), and a device's errors. A thread inside a kernel
+// does nothing here: it holds pins, and must not wait.
+inline void finish_deferred_work() {
+  if (detail::work_is_deferred.load(std::memory_order_acquire)) [[unlikely]]
+    detail::finish_deferred_work_slow();
+}
+
+inline bool is_work_deferred() noexcept {
+  return detail::work_is_deferred.load(std::memory_order_acquire);
+}
+inline void set_work_deferred(bool deferred) noexcept {
+  detail::work_is_deferred.store(deferred, std::memory_order_release);
+}
+// Once, when the extension is loaded.
+void set_deferred_work_finisher(void (*finisher)());
+
+} // namespace chameleon::backend

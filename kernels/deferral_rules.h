@@ -1,0 +1,27 @@
+// Which list ops may be put off (deferred_lists.h): those that cannot fail any
+// more once their operands were looked at, and whose results are known before
+// they run.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include "backend/torch/device.h"
+#include "kernels/op_plan.h"
+
+namespace chameleon::kernels {
+
+// True: an in-place or functional element-wise `_foreach_*` op, with its
+// arguments on top of `stack`: all tensors on `device`, ordinary, dense, of one
+// floating type; of one index of one shape; scalars that the type can hold;
+// room in the budget for each index on its own.
+bool is_deferrable(const OpPlan& plan, const torch::jit::Stack& stack,
+                   const backend::DeviceContext& device);
+
+// Length of a list op's first list; 0 when it has none.
+std::size_t list_length(const OpPlan& plan, const torch::jit::Stack& stack);
+
+// The device of the first element that is ours; null: there is none.
+backend::DeviceContext* device_of_lists(const OpPlan& plan,
+                                        const torch::jit::Stack& stack);
+
+} // namespace chameleon::kernels

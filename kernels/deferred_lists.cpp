@@ -1,0 +1,138 @@
+#include "kernels/deferred_lists.h"
+
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include <c10/util/Exception.h>
+
+#include "backend/torch/deferred_work.h"
+#include "backend/torch/in_kernel_allocator.h"
+#include "kernels/deferral_rules.h"
+#include "kernels/list_run.h"
+
+namespace chameleon::kernels {
+namespace {
+
+using torch::jit::Stack;
+
+memory::WaitHooks wait_hooks;
+
+struct Pending {
+  std::mutex mutex;
+  std::unique_ptr<ListRun> run;
+  std::thread::id owner; // who records
+};
+
+// Leaked: a run may be left when the process exits.
+Pending& pending() {
+  static auto* const instance = new Pending;
+  return *instance;
+}
+
+// Executing is the calling thread: its ops must not wait for themselves.
+thread_local bool is_executing = false;
+
+// First of all locks. Whoever has it may need the GIL, so nobody waits for it
+// with the GIL.
+class Lock {
+ public:
+  Lock() : lock_(pending().mutex, std::try_to_lock) {
+    if (lock_.owns_lock()) return;
+    void* const state =
+        wait_hooks.before == nullptr ? nullptr : wait_hooks.before();
+    lock_.lock();
+    if (wait_hooks.after != nullptr) wait_hooks.after(state);
+  }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+void drop_run() {
+  pending().run.reset();
+  backend::set_work_deferred(false);
+}
+
+// REQUIRES: the lock.
+void execute_run() {
+  ListRun* const run = pending().run.get();
+  if (run == nullptr) return;
+  struct Executing {
+    Executing() { is_executing = true; }
+    ~Executing() { is_executing = false; }
+  } const executing;
+  try {
+    run->execute();
+  } catch (c10::OutOfMemoryError& error) {
+    if (run->isBroken()) {
+      drop_run();
+      error.add_context(
+          "The op was put off and executed later, in chunks; the list ops "
+          "after it did not take place.");
+    } else {
+      error.add_context(
+          "The op was put off to be executed here. Nothing is lost: it is "
+          "tried again before the next op.");
+    }
+    throw;
+  } catch (...) {
+    drop_run();
+    throw;
+  }
+  drop_run();
+}
+
+bool may_wait() { return !is_executing && !backend::InKernelScope::isActive(); }
+
+void finish() {
+  if (!may_wait()) return;
+  const Lock lock;
+  execute_run();
+}
+
+bool goes_with(const ListRun& run, const backend::DeviceContext& device,
+               std::size_t length) {
+  return pending().owner == std::this_thread::get_id() &&
+         &run.device() == &device && run.length() == length &&
+         run.isOnStreamOfThread() && run.opCount() < ListRun::kMaxOps;
+}
+
+} // namespace
+
+bool defer_list_op(const OpPlan& plan, const c10::OperatorHandle& op,
+                   Stack& stack) {
+  backend::DeviceContext* const device = device_of_lists(plan, stack);
+  if (device == nullptr || !is_under_pressure(*device->pager)) return false;
+  if (!may_wait() || !is_deferrable(plan, stack, *device)) return false;
+  const std::size_t length = list_length(plan, stack);
+  const Lock lock;
+  Pending& now = pending();
+  if (now.run && !goes_with(*now.run, *device, length)) execute_run();
+  for (const bool first : {true, false}) {
+    if (!now.run) {
+      now.run = std::make_unique<ListRun>(*device, length);
+      now.owner = std::this_thread::get_id();
+    }
+    if (now.run->add(plan, op, stack)) {
+      backend::set_work_deferred(true);
+      return true;
+    }
+    const bool was_new = now.run->opCount() == 0;
+    execute_run(); // of no ops: nothing happens
+    if (was_new || !first) break;
+  }
+  return false;
+}
+
+std::size_t deferred_op_count() {
+  const Lock lock;
+  return pending().run ? pending().run->opCount() : 0;
+}
+
+void register_deferred_lists(memory::WaitHooks hooks) {
+  wait_hooks = hooks;
+  backend::set_deferred_work_finisher(&finish);
+}
+
+} // namespace chameleon::kernels

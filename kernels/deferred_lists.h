@@ -1,0 +1,59 @@
+// List ops that wait for each other. What torch.optim issues by default is a
+// dozen `_foreach_*` ops in a row over the whole optimizer state: one after
+// another, each sweeps through all of it, and where it does not fit, moves all
+// of it. So, while the device is short of memory, such ops are only recorded
+// (list_run.h), and executed together, chunk by chunk through all of them.
+//
+// When the run is executed: before the next op that is not such a list op, or
+// does not go with those recorded; before anybody reads or writes bytes, waits
+// for the device, records an event, asks for statistics or changes a limit
+// (finish_deferred_work() of backend/torch); before the 33rd op. Views,
+// metadata and the death of tensors do not matter to it.
+//
+// What the caller sees is what he would have seen: version counters, results
+// and their metadata are there when the call returns; an op that could fail
+// for its arguments is not put off, so exceptions come from the op that is at
+// fault, after the effects of those before it. Three things differ.
+//   - A result's data_ptr() is null until the run was executed.
+//   - Running out of memory is reported by whoever wants to go on. The message
+//     names the list op. What was executed stays, what was not stays put off
+//     and is tried again by the next op. It is admitted op by op, each index
+//     needs at most half the budget, and no op begins that cannot be pinned;
+//     so this takes pins of others, a full host, or a failing device. Should a
+//     kernel that writes fail on the inside, the rest of the run is dropped.
+//   - A thread that is inside a kernel neither records nor executes: such an
+//     op runs at once.
+//
+// Threads: one run for the process. Ops that another thread recorded are
+// executed first by whoever comes along, on the recorder's stream.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "backend/torch/device.h"
+#include "kernels/op_plan.h"
+#include "memory/admission.h"
+
+namespace chameleon::kernels {
+
+// Memory is short: something has left it, or must. Without this list ops run
+// at once, as any op does.
+inline bool is_under_pressure(const memory::Pager& pager) {
+  const auto levels = pager.levels();
+  return levels.host_bytes > 0 || levels.logical_bytes > pager.hbmBudget();
+}
+
+// True: `op` is put off, and its results are on the stack. False: it is to be
+// run as usual. Throws what finish_deferred_work() throws.
+bool defer_list_op(const OpPlan& plan, const c10::OperatorHandle& op,
+                   torch::jit::Stack& stack);
+
+// How many are put off just now. For tests.
+std::size_t deferred_op_count();
+
+// Once, when the extension is loaded. `hooks`: around waits for another
+// thread that executes.
+void register_deferred_lists(memory::WaitHooks hooks);
+
+} // namespace chameleon::kernels

@@ -1,0 +1,271 @@
+#include "kernels/list_run.h"
+
+#include <ATen/core/List.h>
+#include <c10/util/Exception.h>
+
+#include "backend/torch/device_allocator.h"
+#include "backend/torch/storage.h"
+#include "backend/torch/stream.h"
+#include "kernels/list_ops.h"
+#include "kernels/op_call.h"
+#include "kernels/twins.h"
+
+namespace chameleon::kernels {
+
+using torch::jit::Stack;
+
+namespace {
+
+c10::Stream stream_of_thread(c10::DeviceIndex index) {
+  return c10::Stream(
+      c10::Stream::UNSAFE, c10::Device(backend::kChameleon, index),
+      static_cast<c10::StreamId>(backend::current_stream(index).id));
+}
+
+class OnStream {
+ public:
+  explicit OnStream(const c10::Stream& stream)
+      : previous_(backend::exchange_stream(stream)) {}
+  ~OnStream() { backend::exchange_stream(previous_); }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+ private:
+  c10::Stream previous_;
+};
+
+const c10::StorageImpl& storage_of(const at::Tensor& tensor) {
+  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+bool look_the_same(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() &&
+         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
+// A tensor of the run's own, on the same storage.
+at::Tensor alias_of(const at::Tensor& outer) {
+  return at::Tensor(make_outer(*outer.unsafeGetTensorImpl(), outer.storage(),
+                               outer.device()));
+}
+
+// Like `like`, without memory: what a kernel would make.
+at::Tensor promise_of(const at::Tensor& like) {
+  const c10::Device device = like.device();
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), like.nbytes(),
+      c10::DataPtr(nullptr, device), backend::device_allocator(),
+      /*resizable=*/true));
+  at::Tensor promised = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      like.dtype());
+  promised.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(),
+                                                        like.strides());
+  return promised;
+}
+
+} // namespace
+
+ListRun::ListRun(backend::DeviceContext& device, std::size_t length)
+    : device_(device),
+      stream_(stream_of_thread(device.index)),
+      length_(length),
+      index_bytes_(length) {}
+
+bool ListRun::isOnStreamOfThread() const noexcept {
+  return stream_ == stream_of_thread(device_.index);
+}
+
+// ---- recording -------------------------------------------------------------
+
+// kNoSlot: not with what the run does to that storage already.
+ListRun::Slot ListRun::operandFor(const at::Tensor& outer, std::uint32_t index,
+                                  bool writes) {
+  const c10::StorageImpl& storage = storage_of(outer);
+  const auto [place, is_new] =
+      slots_.try_emplace(&storage, static_cast<Slot>(operands_.size()));
+  const auto op = static_cast<std::uint32_t>(ops_.size());
+  if (!is_new) {
+    Operand& known = operands_[place->second];
+    if (known.index != index || !look_the_same(known.tensor, outer)) {
+      return kNoSlot;
+    }
+    known.last_op = op;
+    known.written = known.written || writes;
+    // One for all elements is read only: element i would change it for i + 1.
+    return known.written && index == kEveryIndex ? kNoSlot : place->second;
+  }
+  if (backend::block_of(storage) == nullptr) {
+    slots_.erase(place);
+    return kNoSlot; // not the device's
+  }
+  operands_.push_back({alias_of(outer), index, op, writes});
+  if (index != kEveryIndex) index_bytes_[index] += storage.nbytes();
+  return place->second;
+}
+
+bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
+                  Stack& stack) {
+  const std::size_t base = stack.size() - plan.argument_count;
+  Op recorded{&plan, op, c10::impl::tls_local_dispatch_key_set(), {}, {}, {}};
+  recorded.slots.resize(plan.arguments.size());
+  const std::vector<Slot>* self = nullptr;
+  for (std::size_t a = 0; a < plan.arguments.size(); ++a) {
+    const ArgumentPlan& argument = plan.arguments[a];
+    const c10::IValue& value = stack[base + argument.index];
+    std::vector<Slot>& slots = recorded.slots[a];
+    if (argument.kind == ArgumentKind::kTensorList) {
+      slots.reserve(length_);
+      for (const c10::IValue& element : value.toListRef()) {
+        slots.push_back(operandFor(element.toTensor(),
+                                   static_cast<std::uint32_t>(slots.size()),
+                                   argument.writes));
+        if (slots.back() == kNoSlot) return false;
+      }
+      if (self == nullptr) self = &slots;
+    } else if (argument.kind == ArgumentKind::kTensor) {
+      slots.push_back(operandFor(value.toTensor(), kEveryIndex, false));
+      if (slots.back() == kNoSlot) return false;
+    }
+  }
+  const bool is_functional = !plan.results.empty();
+  if (is_functional && !hasRoomFor(*self)) return false;
+
+  // From here on it is certain.
+  if (plan.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
+                                  c10::DispatchKey::ADInplaceOrView)) {
+    for (const ArgumentPlan& argument : plan.arguments) {
+      if (!argument.writes) continue;
+      for (const c10::IValue& element :
+           stack[base + argument.index].toListRef()) {
+        element.unsafeToTensorImpl()->bump_version();
+      }
+    }
+  }
+  recorded.arguments.assign(stack.begin() + static_cast<std::ptrdiff_t>(base),
+                            stack.end());
+  for (const ArgumentPlan& argument : plan.arguments) {
+    if (argument.kind != ArgumentKind::kOtherList) {
+      recorded.arguments[argument.index] = c10::IValue();
+    }
+  }
+  stack.resize(base);
+  if (is_functional) {
+    stack.push_back(c10::List<at::Tensor>(promise(*self, recorded.results)));
+  }
+  ops_.push_back(std::move(recorded));
+  return true;
+}
+
+bool ListRun::hasRoomFor(const std::vector<Slot>& like) const {
+  std::size_t bytes = device_.pager->levels().logical_bytes + promised_bytes_;
+  for (const Slot slot : like) bytes += operands_[slot].tensor.nbytes();
+  const memory::Limits limits = device_.pager->limits();
+  return static_cast<double>(bytes) <=
+         limits.oversubscription * static_cast<double>(limits.hbm_budget_bytes);
+}
+
+std::vector<at::Tensor> ListRun::promise(const std::vector<Slot>& like,
+                                         std::vector<Slot>& results) {
+  std::vector<at::Tensor> promised;
+  promised.reserve(length_);
+  results.reserve(length_);
+  const auto op = static_cast<std::uint32_t>(ops_.size());
+  for (std::uint32_t i = 0; i < length_; ++i) {
+    promised.push_back(promise_of(operands_[like[i]].tensor));
+    const auto slot = static_cast<Slot>(operands_.size());
+    slots_.emplace(&storage_of(promised.back()), slot);
+    operands_.push_back({alias_of(promised.back()), i, op, true});
+    results.push_back(slot);
+    index_bytes_[i] += promised.back().nbytes();
+    promised_bytes_ += promised.back().nbytes();
+  }
+  return promised;
+}
+
+// ---- executing -------------------------------------------------------------
+
+std::size_t ListRun::chunkEnd() const {
+  const std::size_t limit = chunk_bytes_of(device_);
+  std::size_t bytes = 0;
+  std::size_t end = first_;
+  for (; end < length_; ++end) {
+    bytes += index_bytes_[end];
+    if (bytes > limit && end > first_) break;
+  }
+  return end;
+}
+
+void ListRun::execute() {
+  const OnStream on_stream(stream_);
+  while (first_ < length_) {
+    if (next_op_ == 0) end_ = chunkEnd();
+    for (; next_op_ < ops_.size(); ++next_op_) run(ops_[next_op_]);
+    next_op_ = 0;
+    first_ = end_;
+  }
+}
+
+void ListRun::run(const Op& op) {
+  Stack stack;
+  pushArguments(op, stack);
+  bool started = false;
+  try {
+    const c10::impl::ForceDispatchKeyGuard as_called(op.keys);
+    call_native(*op.plan, op.handle, &stack, &started);
+  } catch (...) {
+    broken_ = started && !op.plan->mayRetry();
+    throw;
+  }
+  if (!op.results.empty()) fulfil(op, stack.back());
+  stack.clear();
+  for (const std::vector<Slot>& slots : op.slots) letGo(slots);
+  letGo(op.results);
+}
+
+void ListRun::pushArguments(const Op& op, Stack& stack) const {
+  stack.assign(op.arguments.begin(), op.arguments.end());
+  for (std::size_t a = 0; a < op.plan->arguments.size(); ++a) {
+    const ArgumentPlan& argument = op.plan->arguments[a];
+    c10::IValue& value = stack[argument.index];
+    if (argument.kind == ArgumentKind::kTensor) {
+      value = operands_[op.slots[a].front()].tensor;
+    } else if (argument.kind == ArgumentKind::kTensorList) {
+      c10::List<at::Tensor> part;
+      part.reserve(end_ - first_);
+      for (std::size_t i = first_; i < end_; ++i) {
+        part.push_back(operands_[op.slots[a][i]].tensor);
+      }
+      value = std::move(part);
+    } else {
+      value = slice_of(value, first_, end_);
+    }
+  }
+}
+
+// The promised storages get what the kernel made.
+void ListRun::fulfil(const Op& op, const c10::IValue& made) {
+  const std::vector<at::Tensor> tensors = made.toTensorVector();
+  for (std::size_t i = first_; i < end_; ++i) {
+    const at::Tensor& promised = operands_[op.results[i]].tensor;
+    const at::Tensor& tensor = tensors[i - first_];
+    c10::StorageImpl& to = *promised.storage().unsafeGetStorageImpl();
+    c10::StorageImpl& from = *tensor.storage().unsafeGetStorageImpl();
+    TORCH_INTERNAL_ASSERT(
+        look_the_same(promised, tensor) && to.nbytes() == from.nbytes(),
+        op.plan->name, ": its result is not what it was said to be");
+    to.set_data_ptr_noswap(
+        from.set_data_ptr(c10::DataPtr(nullptr, from.device())));
+  }
+}
+
+void ListRun::letGo(const std::vector<Slot>& slots) {
+  if (slots.size() != length_) return; // one for all
+  for (std::size_t i = first_; i < end_; ++i) {
+    Operand& operand = operands_[slots[i]];
+    if (operand.last_op == next_op_) operand.tensor.reset();
+  }
+}
+
+} // namespace chameleon::kernels

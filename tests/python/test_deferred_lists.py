@@ -1,0 +1,465 @@
+"""List ops that wait for each other: nobody can tell, but from what moves."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+import torch_chameleon
+from support import MIB, moved, same_bits
+from torch_chameleon import _C
+
+COUNT = 8  # elements of a list, of 128 KiB each
+SHAPE = (128, 256)
+
+
+@pytest.fixture(autouse=True)
+def short_of_memory(tight):
+    tight(2 * MIB)
+
+
+def tensors(device, seed=0, count=COUNT, dtype=torch.float32):
+    draws = torch.Generator().manual_seed(seed)
+    return [
+        torch.rand(SHAPE, generator=draws).add_(0.5).to(dtype).to(device)
+        for _ in range(count)
+    ]
+
+
+def put_off(seed=0):
+    """Tensors of which some are on the host, and what mul_ would make."""
+    xs = tensors("chameleon", seed)
+    _C.evict_all(0)
+    torch._foreach_mul_(xs, 3.0)
+    assert _C.deferred_op_count() == 1
+    return xs, [x.mul(3.0) for x in tensors("cpu", seed)]
+
+
+def all_same(xs, ys):
+    return len(xs) == len(ys) and all(map(same_bits, xs, ys))
+
+
+# ---- which ops, and when ---------------------------------------------------
+
+F = torch
+UNARY = ["abs", "neg", "sign", "sqrt", "rsqrt", "reciprocal"]
+BINARY = [
+    *("add", "sub", "mul", "div", "pow"),
+    *("maximum", "minimum", "clamp_min", "clamp_max"),
+]
+
+
+def cases():
+    for name in UNARY:
+        yield name, lambda a, b, c: ()
+    for name in BINARY:
+        yield name, lambda a, b, c: (2.0,)
+        yield name, lambda a, b, c: ([0.5 + i for i in range(len(a))],)
+        yield name, lambda a, b, c: (b,)
+    for name in ("add", "mul", "div"):
+        yield name, lambda a, b, c: (c[0].mean(),)
+    for name in ("addcmul", "addcdiv"):
+        yield name, lambda a, b, c: (b, c, 0.3)
+        yield name, lambda a, b, c: (b, c, [0.1 * i for i in range(len(a))])
+    yield "lerp", lambda a, b, c: (b, 0.7)
+    yield "lerp", lambda a, b, c: (b, c)
+    yield "lerp", lambda a, b, c: (b, [0.1 * i for i in range(len(a))])
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+)
+def test_every_op_in_both_forms(dtype):
+    for name, more in cases():
+        for form in ("", "_"):
+            results = {}
+            for device in ("cpu", "chameleon"):
+                a, b, c = (tensors(device, s, 3, dtype) for s in range(3))
+                arguments = more(a, b, c)
+                if device == "chameleon":
+                    _C.evict_all(0)
+                made = getattr(torch, f"_foreach_{name}{form}")(a, *arguments)
+                if device == "chameleon":
+                    # So none of them can fail: the CPU has run them all.
+                    assert _C.deferred_op_count() == 1, (name, form, arguments)
+                results[device] = [*a, *(made or ())]
+                for x in results[device]:
+                    assert x.stride() == a[0].stride()
+            assert all_same(results["chameleon"], results["cpu"]), (name, form)
+
+
+def test_copy_and_zero():
+    xs, ys = tensors("chameleon"), tensors("chameleon", 1)
+    _C.evict_all(0)
+    torch._foreach_copy_(xs, ys)
+    torch._foreach_zero_(ys)
+    assert _C.deferred_op_count() == 2
+    assert all_same(xs, tensors("cpu", 1))
+    assert not any(y.any() for y in ys)
+
+
+def test_at_once_with_enough_memory(tight):
+    tight(64 * MIB)
+    xs = tensors("chameleon")
+    torch._foreach_mul_(xs, 3.0)
+    assert _C.deferred_op_count() == 0
+
+
+def test_a_run_has_at_most_32_ops():
+    xs = tensors("chameleon")
+    _C.evict_all(0)
+    for i in range(40):
+        torch._foreach_add_(xs, float(i))
+        assert _C.deferred_op_count() == i % 32 + 1
+    expected = tensors("cpu")
+    for i in range(40):
+        torch._foreach_add_(expected, float(i))
+    assert all_same(xs, expected)
+
+
+def test_what_could_fail_is_not_put_off():
+    def xs(dtype=torch.float32):
+        return tensors("chameleon", dtype=dtype)
+
+    one = xs()[0]
+    actions = [
+        lambda: torch._foreach_add_(xs(torch.int32), 1),
+        lambda: torch._foreach_add_(xs(), xs(torch.float64)),
+        lambda: torch._foreach_mul_(xs(torch.float16), 1e6),
+        lambda: torch._foreach_add_([x[:, :9] for x in xs()], 1.0),
+        lambda: torch._foreach_add_(xs(), [x[:1] for x in xs()]),
+        lambda: torch._foreach_add_(xs(), [x.t() for x in xs()]),
+        lambda: torch._foreach_mul_(xs(), torch.tensor(2.0)),
+        lambda: torch._foreach_add_([one, one], 1.0),
+        lambda: torch._foreach_add_([one[:64], one[64:]], 1.0),
+        lambda: torch._foreach_norm(xs()),
+        lambda: torch._foreach_exp(xs()),
+        lambda: torch._foreach_add_(xs(torch.complex64), 1.0),
+    ]
+    for number, action in enumerate(actions):
+        _C.evict_all(0)
+        action()
+        assert _C.deferred_op_count() == 0, number
+
+
+def test_exceptions_come_from_the_op_at_fault():
+    xs, ys = tensors("chameleon"), tensors("chameleon", 1)
+    _C.evict_all(0)
+    torch._foreach_mul_(xs, 2.0)
+    torch._foreach_add_(xs, ys)
+    with pytest.raises(RuntimeError, match="size"):
+        torch._foreach_add_(xs, [y[:3] for y in ys])
+    assert _C.deferred_op_count() == 0
+    with pytest.raises(RuntimeError, match="same length"):
+        torch._foreach_add_(xs, ys[:2])
+    with pytest.raises(RuntimeError, match="overflow"):
+        torch._foreach_addcmul_(xs, ys, ys, 1e300)
+    torch._foreach_mul_(xs, 0.5)
+    expected = [
+        x.mul(2.0).add(y).mul(0.5)
+        for x, y in zip(tensors("cpu"), tensors("cpu", 1), strict=True)
+    ]
+    assert all_same(xs, expected)
+
+
+# ---- who has to see it -----------------------------------------------------
+
+LOOKS = {
+    "cpu": lambda x: x.cpu(),
+    "item": lambda x: x[0, 0].item(),
+    "tolist": lambda x: x.tolist(),
+    "an op": lambda x: x + 1,
+    "an op elsewhere": lambda x: torch.ones(3, device="chameleon").add_(1),
+    "copy from the CPU": lambda x: torch.empty_like(x).copy_(torch.ones(SHAPE)),
+    "a list op of another length": lambda x: torch._foreach_add_([x], 1.0),
+    "empty": lambda x: torch.empty(3, device="chameleon"),
+    "synchronize": lambda x: torch.chameleon.synchronize(),
+    "accelerator": lambda x: torch.accelerator.synchronize(),
+    "stream": lambda x: torch.chameleon.current_stream().synchronize(),
+    "query": lambda x: torch.chameleon.current_stream().query(),
+    "event": lambda x: torch.Event("chameleon").record(),
+    "swap_stats": lambda x: torch_chameleon.swap_stats(),
+    "reset": lambda x: torch_chameleon.reset_swap_stats(),
+    "memory": lambda x: torch.chameleon.memory_allocated(),
+    "mem_get_info": lambda x: torch.chameleon.mem_get_info(),
+    "empty_cache": lambda x: torch.chameleon.empty_cache(),
+    "config": lambda x: setattr(
+        torch_chameleon.config, "oversubscription", 8.0
+    ),
+    "evict": lambda x: _C.evict(x),
+    "resize": lambda x: x.untyped_storage().resize_(1 << 18),
+    "record_stream": lambda x: x.record_stream(
+        torch.chameleon.current_stream()
+    ),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_everyone_who_looks_sees_it(look):
+    with torch_chameleon.config.patch(oversubscription=4.0):
+        xs, expected = put_off()
+        LOOKS[look](xs[0].view(SHAPE))
+        assert _C.deferred_op_count() == 0
+        if look == "a list op of another length":
+            expected[0] += 1
+        assert all_same(xs, expected)
+
+
+def test_resident_sees_it():
+    xs, expected = put_off()
+    with torch_chameleon.resident(xs[0]) as (native,):
+        assert same_bits(native, expected[0])
+
+
+def test_views_and_metadata_do_not_matter():
+    xs, expected = put_off()
+    views = [x.view(-1)[:64] for x in xs]
+    assert xs[0].shape == SHAPE
+    assert xs[0].data_ptr() != 0
+    xs[1].requires_grad_()
+    assert _C.deferred_op_count() == 1
+    assert all_same(views, [x.view(-1)[:64] for x in expected])
+
+
+def test_versions_count_when_the_op_returns():
+    xs, ys = tensors("chameleon"), tensors("chameleon", 1)
+    _C.evict_all(0)
+    torch._foreach_mul_(xs, 2.0)
+    torch._foreach_addcmul_(xs, ys, ys)
+    made = torch._foreach_sqrt(xs)
+    torch._foreach_add_(made, 1.0)
+    assert _C.deferred_op_count() == 4
+    assert [t._version for t in (xs[0], ys[0], made[0])] == [2, 0, 1]
+    torch.chameleon.synchronize()
+    assert [t._version for t in (xs[0], ys[0], made[0])] == [2, 0, 1]
+
+
+def test_gradients_flow_through_them():
+    def run(device):
+        xs = [x.requires_grad_() for x in tensors(device, count=3)]
+        if device == "chameleon":
+            _C.evict_all(0)
+        made = torch._foreach_mul(torch._foreach_sqrt(xs), 3.0)
+        made = torch._foreach_add(made, xs, alpha=0.5)
+        if device == "chameleon":
+            assert _C.deferred_op_count() == 3
+        assert all(m.requires_grad for m in made)
+        sum(m.square().sum() for m in made).backward()
+        return [x.grad for x in xs]
+
+    assert all_same(run("chameleon"), run("cpu"))
+
+
+# ---- tensors that come and go ----------------------------------------------
+
+
+def test_results_exist_and_die_in_between():
+    def run(device):
+        xs, ys = tensors(device), tensors(device, 1)
+        if device == "chameleon":
+            _C.evict_all(0)
+        roots = torch._foreach_sqrt(ys)
+        torch._foreach_div_(roots, [1.0 + i for i in range(COUNT)])
+        torch._foreach_add_(roots, 1e-8)
+        torch._foreach_addcdiv_(xs, ys, roots, -0.1)
+        gone = weakref.ref(roots[0])
+        del roots
+        assert gone() is None  # the run holds none of the user's tensors
+        return xs, ys
+
+    ours, native = run("chameleon"), run("cpu")
+    assert _C.deferred_op_count() == 4
+    live = 2 * sum(x.nbytes for x in ours[0])
+    assert torch.chameleon.memory_allocated() == live
+    for one, other in zip(ours, native, strict=True):
+        assert all_same(one, other)
+
+
+def test_operands_die_in_between():
+    xs, expected = put_off()
+    ys = tensors("cpu", 5)
+    others = tensors("chameleon", 5)
+    _C.evict_all(0)
+    torch._foreach_add_(xs, others)
+    del others
+    gc.collect()
+    assert _C.deferred_op_count() == 1
+    torch._foreach_mul_(expected, 1.0)
+    torch._foreach_add_(expected, ys)
+    assert all_same(xs, expected)
+
+
+def test_data_is_set_in_between():
+    xs, expected = put_off()
+    old = xs[0].detach()
+    xs[0].data = torch.zeros(3, device="chameleon")
+    assert same_bits(old, expected[0])
+    xs, expected = put_off()
+    with torch.no_grad():
+        xs[0].set_(xs[1])
+    torch._foreach_add_(xs, 1.0)  # one storage twice
+    assert _C.deferred_op_count() == 0
+    expected = [x + 1 for x in expected]
+    expected[1] += 1
+    assert all_same(xs[1:], expected[1:])
+    assert same_bits(xs[0], expected[1])
+
+
+def test_one_storage_at_two_indices():
+    def run(device):
+        flat = torch.arange(1024.0, device=device)
+        parts = list(flat.split(256))
+        others = [torch.ones(256, device=device) for _ in parts]
+        if device == "chameleon":
+            _C.evict_all(0)
+        torch._foreach_add_(others, 2.0)
+        torch._foreach_mul_(parts, 3.0)
+        torch._foreach_add_(parts, others)
+        torch._foreach_add_(others, parts)
+        torch._foreach_mul_([others[0]] * 4, 2.0)
+        torch._foreach_add_(others, [others[1]] * 4)
+        torch._foreach_add_(others, others)
+        return [flat, *others]
+
+    assert all_same(run("chameleon"), run("cpu"))
+
+
+def test_one_scalar_tensor_for_all():
+    def run(device):
+        xs = tensors(device)
+        scale = torch.tensor(3.0, device=device)
+        scales = [scale, *(torch.tensor(1.0, device=device) for _ in xs[1:])]
+        if device == "chameleon":
+            _C.evict_all(0)
+        torch._foreach_mul_(xs, scale)
+        torch._foreach_add_(scales, 1.0)  # changes what the first op reads
+        torch._foreach_mul_(xs, scale)
+        return [*xs, *scales]
+
+    assert all_same(run("chameleon"), run("cpu"))
+
+
+def test_the_same_list_changes_length():
+    def run(device):
+        xs = tensors(device)
+        if device == "chameleon":
+            _C.evict_all(0)
+        torch._foreach_mul_(xs, 3.0)
+        torch._foreach_add_(xs[:5], xs[3:])
+        torch._foreach_mul_(xs, xs[::-1])
+        return xs
+
+    assert all_same(run("chameleon"), run("cpu"))
+
+
+# ---- what moves ------------------------------------------------------------
+
+
+def test_a_run_moves_each_tensor_once():
+    """8 ops over 4 lists of 2 MiB each, in 2 MiB of memory."""
+    params, grads, firsts, seconds = (
+        tensors("chameleon", seed, 16) for seed in range(4)
+    )
+
+    def step():
+        torch._foreach_mul_(params, 0.99)
+        torch._foreach_lerp_(firsts, grads, 0.1)
+        torch._foreach_mul_(seconds, 0.99)
+        torch._foreach_addcmul_(seconds, grads, grads, 0.01)
+        roots = torch._foreach_sqrt(seconds)
+        torch._foreach_div_(roots, [2.0] * 16)
+        torch._foreach_add_(roots, 1e-8)
+        torch._foreach_addcdiv_(params, firsts, roots, [-0.1] * 16)
+
+    _C.evict_all(0)
+    one_list = 16 * params[0].nbytes
+    counted = moved(step)
+    assert counted["bytes_in"] == 4 * one_list
+    # Gradients have a host copy; the roots never leave.
+    assert counted["bytes_out"] <= 3 * one_list
+    assert counted["ops"] == 16 * 8  # a chunk is one index
+
+
+# ---- running out of memory -------------------------------------------------
+
+
+def test_out_of_memory_keeps_what_is_left():
+    xs, ys = tensors("chameleon"), tensors("chameleon", 1)
+    pins = tensors("chameleon", 2, count=14)
+    _C.evict_all(0)
+    with torch_chameleon.resident(*pins):
+        torch._foreach_mul_(xs, 3.0)
+        made = torch._foreach_add(xs, ys)  # 3 of 2 places that are left
+        assert _C.deferred_op_count() == 2
+        for _ in range(2):
+            with pytest.raises(torch.OutOfMemoryError) as error:
+                xs[0].cpu()
+            assert "aten::_foreach_add.List" in str(error.value)
+            assert "Nothing is lost" in str(error.value)
+        assert _C.deferred_op_count() == 2
+    expected = [x.mul(3.0) for x in tensors("cpu")]
+    assert all_same(xs, expected)
+    torch._foreach_add_(expected, tensors("cpu", 1))
+    assert all_same(made, expected)
+
+
+def test_results_past_the_logical_limit():
+    """Without logical room an op runs at once, and fails as it would."""
+    with torch_chameleon.config.patch(oversubscription=1.2):
+        xs, ys = tensors("chameleon"), tensors("chameleon", 1)
+        _C.evict_all(0)
+        torch._foreach_mul_(xs, 2.0)
+        made = torch._foreach_sqrt(xs)  # 3 MiB of 2.4
+        assert _C.deferred_op_count() == 0
+        with pytest.raises(torch.OutOfMemoryError, match="oversubscription"):
+            torch.empty(SHAPE, device="chameleon")
+        del made, ys
+    assert all_same(xs, [x.mul(2.0) for x in tensors("cpu")])
+
+
+# ---- threads ---------------------------------------------------------------
+
+
+def in_thread(action):
+    result = []
+    thread = threading.Thread(target=lambda: result.append(action()))
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    return result[0]
+
+
+def test_another_thread_sees_it():
+    xs, expected = put_off()
+    assert in_thread(lambda: all_same(xs, expected))
+    xs, expected = put_off()
+    in_thread(lambda: torch._foreach_add_(xs, 1.0))
+    assert _C.deferred_op_count() == 1  # the other's
+    assert all_same(xs, [x + 1 for x in expected])
+
+
+def test_threads_side_by_side():
+    def work(device, seed):
+        xs, ys = tensors(device, seed), tensors(device, seed + 100)
+        for _ in range(5):
+            torch._foreach_mul_(xs, 0.5)
+            roots = torch._foreach_sqrt(ys)
+            torch._foreach_addcdiv_(xs, ys, roots, 0.1)
+            torch._foreach_add_(ys, xs)
+        return [x.cpu() for x in (*xs, *ys)]
+
+    results = {}
+    with torch_chameleon.config.patch(oversubscription=16.0):
+        threads = [
+            threading.Thread(
+                target=lambda s=seed: results.update({s: work("chameleon", s)})
+            )
+            for seed in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    for seed in range(6):
+        assert all_same(results[seed], work("cpu", seed))
