@@ -108,6 +108,7 @@ def test_at_once_with_enough_memory(tight):
 
 def test_a_run_has_at_most_32_ops():
     xs = tensors("chameleon")
+    ballast = tensors("chameleon", count=16)  # more than fits
     _C.evict_all(0)
     for i in range(40):
         torch._foreach_add_(xs, float(i))
@@ -116,6 +117,7 @@ def test_a_run_has_at_most_32_ops():
     for i in range(40):
         torch._foreach_add_(expected, float(i))
     assert all_same(xs, expected)
+    del ballast
 
 
 def test_what_could_fail_is_not_put_off():
@@ -129,7 +131,7 @@ def test_what_could_fail_is_not_put_off():
         lambda: torch._foreach_mul_(xs(torch.float16), 1e6),
         lambda: torch._foreach_add_([x[:, :9] for x in xs()], 1.0),
         lambda: torch._foreach_add_(xs(), [x[:1] for x in xs()]),
-        lambda: torch._foreach_add_(xs(), [x.t() for x in xs()]),
+        lambda: torch._foreach_add_(xs(), [x.view(256, 128).t() for x in xs()]),
         lambda: torch._foreach_mul_(xs(), torch.tensor(2.0)),
         lambda: torch._foreach_add_([one, one], 1.0),
         lambda: torch._foreach_add_([one[:64], one[64:]], 1.0),
@@ -151,7 +153,7 @@ def test_exceptions_come_from_the_op_at_fault():
     with pytest.raises(RuntimeError, match="size"):
         torch._foreach_add_(xs, [y[:3] for y in ys])
     assert _C.deferred_op_count() == 0
-    with pytest.raises(RuntimeError, match="same length"):
+    with pytest.raises(RuntimeError, match="same number"):
         torch._foreach_add_(xs, ys[:2])
     with pytest.raises(RuntimeError, match="overflow"):
         torch._foreach_addcmul_(xs, ys, ys, 1e300)
@@ -172,7 +174,6 @@ LOOKS = {
     "an op": lambda x: x + 1,
     "an op elsewhere": lambda x: torch.ones(3, device="chameleon").add_(1),
     "copy from the CPU": lambda x: torch.empty_like(x).copy_(torch.ones(SHAPE)),
-    "a list op of another length": lambda x: torch._foreach_add_([x], 1.0),
     "empty": lambda x: torch.empty(3, device="chameleon"),
     "synchronize": lambda x: torch.chameleon.synchronize(),
     "accelerator": lambda x: torch.accelerator.synchronize(),
@@ -201,8 +202,6 @@ def test_everyone_who_looks_sees_it(look):
         xs, expected = put_off()
         LOOKS[look](xs[0].view(SHAPE))
         assert _C.deferred_op_count() == 0
-        if look == "a list op of another length":
-            expected[0] += 1
         assert all_same(xs, expected)
 
 
@@ -372,9 +371,10 @@ def test_a_run_moves_each_tensor_once():
         torch._foreach_add_(roots, 1e-8)
         torch._foreach_addcdiv_(params, firsts, roots, [-0.1] * 16)
 
-    _C.evict_all(0)
     one_list = 16 * params[0].nbytes
-    counted = moved(step)
+    with torch_chameleon.config.patch(oversubscription=8.0):
+        _C.evict_all(0)
+        counted = moved(step)
     assert counted["bytes_in"] == 4 * one_list
     # Gradients have a host copy; the roots never leave.
     assert counted["bytes_out"] <= 3 * one_list
