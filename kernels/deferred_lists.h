@@ -14,7 +14,8 @@
 // and their metadata are there when the call returns; an op that could fail
 // for its arguments is not put off, so exceptions come from the op that is at
 // fault, after the effects of those before it. Three things differ.
-//   - A result's data_ptr() is null until the run was executed.
+//   - A result's data_ptr(), a logical address that nobody can read from, is
+//     another one after the run was executed.
 //   - Running out of memory is reported by whoever wants to go on. The message
 //     names the list op. What was executed stays, what was not stays put off
 //     and is tried again by the next op. It is admitted op by op, each index

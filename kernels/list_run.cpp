@@ -50,13 +50,17 @@ at::Tensor alias_of(const at::Tensor& outer) {
                                outer.device()));
 }
 
-// Like `like`, without memory: what a kernel would make.
-at::Tensor promise_of(const at::Tensor& like) {
-  const c10::Device device = like.device();
+void release_promise(void* block) noexcept { backend::release_block(block); }
+
+// Like `like`: what a kernel would make. `block` stands for its bytes, so that
+// they are counted and have an address, but is not to be used: its deleter is
+// not that of a chameleon storage.
+at::Tensor promise_of(const at::Tensor& like, memory::Block* block) {
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), like.nbytes(),
-      c10::DataPtr(nullptr, device), backend::device_allocator(),
-      /*resizable=*/true));
+      c10::StorageImpl::use_byte_size_t(), block->bytes,
+      c10::DataPtr(block->logical_address, block, &release_promise,
+                   like.device()),
+      backend::device_allocator(), /*resizable=*/true));
   at::Tensor promised = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       like.dtype());
@@ -130,7 +134,8 @@ bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
     }
   }
   const bool is_functional = !plan.results.empty();
-  if (is_functional && !hasRoomFor(*self)) return false;
+  std::vector<at::Tensor> made;
+  if (is_functional && !promise(*self, made)) return false;
 
   // From here on it is certain.
   if (plan.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
@@ -152,36 +157,39 @@ bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
   }
   stack.resize(base);
   if (is_functional) {
-    stack.push_back(c10::List<at::Tensor>(promise(*self, recorded.results)));
+    recorded.results = own(made);
+    stack.push_back(c10::List<at::Tensor>(std::move(made)));
   }
   ops_.push_back(std::move(recorded));
   return true;
 }
 
-bool ListRun::hasRoomFor(const std::vector<Slot>& like) const {
-  std::size_t bytes = device_.pager->levels().logical_bytes + promised_bytes_;
-  for (const Slot slot : like) bytes += operands_[slot].tensor.nbytes();
-  const memory::Limits limits = device_.pager->limits();
-  return static_cast<double>(bytes) <=
-         limits.oversubscription * static_cast<double>(limits.hbm_budget_bytes);
+// False: no logical room.
+bool ListRun::promise(const std::vector<Slot>& like,
+                      std::vector<at::Tensor>& made) {
+  made.reserve(length_);
+  for (const Slot slot : like) {
+    const at::Tensor& tensor = operands_[slot].tensor;
+    auto block = device_.pager->create(tensor.nbytes());
+    if (!block.ok()) return false;
+    made.push_back(promise_of(tensor, *block));
+  }
+  return true;
 }
 
-std::vector<at::Tensor> ListRun::promise(const std::vector<Slot>& like,
-                                         std::vector<Slot>& results) {
-  std::vector<at::Tensor> promised;
-  promised.reserve(length_);
-  results.reserve(length_);
+// Operands for what was promised, from now on.
+std::vector<ListRun::Slot> ListRun::own(
+    const std::vector<at::Tensor>& promised) {
+  std::vector<Slot> slots;
+  slots.reserve(length_);
   const auto op = static_cast<std::uint32_t>(ops_.size());
   for (std::uint32_t i = 0; i < length_; ++i) {
-    promised.push_back(promise_of(operands_[like[i]].tensor));
-    const auto slot = static_cast<Slot>(operands_.size());
-    slots_.emplace(&storage_of(promised.back()), slot);
-    operands_.push_back({alias_of(promised.back()), i, op, true});
-    results.push_back(slot);
-    index_bytes_[i] += promised.back().nbytes();
-    promised_bytes_ += promised.back().nbytes();
+    slots.push_back(static_cast<Slot>(operands_.size()));
+    slots_.emplace(&storage_of(promised[i]), slots.back());
+    operands_.push_back({alias_of(promised[i]), i, op, true});
+    index_bytes_[i] += promised[i].nbytes();
   }
-  return promised;
+  return slots;
 }
 
 // ---- executing -------------------------------------------------------------
@@ -210,6 +218,7 @@ void ListRun::execute() {
 void ListRun::run(const Op& op) {
   Stack stack;
   pushArguments(op, stack);
+  makeWay(op);
   bool started = false;
   try {
     const c10::impl::ForceDispatchKeyGuard as_called(op.keys);
@@ -241,6 +250,18 @@ void ListRun::pushArguments(const Op& op, Stack& stack) const {
     } else {
       value = slice_of(value, first_, end_);
     }
+  }
+}
+
+// From here on the bytes of the results are counted as what the kernel makes.
+// What stays is an address without a block, which no op accepts.
+void ListRun::makeWay(const Op& op) {
+  if (op.results.empty()) return;
+  for (std::size_t i = first_; i < end_; ++i) {
+    c10::StorageImpl& storage =
+        *operands_[op.results[i]].tensor.storage().unsafeGetStorageImpl();
+    void* const address = storage.data_ptr().get();
+    storage.set_data_ptr_noswap(c10::DataPtr(address, storage.device()));
   }
 }
 

@@ -8,9 +8,10 @@
 //
 // A run holds the operands' storages, by tensors of its own: what users do
 // with theirs meanwhile (`.data =`, deleting them) is theirs. Results exist as
-// soon as they are recorded: tensors whose storages have no block yet, so that
-// nothing can use them before the op has run. An operand that nobody else
-// holds is freed after the last op that uses its chunk.
+// soon as they are recorded, and count as live: tensors whose storages are not
+// the device's yet (backend::block_of() is null), so that nothing can use them
+// before the op has run. An operand that nobody else holds is freed after the
+// last op that uses its chunk.
 //
 // Used under one lock (deferred_lists.cpp).
 #pragma once
@@ -77,12 +78,12 @@ class ListRun {
   };
 
   Slot operandFor(const at::Tensor& outer, std::uint32_t index, bool writes);
-  std::vector<at::Tensor> promise(const std::vector<Slot>& like,
-                                  std::vector<Slot>& results);
-  bool hasRoomFor(const std::vector<Slot>& like) const;
+  bool promise(const std::vector<Slot>& like, std::vector<at::Tensor>& made);
+  std::vector<Slot> own(const std::vector<at::Tensor>& promised);
   std::size_t chunkEnd() const;
   void run(const Op& op);
   void pushArguments(const Op& op, torch::jit::Stack& stack) const;
+  void makeWay(const Op& op);
   void fulfil(const Op& op, const c10::IValue& made);
   void letGo(const std::vector<Slot>& slots);
 
@@ -93,7 +94,6 @@ class ListRun {
   std::vector<Operand> operands_;
   std::unordered_map<const c10::StorageImpl*, Slot> slots_;
   std::vector<std::size_t> index_bytes_; // of all operands
-  std::size_t promised_bytes_ = 0;
   // Where execute() is.
   std::size_t first_ = 0; // of the chunk
   std::size_t end_ = 0;
