@@ -86,7 +86,8 @@ void execute_run() {
 bool may_wait() { return !is_executing && !backend::InKernelScope::isActive(); }
 
 void finish() {
-  if (!may_wait()) return;
+  // What was put off before a fork is the parent's.
+  if (!may_wait() || backend::is_in_bad_fork()) return;
   const Lock lock;
   execute_run();
 }
