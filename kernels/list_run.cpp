@@ -57,7 +57,7 @@ void release_promise(void* block) noexcept { backend::release_block(block); }
 // not that of a chameleon storage.
 at::Tensor promise_of(const at::Tensor& like, memory::Block* block) {
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), block->bytes,
+      c10::StorageImpl::use_byte_size_t(), like.nbytes(),
       c10::DataPtr(block->logical_address, block, &release_promise,
                    like.device()),
       backend::device_allocator(), /*resizable=*/true));
