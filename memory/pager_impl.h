@@ -408,6 +408,7 @@ class PagerImpl {
   std::atomic<std::size_t> fixed_extents_{0};
   mutable std::atomic<std::size_t> used_bytes_{0}; // of the arena
   std::atomic<std::uint64_t> steps_seen_{0};       // Profiler::steps()
+  std::atomic<std::uint64_t> step_begin_{0};       // Profiler::opCount()
   mutable std::atomic<std::size_t> host_bytes_{0};
 
   // Guarded by the lock.

@@ -50,10 +50,15 @@ StepCounts PagerImpl::stepCounts() const noexcept {
 
 // The profiler saw a step end. The call's op is the first one after it.
 void PagerImpl::stepEnded(const Call& call) {
+  steps_seen_.store(profiler_.steps(), std::memory_order_relaxed);
+  // Loops of a few ops end steps all the time.
+  if (profiler_.opCount() - step_begin_.load(std::memory_order_relaxed) <=
+      std::uint64_t{StepMeter::kShortest}) {
+    return;
+  }
   const Lock lock(*this);
   const profiler::RunCounts seen = profiler_.counts();
-  if (seen.steps == steps_seen_.load(std::memory_order_relaxed)) return;
-  steps_seen_.store(seen.steps, std::memory_order_relaxed);
+  step_begin_.store(seen.ops - 1, std::memory_order_relaxed);
   StepCounts counts = stepCounts();
   counts.ops -= 1;
   counts.forecast_misses -= call.ticket_.expected ? 0 : 1;
@@ -67,6 +72,7 @@ void PagerImpl::step(runtime::Stream stream) {
   const Lock lock(*this);
   const profiler::RunCounts seen = profiler_.counts();
   steps_seen_.store(seen.steps, std::memory_order_relaxed);
+  step_begin_.store(seen.ops, std::memory_order_relaxed);
   const StreamIndex index = timelines_.indexOf(stream);
   meter_.ended(stream, timelines_.advance(index), stepCounts(),
                /*marked=*/true, seen.last_path, policy_->plan());
