@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "backend/torch/stream.h"
@@ -26,6 +27,7 @@ constexpr char kNoStep[] =
 
 // Null: the device was not used.
 DeviceContext* used(c10::DeviceIndex index) {
+  backend::finish_deferred_work();
   return backend::context_if_used(resolve_index(index));
 }
 
@@ -151,9 +153,8 @@ void export_timeline(c10::DeviceIndex index, const std::string& path) {
 
 void bind_profiler(py::module_& m) {
   m.def("step", [](c10::DeviceIndex index) {
-    const c10::DeviceIndex own = resolve_index(index);
-    if (DeviceContext* device = backend::context_if_used(own)) {
-      device->pager->step(backend::current_stream(own));
+    if (DeviceContext* device = used(index)) {
+      device->pager->step(backend::current_stream(device->index));
     }
   });
   m.def("last_step", &last_step);
@@ -161,6 +162,7 @@ void bind_profiler(py::module_& m) {
   m.def("export_trace", &export_trace);
   m.def("record_timeline", [](c10::DeviceIndex index, bool enabled) {
     const py::gil_scoped_release no_gil;
+    backend::finish_deferred_work();
     backend::context(resolve_index(index), "record_timeline()")
         .pager->recordTimeline(enabled);
   });
