@@ -117,7 +117,8 @@ class Check {
       if (!isOrdinary(self_[i])) return false;
       const at::Tensor& self = self_[i].toTensor();
       if (is_functional && !keepsStrides(self)) return false;
-      std::size_t bytes = is_functional ? self.nbytes() : 0;
+      std::size_t bytes =
+          is_functional ? memory::ExtentMap::round(self.nbytes()) : 0;
       for (const ArgumentPlan& argument : plan_.arguments) {
         if (argument.kind != ArgumentKind::kTensorList) continue;
         const auto list = arguments_[argument.index].toListRef();
@@ -127,7 +128,7 @@ class Check {
             tensor.strides() != self.strides()) {
           return false;
         }
-        bytes += tensor.storage().nbytes();
+        bytes += memory::ExtentMap::round(tensor.storage().nbytes());
       }
       if (bytes > most_bytes) return false;
     }

@@ -1,5 +1,7 @@
 #include "kernels/list_run.h"
 
+#include <algorithm>
+
 #include <ATen/core/List.h>
 #include <c10/util/Exception.h>
 
@@ -105,7 +107,9 @@ ListRun::Slot ListRun::operandFor(const at::Tensor& outer, std::uint32_t index,
     return kNoSlot; // not the device's
   }
   operands_.push_back({alias_of(outer), index, op, writes});
-  if (index != kEveryIndex) index_bytes_[index] += storage.nbytes();
+  if (index != kEveryIndex) {
+    index_bytes_[index] += memory::ExtentMap::round(storage.nbytes());
+  }
   return place->second;
 }
 
@@ -187,7 +191,7 @@ std::vector<ListRun::Slot> ListRun::own(
     slots.push_back(static_cast<Slot>(operands_.size()));
     slots_.emplace(&storage_of(promised[i]), slots.back());
     operands_.push_back({alias_of(promised[i]), i, op, true});
-    index_bytes_[i] += promised[i].nbytes();
+    index_bytes_[i] += memory::ExtentMap::round(promised[i].nbytes());
   }
   return slots;
 }
@@ -208,17 +212,32 @@ std::size_t ListRun::chunkEnd() const {
 void ListRun::execute() {
   const OnStream on_stream(stream_);
   while (first_ < length_) {
-    if (next_op_ == 0) end_ = chunkEnd();
-    for (; next_op_ < ops_.size(); ++next_op_) run(ops_[next_op_]);
+    if (next_op_ == 0 && at_ == first_) end_ = chunkEnd();
+    for (; next_op_ < ops_.size(); ++next_op_) {
+      while (at_ < end_) runPiece(ops_[next_op_]);
+      at_ = first_;
+    }
     next_op_ = 0;
-    first_ = end_;
+    first_ = at_ = end_;
   }
 }
 
-void ListRun::run(const Op& op) {
+// All of the chunk at once; where that finds no room, fewer indices.
+void ListRun::runPiece(const Op& op) {
+  const std::size_t count = std::min(most_, end_ - at_);
+  try {
+    run(op, {at_, at_ + count});
+    at_ += count;
+  } catch (const c10::OutOfMemoryError&) {
+    if (broken_ || count == 1) throw;
+    most_ = count / 2;
+  }
+}
+
+void ListRun::run(const Op& op, Range range) {
   Stack stack;
-  pushArguments(op, stack);
-  makeWay(op);
+  pushArguments(op, range, stack);
+  makeWay(op, range);
   bool started = false;
   try {
     const c10::impl::ForceDispatchKeyGuard as_called(op.keys);
@@ -227,13 +246,13 @@ void ListRun::run(const Op& op) {
     broken_ = started && !op.plan->mayRetry();
     throw;
   }
-  if (!op.results.empty()) fulfil(op, stack.back());
+  if (!op.results.empty()) fulfil(op, range, stack.back());
   stack.clear();
-  for (const std::vector<Slot>& slots : op.slots) letGo(slots);
-  letGo(op.results);
+  for (const std::vector<Slot>& slots : op.slots) letGo(slots, range);
+  letGo(op.results, range);
 }
 
-void ListRun::pushArguments(const Op& op, Stack& stack) const {
+void ListRun::pushArguments(const Op& op, Range range, Stack& stack) const {
   stack.assign(op.arguments.begin(), op.arguments.end());
   for (std::size_t a = 0; a < op.plan->arguments.size(); ++a) {
     const ArgumentPlan& argument = op.plan->arguments[a];
@@ -242,22 +261,22 @@ void ListRun::pushArguments(const Op& op, Stack& stack) const {
       value = operands_[op.slots[a].front()].tensor;
     } else if (argument.kind == ArgumentKind::kTensorList) {
       c10::List<at::Tensor> part;
-      part.reserve(end_ - first_);
-      for (std::size_t i = first_; i < end_; ++i) {
+      part.reserve(range.end - range.first);
+      for (std::size_t i = range.first; i < range.end; ++i) {
         part.push_back(operands_[op.slots[a][i]].tensor);
       }
       value = std::move(part);
     } else {
-      value = slice_of(value, first_, end_);
+      value = slice_of(value, range.first, range.end);
     }
   }
 }
 
 // From here on the bytes of the results are counted as what the kernel makes.
 // What stays is an address without a block, which no op accepts.
-void ListRun::makeWay(const Op& op) {
+void ListRun::makeWay(const Op& op, Range range) {
   if (op.results.empty()) return;
-  for (std::size_t i = first_; i < end_; ++i) {
+  for (std::size_t i = range.first; i < range.end; ++i) {
     c10::StorageImpl& storage =
         *operands_[op.results[i]].tensor.storage().unsafeGetStorageImpl();
     void* const address = storage.data_ptr().get();
@@ -266,11 +285,11 @@ void ListRun::makeWay(const Op& op) {
 }
 
 // The promised storages get what the kernel made.
-void ListRun::fulfil(const Op& op, const c10::IValue& made) {
+void ListRun::fulfil(const Op& op, Range range, const c10::IValue& made) {
   const std::vector<at::Tensor> tensors = made.toTensorVector();
-  for (std::size_t i = first_; i < end_; ++i) {
+  for (std::size_t i = range.first; i < range.end; ++i) {
     const at::Tensor& promised = operands_[op.results[i]].tensor;
-    const at::Tensor& tensor = tensors[i - first_];
+    const at::Tensor& tensor = tensors[i - range.first];
     c10::StorageImpl& to = *promised.storage().unsafeGetStorageImpl();
     c10::StorageImpl& from = *tensor.storage().unsafeGetStorageImpl();
     TORCH_INTERNAL_ASSERT(
@@ -281,11 +300,13 @@ void ListRun::fulfil(const Op& op, const c10::IValue& made) {
   }
 }
 
-void ListRun::letGo(const std::vector<Slot>& slots) {
+void ListRun::letGo(const std::vector<Slot>& slots, Range range) {
   if (slots.size() != length_) return; // one for all
-  for (std::size_t i = first_; i < end_; ++i) {
+  for (std::size_t i = range.first; i < range.end; ++i) {
     Operand& operand = operands_[slots[i]];
-    if (operand.last_op == next_op_) operand.tensor.reset();
+    if (operand.index == i && operand.last_op == next_op_) {
+      operand.tensor.reset();
+    }
   }
 }
 

@@ -80,12 +80,17 @@ class ListRun {
   Slot operandFor(const at::Tensor& outer, std::uint32_t index, bool writes);
   bool promise(const std::vector<Slot>& like, std::vector<at::Tensor>& made);
   std::vector<Slot> own(const std::vector<at::Tensor>& promised);
+  struct Range {
+    std::size_t first;
+    std::size_t end;
+  };
   std::size_t chunkEnd() const;
-  void run(const Op& op);
-  void pushArguments(const Op& op, torch::jit::Stack& stack) const;
-  void makeWay(const Op& op);
-  void fulfil(const Op& op, const c10::IValue& made);
-  void letGo(const std::vector<Slot>& slots);
+  void runPiece(const Op& op);
+  void run(const Op& op, Range range);
+  void pushArguments(const Op& op, Range range, torch::jit::Stack& stack) const;
+  void makeWay(const Op& op, Range range);
+  void fulfil(const Op& op, Range range, const c10::IValue& made);
+  void letGo(const std::vector<Slot>& slots, Range range);
 
   backend::DeviceContext& device_;
   const c10::Stream stream_;
@@ -93,11 +98,13 @@ class ListRun {
   std::vector<Op> ops_;
   std::vector<Operand> operands_;
   std::unordered_map<const c10::StorageImpl*, Slot> slots_;
-  std::vector<std::size_t> index_bytes_; // of all operands
+  std::vector<std::size_t> index_bytes_; // of all operands, rounded
   // Where execute() is.
   std::size_t first_ = 0; // of the chunk
   std::size_t end_ = 0;
   std::uint32_t next_op_ = 0;
+  std::size_t at_ = 0;                 // index where next_op_ goes on
+  std::size_t most_ = ~std::size_t{0}; // indices at a time; memory is short
   bool broken_ = false;
 };
 

@@ -1,5 +1,7 @@
 #include "backend/torch/deferred_work.h"
 
+#include <c10/util/Exception.h>
+
 namespace chameleon::backend {
 
 namespace {
@@ -9,6 +11,13 @@ void (*finish)() = nullptr;
 std::atomic<bool> detail::work_is_deferred{false};
 
 void detail::finish_deferred_work_slow() { finish(); }
+
+void try_finish_deferred_work() {
+  try {
+    finish_deferred_work();
+  } catch (const c10::OutOfMemoryError&) { // whoever needs the bytes hears it
+  }
+}
 
 void set_deferred_work_finisher(void (*finisher)()) { finish = finisher; }
 

@@ -25,9 +25,10 @@ inline void finish_deferred_work() {
     detail::finish_deferred_work_slow();
 }
 
-inline bool is_work_deferred() noexcept {
-  return detail::work_is_deferred.load(std::memory_order_acquire);
-}
+// For those who only count, or set limits: what finds no memory stays put off
+// without an error, so that a program can free some, or raise the limit.
+void try_finish_deferred_work();
+
 inline void set_work_deferred(bool deferred) noexcept {
   detail::work_is_deferred.store(deferred, std::memory_order_release);
 }

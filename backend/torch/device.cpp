@@ -122,7 +122,7 @@ bool is_used() noexcept {
 bool is_in_bad_fork() noexcept { return forked.load(); }
 
 void set_option(std::string_view key, std::optional<std::string_view> text) {
-  finish_deferred_work();
+  try_finish_deferred_work();
   const std::optional<std::string> before = runtime::option_text(key);
   throw_if(runtime::set_option(key, text));
   runtime::Error applied;

@@ -29,7 +29,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 
   bool initialized() override { return is_used(); }
   void emptyCache(c10::MempoolId_t) override {
-    finish_deferred_work();
+    try_finish_deferred_work();
     for (c10::DeviceIndex i = 0; i < device_count(); ++i) {
       if (DeviceContext* used = context_if_used(i)) used->pager->trim();
     }
@@ -43,7 +43,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   // Logical figures; what is physical has its own keys in swap_stats().
   DeviceStats getDeviceStats(c10::DeviceIndex index) override {
     DeviceStats result;
-    finish_deferred_work();
+    try_finish_deferred_work();
     const DeviceContext* used = context_if_used(resolve_index(index));
     if (used == nullptr) return result;
     const memory::Stats stats = used->pager->stats();
@@ -62,14 +62,14 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
   void resetPeakStats(c10::DeviceIndex index) override {
-    finish_deferred_work();
+    try_finish_deferred_work();
     if (DeviceContext* used = context_if_used(resolve_index(index))) {
       used->pager->resetStats();
     }
   }
   std::pair<std::size_t, std::size_t> getMemoryInfo(
       c10::DeviceIndex index) override {
-    finish_deferred_work();
+    try_finish_deferred_work();
     memory::Pager& pager =
         *context(resolve_index(index), "a memory query").pager;
     const memory::Limits limits = pager.limits();

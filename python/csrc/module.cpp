@@ -29,13 +29,13 @@ using backend::context;
 using backend::resolve_index;
 
 memory::Pager& pager(c10::DeviceIndex index, const char* what) {
-  backend::finish_deferred_work();
+  backend::try_finish_deferred_work();
   return *context(resolve_index(index), what).pager;
 }
 
 // Null: not used yet.
 memory::Pager* pager_if_used(c10::DeviceIndex index) {
-  backend::finish_deferred_work();
+  backend::try_finish_deferred_work();
   auto* const used = backend::context_if_used(resolve_index(index));
   return used == nullptr ? nullptr : used->pager;
 }
@@ -101,6 +101,7 @@ void bind_device(py::module_& m) {
   });
   m.def("synchronize", [](c10::DeviceIndex index) {
     const py::gil_scoped_release no_gil;
+    backend::finish_deferred_work();
     if (auto* used = pager_if_used(index)) {
       backend::throw_if(used->synchronize());
     }
@@ -136,7 +137,7 @@ void bind_memory(py::module_& m) {
     if (auto* used = pager_if_used(index)) used->trim();
   });
   m.def("memory_history", [](c10::DeviceIndex index) {
-    backend::finish_deferred_work();
+    backend::try_finish_deferred_work();
     std::vector<std::tuple<std::int64_t, std::size_t, std::size_t, std::size_t>>
         rows;
     for (const auto& sample :
@@ -147,7 +148,7 @@ void bind_memory(py::module_& m) {
     return rows;
   });
   m.def("reset_memory_history", [](c10::DeviceIndex index) {
-    backend::finish_deferred_work();
+    backend::try_finish_deferred_work();
     context(resolve_index(index), "memory_history()").history->start();
   });
 }

@@ -404,6 +404,38 @@ def test_out_of_memory_keeps_what_is_left():
     assert all_same(made, expected)
 
 
+def test_a_higher_limit_helps(tight):
+    xs, ys = tensors("chameleon"), tensors("chameleon", 1)
+    pins = tensors("chameleon", 2, count=14)
+    _C.evict_all(0)
+    with torch_chameleon.resident(*pins):
+        made = torch._foreach_add(xs, ys)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.chameleon.synchronize()
+        assert torch_chameleon.swap_stats()["hbm_budget"] == 2 * MIB
+        torch.chameleon.empty_cache()
+        assert _C.deferred_op_count() == 1
+        tight(3 * MIB)
+        torch_chameleon.swap_stats()
+        assert _C.deferred_op_count() == 0
+    expected = torch._foreach_add(tensors("cpu"), tensors("cpu", 1))
+    assert all_same(made, expected)
+
+
+def test_fewer_indices_where_a_chunk_finds_no_room():
+    """Chunks are of two indices, and pins leave room for one."""
+    halves = [x[:32].clone() for x in tensors("chameleon")]  # 32 KiB each
+    others = [x[:32].clone() for x in tensors("chameleon", 1)]
+    pins = tensors("chameleon", 2, count=15)
+    _C.evict_all(0)
+    with torch_chameleon.resident(*pins):  # 128 KiB are left
+        made = torch._foreach_add(halves, others)
+        assert _C.deferred_op_count() == 1
+        torch.chameleon.synchronize()
+    expected = torch._foreach_add(tensors("cpu"), tensors("cpu", 1))
+    assert all_same(made, [x[:32] for x in expected])
+
+
 def test_results_past_the_logical_limit():
     """Without logical room an op runs at once, and fails as it would."""
     with torch_chameleon.config.patch(oversubscription=1.2):
