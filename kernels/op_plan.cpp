@@ -57,11 +57,7 @@ std::optional<ArgumentKind> kind_of(const c10::Argument& argument) {
 
 } // namespace
 
-// Leaked: plans of late ops may be made while the process exits.
-profiler::OpNames& op_names() {
-  static auto* const names = new profiler::OpNames;
-  return *names;
-}
+profiler::OpNames& op_names() { return profiler::op_names(); }
 
 OpPlan::OpPlan(const c10::OperatorHandle& op)
     : name(c10::toString(op.operator_name())),

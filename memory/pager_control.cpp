@@ -45,8 +45,10 @@ PagerImpl::PagerImpl(Pager& owner, runtime::DeviceRuntime& runtime,
       meter_(runtime) {}
 
 Error PagerImpl::open(std::string_view policy) {
-  policy_ = make_policy(policy, policyInputs());
-  if (policy_ == nullptr) return unknownPolicy(policy);
+  runtime::Result<std::unique_ptr<Policy>> made =
+      make_policy(policy, policyInputs());
+  if (!made.ok()) return made.takeError();
+  policy_ = std::move(*made);
   if (policy_->plansAhead()) gate_.ask();
   runtime::Result<std::unique_ptr<LogicalSpace>> space =
       LogicalSpace::create(runtime_);
@@ -82,16 +84,6 @@ PagerImpl::~PagerImpl() {
 
 std::string PagerImpl::name() const {
   return "chameleon:" + std::to_string(device_index_);
-}
-
-Error PagerImpl::unknownPolicy(std::string_view policy) const {
-  std::string known;
-  for (std::string_view each : policy_names()) {
-    known += (known.empty() ? "" : ", ") + std::string(each);
-  }
-  return {ErrorCode::kInvalidArgument,
-          "torch_chameleon.config.policy = \"" + std::string(policy) +
-              "\" is not known; allowed: " + known};
 }
 
 // ---- limits --------------------------------------------------------------
@@ -228,11 +220,17 @@ Error PagerImpl::setOversubscription(double factor) {
 }
 
 Error PagerImpl::setPolicy(std::string_view name) {
-  std::unique_ptr<Policy> policy;
+  // Without the lock: plans may be made, or waited for.
+  runtime::Result<std::unique_ptr<Policy>> made =
+      make_policy(name, [this] {
+        const Lock lock(*this);
+        return policyInputs();
+      }());
+  if (!made.ok()) return made.takeError();
+  std::unique_ptr<Policy> policy = std::move(*made);
   {
     const Lock lock(*this);
-    policy = make_policy(name, policyInputs());
-    if (policy == nullptr) return unknownPolicy(name);
+    policy->budgetChanged(limits_.hbm_budget_bytes);
     for (Block* block = live_; block != nullptr; block = block->next_live) {
       if (block->device == nullptr) continue;
       policy_->left(*block);
@@ -240,7 +238,7 @@ Error PagerImpl::setPolicy(std::string_view name) {
     }
     std::swap(policy_, policy);
   }
-  policy.reset(); // without the lock: it may be making a plan
+  policy.reset();
   const Lock lock(*this);
   policy_->plansAhead() ? gate_.ask() : gate_.close();
   return {};

@@ -366,7 +366,6 @@ class PagerImpl {
 
   // ---- pager_control.cpp ----
   Attempt tryHbmBudget(std::size_t bytes, runtime::Error& error);
-  runtime::Error unknownPolicy(std::string_view policy) const;
   runtime::Error evictionError(Shortage& shortage) const;
   std::size_t pinnedBytes() const noexcept;
   std::string name() const; // "chameleon:0"

@@ -62,6 +62,13 @@ void CycleBuilder::copyBindings(const OpPath& path) {
                            value.successor});
     }
   }
+  known_ns_.clear();
+  if (path.size() > 0 && path.op(0).token == 0) { // from a trace, with times
+    const Profiler::Guard guard(profiler_.lock_);
+    for (std::uint32_t i = 0; i < path.size(); ++i) {
+      known_ns_.push_back(path.elapsed_ns(i + 1) - path.elapsed_ns(i));
+    }
+  }
   workspaces_.clear();
   workspaces_.reserve(path.size());
   for (std::uint32_t i = 0; i < path.size();) {
@@ -127,6 +134,7 @@ std::vector<std::vector<ValueIndex>> CycleBuilder::deaths(
 
 std::int64_t CycleBuilder::duration(const OpPath& path,
                                     std::uint32_t op) const {
+  if (!known_ns_.empty()) return known_ns_[op];
   std::uint64_t bytes = 0;
   for (const Operand operand : path.operands(op)) {
     bytes += path.values()[operand.value()].bytes;

@@ -68,6 +68,7 @@ class CycleBuilder {
   const Durations& durations_;
   std::vector<Binding> bindings_;
   std::vector<std::uint64_t> workspaces_;
+  std::vector<std::int64_t> known_ns_; // per op, or empty
 };
 
 } // namespace chameleon::profiler

@@ -35,4 +35,10 @@ class OpNames {
   std::deque<std::string_view> names_; // into numbers_
 };
 
+// The process's table. Leaked: names may be asked for while it exits.
+inline OpNames& op_names() {
+  static auto* const names = new OpNames;
+  return *names;
+}
+
 } // namespace chameleon::profiler

@@ -56,13 +56,18 @@ OpTicket Profiler::observeSlowly(std::uint32_t op, Token token,
                                  std::span<const Use> uses,
                                  bool same) noexcept {
   const Guard guard(lock_, std::adopt_lock);
+  if (expected_ != 0 && enterExpected(op, token, uses)) {
+    return ticket(true);
+  }
   bool rebound = false;
-  if (same || matcher_.advanceRebinding(token, uses, rebound)) {
+  const bool expected = onExpected();
+  if (same || (expected ? matcher_.advanceUnbound(op, uses)
+                        : matcher_.advanceRebinding(token, uses, rebound))) {
     if (rebound) missed(op, token, DivergenceKind::kOperand);
     unplaced_ = 0;
     if (recorder_.active()) {
       record(op, token, uses);
-      if (matcher_.position() == 1 && group_.empty()) {
+      if (matcher_.position() == 1 && group_.empty() && !expected) {
         entered_at_ = recorder_.path().size() - 1;
       }
       cutIfCertain();

@@ -124,6 +124,12 @@ class Profiler {
   // longest step goes by without one).
   void step();
 
+  // A sequence known beforehand, whose tokens are not (make_path() of a trace;
+  // its id is from nextPath()): it is followed from where its first op comes,
+  // and becomes a path like any other when it was walked once. One at a time.
+  PathId nextPath();
+  void expect(OpPath path);
+
   ProfilerState state() const;
   // Steps that have ended. Lock-free.
   std::uint64_t steps() const noexcept {
@@ -138,11 +144,18 @@ class Profiler {
 
   OpTicket ticket(bool expected) const noexcept;
   bool automatic() const noexcept;
+  // profiler_expected.cpp
+  void waitForExpected();
+  bool onExpected() const noexcept;
+  bool enterExpected(std::uint32_t op, Token token, std::span<const Use> uses);
+  bool joinExpected();
+  void confirmExpected();
   void observeOther(std::uint32_t op, Token token, std::span<const Use> uses);
   void missed(std::uint32_t op, Token token, DivergenceKind kind);
   void record(std::uint32_t op, Token token, std::span<const Use> uses);
   void findPlace();
   void closeLoop(const ContextMatch& match);
+  OpPath& splitRecording(std::uint32_t position);
   void splitAt(std::uint32_t position, const ContextMatch& match);
   void cutAt(std::uint32_t begin);
   void cutIfCertain();
@@ -189,6 +202,9 @@ class Profiler {
   // A group of rounds that is being recorded as one path.
   std::vector<PathId> group_;
   std::vector<OpPath::Round> group_rounds_; // that are done
+
+  PathId expected_ = 0; // see expect(); 0: none, or walked by now
+  std::uint32_t expected_entries_ = 0;
 
   bool marked_ = false;
   std::uint64_t last_marker_ = 0;

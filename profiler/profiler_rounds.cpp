@@ -99,10 +99,14 @@ void Profiler::leaveGroup() {
 
 void Profiler::findPlace() {
   entered_at_ = kNone;
+  if (expected_ != 0 && joinExpected()) return;
   const ContextMatch match = matcher_.relocate(automatic());
   if (match.path == nullptr) {
-    // A few ops may have come between: the expected one is still expected.
-    if (++unplaced_ <= kPatience) matcher_.comeBack();
+    // A few ops may have come between: the expected one is still expected. Any
+    // number of them in a trace's step, which may have been a later one.
+    if (++unplaced_ <= kPatience || matcher_.leftPath() == expected_) {
+      matcher_.comeBack();
+    }
     return;
   }
   unplaced_ = 0;
@@ -184,9 +188,8 @@ void Profiler::closeLoop(const ContextMatch& match) {
   round_begin_ = opCount() - position;
 }
 
-// What was recorded up to `position` is a path, and is followed from the match
-// on; the rest stays a recording, and closes where that path ends.
-void Profiler::splitAt(std::uint32_t position, const ContextMatch& match) {
+// What was recorded up to `position` is a path, the rest stays a recording.
+OpPath& Profiler::splitRecording(std::uint32_t position) {
   const OpPath all = recorder_.path();
   std::vector<std::uint32_t> numbers;
   OpPath& head = close(all.part(0, position, history_.nextId(), &numbers));
@@ -195,8 +198,14 @@ void Profiler::splitAt(std::uint32_t position, const ContextMatch& match) {
   move_sources(rest, all.id(), head.id(), numbers);
   recorder_.continueWith(std::move(rest));
   recording_begin_ += position;
+  return head;
+}
+
+// ... and that path is followed from the match on; the recording closes where
+// it ends.
+void Profiler::splitAt(std::uint32_t position, const ContextMatch& match) {
   ContextMatch there = match;
-  there.path = &head;
+  there.path = &splitRecording(position);
   there.length = std::min(match.length, recorder_.path().size());
   matcher_.nextRound();
   matcher_.follow(there);
@@ -249,6 +258,7 @@ void Profiler::ended(const OpPath& path, std::uint32_t ops) {
 
 // The round ends before the next op.
 void Profiler::endRound() {
+  confirmExpected();
   const OpPath* const path = matcher_.path();
   if (!group_.empty()) {
     const std::size_t done = group_rounds_.size();
@@ -328,6 +338,7 @@ void Profiler::step() {
   }
   endRound();
   beginRound(opCount());
+  waitForExpected();
   ++epoch_;
 }
 

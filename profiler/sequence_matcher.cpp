@@ -83,6 +83,60 @@ bool SequenceMatcher::advanceRebinding(Token token, std::span<const Use> uses,
   return true;
 }
 
+bool SequenceMatcher::choose(const OpPath& path, std::uint32_t position,
+                             std::uint32_t op, std::span<const Use> uses) {
+  const std::span<const Operand> operands = path.uses(position);
+  if (path.op(position).op != op || operands.size() != uses.size()) {
+    return false;
+  }
+  const std::vector<PathValue>& values = path.values();
+  open_.clear(); // operands that are bound to nothing yet
+  for (const Operand operand : operands) {
+    const PathValue& value = values[operand.value()];
+    if (value.identity == 0 && value.carried()) {
+      open_.push_back(operand.value());
+    }
+  }
+  chosen_.clear();
+  std::size_t next = 0;
+  for (const Use& use : uses) {
+    const LiveBlock& block = blocks_[use.slot];
+    std::uint32_t v = block.value;
+    if (v >= values.size() || values[v].identity != block.identity) {
+      if (next == open_.size()) return false;
+      v = open_[next++];
+      if (values[v].bytes != block.bytes) return false;
+    }
+    chosen_.push_back(v);
+  }
+  if (next != open_.size()) return false;
+  // The bound ones are those that the path says.
+  open_.assign(chosen_.begin(), chosen_.end());
+  std::sort(open_.begin(), open_.end());
+  return std::all_of(operands.begin(), operands.end(), [&](Operand operand) {
+    return std::binary_search(open_.begin(), open_.end(), operand.value());
+  });
+}
+
+bool SequenceMatcher::beginsWith(const OpPath& path, std::uint32_t op,
+                                 std::span<const Use> uses) {
+  return path.size() > 0 && choose(path, 0, op, uses);
+}
+
+bool SequenceMatcher::advanceUnbound(std::uint32_t op,
+                                     std::span<const Use> uses) {
+  if (next_ == end_ || !choose(*path_, position(), op, uses)) return false;
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    PathValue& value = path_->values()[chosen_[i]];
+    LiveBlock& block = blocks_[uses[i].slot];
+    value.identity = block.identity;
+    value.slot = uses[i].slot;
+    block.value = chosen_[i];
+  }
+  ++next_;
+  return true;
+}
+
 void SequenceMatcher::bindOp(OpPath& path, std::uint32_t position,
                              const OpPath& recording, std::uint32_t recorded) {
   const std::span<const Operand> here = path.operands(position);

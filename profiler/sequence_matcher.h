@@ -71,6 +71,13 @@ class SequenceMatcher {
   // The same where values must be bound to other blocks first. `rebound`: one
   // of them was not to be foreseen.
   bool advanceRebinding(Token token, std::span<const Use> uses, bool& rebound);
+  // The same on a path whose tokens are not known, and whose values are bound
+  // as they are met: equal names, the bound operands, and in their order new
+  // carried ones of equal bytes.
+  bool advanceUnbound(std::uint32_t op, std::span<const Use> uses);
+  // Would its first op fit?
+  bool beginsWith(const OpPath& path, std::uint32_t op,
+                  std::span<const Use> uses);
   // Binds the value that is result number `output` of the op at `position` to
   // a block that was just born. False: no such result is expected.
   // REQUIRES: a path is followed.
@@ -101,6 +108,7 @@ class SequenceMatcher {
               std::uint32_t recorded);
   // Nothing is known; where the path was left is remembered.
   void lose() noexcept;
+  PathId leftPath() const noexcept { return left_path_; }
   // To there.
   void comeBack() noexcept {
     setCursor(history_.find(left_path_), left_position_);
@@ -118,6 +126,8 @@ class SequenceMatcher {
  private:
   bool bindable(const OpPath& path, const PathValue& value,
                 const LiveBlock& block, bool& rebound) const;
+  bool choose(const OpPath& path, std::uint32_t position, std::uint32_t op,
+              std::span<const Use> uses);
   bool fits(const OpPath& path, std::uint32_t position) const;
   ContextMatch wholeRound();
   ContextMatch resume();
@@ -142,6 +152,8 @@ class SequenceMatcher {
   const Operand* operands_ = nullptr;
   PathValue* values_ = nullptr;
   std::uint32_t round_ = 1;
+  std::vector<std::uint32_t> chosen_; // by choose(): per use, its value
+  std::vector<std::uint32_t> open_;
   PathId left_path_ = 0; // where the cursor was when it lost its way
   std::uint32_t left_position_ = 0;
 };

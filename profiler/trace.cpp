@@ -129,4 +129,72 @@ Result<Cycle> make_cycle(const Trace& trace, std::size_t step) {
   return cycle;
 }
 
+Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
+                         PathId id) {
+  const Result<Cycle> cycle = make_cycle(trace, step); // it is one
+  if (!cycle.ok()) {
+    return Error(cycle.error().code(), cycle.error().message());
+  }
+  const std::size_t begin = step == 0 ? 0 : trace.step_ends[step - 1];
+  const auto ops = static_cast<std::uint32_t>(trace.step_ends[step] - begin);
+  OpPath path(id);
+  std::unordered_map<std::uint64_t, std::uint32_t> alive; // values by number
+  std::unordered_map<std::uint64_t, std::uint32_t> carried;
+  std::unordered_map<std::uint64_t, std::uint32_t> freed_first;
+  std::vector<std::uint32_t> elapsed{0};
+  std::int64_t time_ns = 0;
+  for (std::uint32_t i = 0; i < ops; ++i) {
+    const TraceOp& op = trace.ops[begin + i];
+    path.addOp(names.add(op.op), 0);
+    for (const auto& [number, bytes] : op.in) {
+      const auto [at, added] = alive.try_emplace(number, 0);
+      if (added) {
+        PathValue value;
+        value.bytes = bytes;
+        carried[number] = at->second = path.addValue(value);
+      }
+      const bool writes = std::find(op.write.begin(), op.write.end(),
+                                    number) != op.write.end();
+      path.addUse(at->second,
+                  Operand::kReads | (writes ? Operand::kWrites : 0));
+    }
+    std::uint32_t output = 0;
+    for (const auto& [number, bytes] : op.out) {
+      PathValue value;
+      value.bytes = bytes;
+      value.birth_op = i;
+      value.output = output++;
+      alive[number] = path.addValue(value);
+      path.addResult(alive[number]);
+    }
+    for (const std::uint64_t number : op.free) {
+      const auto at = alive.find(number);
+      if (at == alive.end() || path.values()[at->second].carried()) {
+        freed_first[number] = i;
+      } else {
+        path.values()[at->second].free_op = i;
+      }
+      if (at != alive.end()) alive.erase(at);
+    }
+    time_ns += op.duration_ns;
+    elapsed.push_back(static_cast<std::uint32_t>(
+        std::min<std::int64_t>(time_ns / OpPath::kElapsedUnit_ns, kNone)));
+  }
+  path.finish();
+  path.setElapsed(std::move(elapsed));
+  // What this step leaves to the next one, which frees it.
+  for (const auto& [number, at_op] : freed_first) {
+    const auto left = alive.find(number);
+    if (left == alive.end()) continue;
+    const auto again = carried.find(number);
+    if (again == carried.end()) { // without a use
+      path.values()[left->second].free_op = at_op + ops;
+      continue;
+    }
+    path.values()[again->second].free_op = at_op;
+    path.link(again->second, id, left->second);
+  }
+  return path;
+}
+
 } // namespace chameleon::profiler

@@ -52,10 +52,14 @@ constexpr std::array kSpecs = {
                "none."},
     OptionSpec{
         "policy", OptionKind::kChoice, "lru", "CHAMELEON_POLICY",
-        "forecast|lru", false,
+        "forecast|lru|oracle", false,
         "What chooses which tensors leave device memory: `lru` the least "
         "recently used; `forecast` plans ahead from what was learned of "
-        "the step."},
+        "the step; `oracle` from a trace of it (for benchmarks)."},
+    OptionSpec{"oracle_trace", OptionKind::kText, "", "CHAMELEON_ORACLE_TRACE",
+               "", false,
+               "The trace that policy `oracle` replays: a file in the format "
+               "of torch_chameleon.profiler.export_trace()."},
 };
 
 struct Value {

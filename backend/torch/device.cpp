@@ -136,7 +136,9 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
       applied = used->pager->setHostBudget(limits.host_budget_bytes);
     } else if (key == "oversubscription") {
       applied = used->pager->setOversubscription(limits.oversubscription);
-    } else if (key == "policy") {
+    } else if (key == "policy" ||
+               (key == "oracle_trace" &&
+                runtime::option_text("policy") == "oracle")) {
       applied = used->pager->setPolicy(
           runtime::option_text("policy").value_or("lru"));
     }

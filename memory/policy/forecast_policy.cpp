@@ -11,8 +11,10 @@ using profiler::kNone;
 using profiler::NextUse;
 using profiler::NextUseKind;
 
-ForecastPolicy::ForecastPolicy(const PolicyInputs& inputs)
-    : forecast_(inputs.profiler),
+ForecastPolicy::ForecastPolicy(const PolicyInputs& inputs,
+                               std::string_view name)
+    : name_(name),
+      forecast_(inputs.profiler),
       profiler_(inputs.profiler),
       gate_(inputs.gate),
       budget_bytes_(inputs.budget_bytes),
@@ -36,7 +38,14 @@ void ForecastPolicy::left(Block& block) noexcept {
 
 void ForecastPolicy::budgetChanged(std::size_t budget_bytes) {
   budget_bytes_ = budget_bytes;
+  if (known_path_ != 0) planFor(known_path_);
   gate_.ask();
+}
+
+void ForecastPolicy::planFor(profiler::PathId path) {
+  known_path_ = path;
+  (void)planning_.plan(path, budget_bytes_);
+  planning_.drain();
 }
 
 // ---- the plan --------------------------------------------------------------

@@ -26,9 +26,13 @@ namespace chameleon::memory {
 
 class ForecastPolicy final : public Policy {
  public:
-  explicit ForecastPolicy(const PolicyInputs& inputs);
+  explicit ForecastPolicy(const PolicyInputs& inputs,
+                          std::string_view name = "forecast");
+  // Makes the plan for a path that is known beforehand, for every budget at
+  // once. Not for the op side: it waits.
+  void planFor(profiler::PathId path);
 
-  std::string_view name() const noexcept override { return "forecast"; }
+  std::string_view name() const noexcept override { return name_; }
   void entered(Block& block) override;
   void left(Block& block) noexcept override;
   Block* victim(Usable usable) override;
@@ -62,6 +66,8 @@ class ForecastPolicy final : public Policy {
   void setGate() noexcept;
   void rank();
 
+  const std::string_view name_; // a literal
+  profiler::PathId known_path_ = 0; // see planFor()
   profiler::Forecast forecast_;
   const profiler::Profiler& profiler_;
   WishGate& gate_;

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/runtime/result.h"
 #include "memory/block.h"
 #include "memory/policy/link_estimate.h"
 #include "memory/policy/plan.h"
@@ -99,10 +100,11 @@ struct PolicyInputs {
   std::size_t budget_bytes;
 };
 
-// The names that make_policy knows, for messages: "forecast", "lru".
+// "forecast", "lru", "oracle".
 std::vector<std::string_view> policy_names();
-// Null: unknown name.
-std::unique_ptr<Policy> make_policy(std::string_view name,
-                                    const PolicyInputs& inputs);
+// kInvalidArgument: an unknown name; for "oracle", a trace that cannot be read.
+// Call it without the pager's lock: the oracle makes its plan.
+runtime::Result<std::unique_ptr<Policy>> make_policy(
+    std::string_view name, const PolicyInputs& inputs);
 
 } // namespace chameleon::memory

@@ -1,119 +1,16 @@
-// The forecast policy at work: a training step in miniature, on the cpu
-// runtime, with every value checked.
+// The forecast policy at work.
 #include "memory/policy/forecast_policy.h"
 
-#include <array>
 #include <chrono>
-#include <cstring>
 #include <gtest/gtest.h>
-#include <memory>
-#include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "backend/runtime/cpu_runtime.h"
 #include "backend/runtime/physical_device.h"
-#include "memory/pager.h"
+#include "miniature_training.h"
 
 namespace chameleon::memory {
 namespace {
-
-constexpr std::size_t kKiB = std::size_t{1} << 10;
-constexpr std::size_t kBytes = 64 * kKiB;
-
-// Layers with a weight each; forward keeps an activation a layer, backward
-// takes them back and updates the weights. Values are one byte, repeated.
-class Training {
- public:
-  Training(Pager& pager, std::size_t layers) : pager_(pager) {
-    for (std::size_t i = 0; i < layers; ++i) {
-      Block* const block = pager.create(kBytes).value();
-      weights_.push_back({block, static_cast<std::uint8_t>(i)});
-      const std::vector<std::byte> data(kBytes, std::byte(i));
-      EXPECT_FALSE(pager.write(*block, 0, data.data(), kBytes, {}));
-    }
-  }
-  ~Training() {
-    for (const Value& weight : weights_) pager_.release(weight.block);
-  }
-
-  void step() {
-    std::vector<Value> activations;
-    std::optional<Value> x = op(1, {&weights_[0]}, false);
-    for (Value& weight : weights_) {
-      Value y = op(2, {&*x, &weight}, false).value();
-      activations.push_back(*x);
-      x = y;
-    }
-    for (std::size_t i = weights_.size(); i-- > 0;) {
-      Value gradient = op(3, {&*x, &activations[i]}, false).value();
-      pager_.release(x->block);
-      pager_.release(activations[i].block);
-      op(4, {&weights_[i], &gradient}, true);
-      x = gradient;
-    }
-    pager_.release(x->block);
-  }
-
- private:
-  struct Value {
-    Block* block;
-    std::uint8_t byte;
-  };
-
-  // Sums its operands, into a new value or into the first.
-  std::optional<Value> op(std::uint32_t name, std::vector<Value*> values,
-                          bool in_place) {
-    std::vector<Operand> operands;
-    for (Value* value : values) {
-      operands.push_back({value->block, in_place && value == values[0]
-                                            ? Access::kWrite
-                                            : Access::kRead});
-    }
-    Call call;
-    const OpIdentity identity{name, name};
-    EXPECT_FALSE(pager_.begin(call, {}, operands, &memory_[name], "op", false,
-                              &identity));
-    std::uint8_t sum = 0;
-    for (const Value* value : values) {
-      const auto* data = value->block->device_address;
-      EXPECT_EQ(data[0], std::byte(value->byte));
-      EXPECT_EQ(data[kBytes - 1], std::byte(value->byte));
-      sum = static_cast<std::uint8_t>(sum + value->byte + name);
-    }
-    std::optional<Value> made;
-    std::byte* to = values[0]->block->device_address;
-    if (!in_place) {
-      to = pager_.allocate(call, kBytes).value();
-      made = Value{pager_.adopt(call, to, kBytes).value(), sum};
-    } else {
-      values[0]->byte = sum;
-    }
-    std::memset(to, sum, kBytes);
-    pager_.end(call);
-    return made;
-  }
-
-  Pager& pager_;
-  std::vector<Value> weights_;
-  std::array<OpMemory, 8> memory_;
-};
-
-struct Device {
-  std::unique_ptr<runtime::DeviceRuntime> runtime;
-  std::unique_ptr<Pager> pager;
-
-  explicit Device(const std::string& policy, std::size_t budget,
-                  const std::string& adversary = "") {
-    runtime::CpuRuntimeOptions options;
-    if (!adversary.empty()) {
-      options.adversary = runtime::parse_cpu_adversary(adversary).value();
-    }
-    runtime = runtime::make_cpu_runtime(options);
-    pager = Pager::create(*runtime, {budget, 1 << 28, 64}, policy).value();
-  }
-};
 
 // A plan needs a moment, which the op side does not wait for: trains until it
 // is followed, or for two seconds at most.

@@ -17,8 +17,9 @@ std::unique_ptr<Policy> made(std::string_view name) {
   static profiler::Profiler profiler;
   static const profiler::Durations durations;
   static WishGate gate;
-  return make_policy(name,
-                     {profiler, durations, gate, {durations, {}}, 1 << 20});
+  auto policy = make_policy(
+      name, {profiler, durations, gate, {durations, {}}, 1 << 20});
+  return policy.ok() ? std::move(*policy) : nullptr;
 }
 
 class LruTest : public ::testing::Test {
@@ -40,6 +41,7 @@ class LruTest : public ::testing::Test {
 TEST_F(LruTest, Names) {
   EXPECT_EQ(policy->name(), "lru");
   for (std::string_view name : policy_names()) {
+    if (name == "oracle") continue; // needs a trace, see oracle_test.cpp
     ASSERT_NE(made(name), nullptr);
     EXPECT_EQ(made(name)->name(), name);
   }

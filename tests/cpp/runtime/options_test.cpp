@@ -75,7 +75,7 @@ TEST_F(Options, RefusalsNameKeyValueAndWhatIsAllowed) {
             "physical_device = \"tpu\": must be one of auto, cuda, cpu, "
             "simulated");
   EXPECT_EQ(failure("policy", "belady"),
-            "policy = \"belady\": must be one of forecast, lru");
+            "policy = \"belady\": must be one of forecast, lru, oracle");
   EXPECT_EQ(failure("hbm_budget", "0"),
             "hbm_budget = \"0\": must be more than 0 bytes");
   EXPECT_EQ(failure("hbm_budget", "8 potatoes"),
@@ -85,7 +85,7 @@ TEST_F(Options, RefusalsNameKeyValueAndWhatIsAllowed) {
   EXPECT_EQ(failure("hbm_bugdet", "1GiB"),
             "there is no option \"hbm_bugdet\"; there are hbm_budget, "
             "oversubscription, host_budget, physical_device, simulated_gpu, "
-            "simulated_reads, policy");
+            "simulated_reads, policy, oracle_trace");
   for (const char* text : {"nan", "inf", "-2", "+4", "1e999", "4x", ""}) {
     EXPECT_NE(failure("oversubscription", text), "") << text;
   }
