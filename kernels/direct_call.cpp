@@ -59,7 +59,8 @@ DirectCall::Slot DirectCall::add(const at::Tensor& outer,
 
 bool DirectCall::begin() {
   // Without data the general way keeps the time.
-  if (count_ == 0 || !backend::target().holds_data) return false;
+  // (The general way keeps the time, where it is modelled.)
+  if (count_ == 0 || backend::target().models_time) return false;
   TwinStack& twins = TwinStack::ofThread();
   if (!twins.hasRoomFor(count_)) return false;
   const c10::DeviceIndex index = outers_[0]->device().index();

@@ -15,6 +15,7 @@
 #include "backend/torch/stream.h"
 #include "kernels/adoption.h"
 #include "kernels/op_token.h"
+#include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/simulated_call.h"
 #include "kernels/twins.h"
 
@@ -174,6 +175,10 @@ class NativeCall {
         in_kernel_ = false;
         syncWrites(pinned);
         adoptResults(pinned);
+        if (backend::target().models_time) [[unlikely]] {
+          simulated::charge(view(), *device.runtime,
+                            backend::current_stream(index_));
+        }
       } else {
         runSimulated(pinned, *device.runtime);
       }
@@ -184,14 +189,22 @@ class NativeCall {
   // and the time it would have taken are added.
   void runSimulated(Pinned& pinned, runtime::DeviceRuntime& device) {
     simulated::run_kernel(plan_, op_, stack_);
+    simulated::KernelMemory memory(pinned.pager, pinned.call);
     syncWrites(pinned);
     adoptResults(pinned);
-    const std::size_t count = plan_.results.size();
-    const auto results =
-        c10::ArrayRef<c10::IValue>(stack_).slice(stack_.size() - count, count);
-    simulated::account({plan_, op_.schema(), saved_, results}, pinned.pager,
-                       pinned.call, device, backend::current_stream(index_));
+    if (!memory.finish()) {
+      simulated::use_workspace(view(), pinned.pager, pinned.call);
+    }
+    simulated::charge(view(), device, backend::current_stream(index_));
     in_kernel_ = false;
+  }
+
+  // After the call.
+  simulated::CallView view() const {
+    const std::size_t count = plan_.results.size();
+    return {
+        plan_, op_.schema(), saved_,
+        c10::ArrayRef<c10::IValue>(stack_).slice(stack_.size() - count, count)};
   }
 
   // ---- arguments -----------------------------------------------------------

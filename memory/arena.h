@@ -76,6 +76,9 @@ class Arena {
   std::byte* address(const Extent& extent) const noexcept {
     return base_ + extent.offset;
   }
+  std::size_t offset(const std::byte* address) const noexcept {
+    return static_cast<std::size_t>(address - base_);
+  }
   // True for every address of the reserved range, committed or not. Lock-free.
   bool contains(const void* address) const noexcept {
     const auto* byte = static_cast<const std::byte*>(address);

@@ -115,6 +115,10 @@ profiler::Profiler& Pager::profiler() noexcept { return impl_->profiler(); }
 
 profiler::Durations& Pager::durations() noexcept { return impl_->durations(); }
 
+DecisionLog& Pager::decisions() noexcept { return impl_->decisions(); }
+
+PolicyCosts Pager::policyCosts() const { return impl_->policyCosts(); }
+
 Stats Pager::stats() const { return impl_->stats(); }
 
 void Pager::resetStats() { impl_->resetStats(); }

@@ -27,8 +27,10 @@
 #include "backend/runtime/device_runtime.h"
 #include "memory/admission.h"
 #include "memory/block.h"
+#include "memory/decision_log.h"
 #include "memory/pager_call.h"
 #include "memory/policy/link_model.h"
+#include "memory/policy/policy.h"
 #include "memory/stats.h"
 #include "memory/step_meter.h"
 #include "profiler/durations.h"
@@ -172,6 +174,8 @@ class Pager {
   const profiler::Timeline& timeline();
   profiler::Profiler& profiler() noexcept;
   profiler::Durations& durations() noexcept;
+  DecisionLog& decisions() noexcept; // off by default
+  PolicyCosts policyCosts() const;
 
   Stats stats() const;
   void resetStats();

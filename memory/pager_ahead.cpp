@@ -22,7 +22,12 @@ constexpr std::array<std::uint32_t, 4> kUseFlags{
 } // namespace
 
 PolicyInputs PagerImpl::policyInputs() noexcept {
-  return {profiler_, durations_, gate_, link_, limits_.hbm_budget_bytes};
+  return {profiler_,
+          durations_,
+          gate_,
+          link_,
+          limits_.hbm_budget_bytes,
+          runtime_.modelsTime()};
 }
 
 void PagerImpl::observe(Call& call, const OpIdentity& identity,
@@ -88,7 +93,7 @@ void PagerImpl::fulfil(const Call& call) {
         if (meant) writeBackAhead(block);
         break;
       case Action::Kind::kRelease:
-        if (meant) (void)evict(block, ignored);
+        if (meant) (void)evict(block, ignored, Decision::kRelease);
         break;
       case Action::Kind::kFetch:
         if (meant && mayFetchAhead(block)) {
@@ -136,6 +141,7 @@ void PagerImpl::writeBackAhead(Block& block) {
   block.host_address = place.address;
   block.host_ready = done;
   block.copied_ahead = true;
+  note(Decision::kWriteBack, block, block.bytes);
   linkCopy(block);
   counters_.bytes_out.fetch_add(static_cast<std::int64_t>(block.bytes),
                                 std::memory_order_relaxed);
@@ -182,6 +188,7 @@ void PagerImpl::fetchAhead(StreamIndex stream) {
         Block::stateBits(Residency::kResident) | Block::kHostCopyBit,
         std::memory_order_release);
     linkCopy(block);
+    note(Decision::kFetch, block, block.bytes);
     policy_->entered(block);
   }
   if (fetched) {

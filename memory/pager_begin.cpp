@@ -47,6 +47,11 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
     }
   }
   call.pins_.assign(operands);
+  if (decisions_.on()) [[unlikely]] {
+    for (const Operand& operand : operands) {
+      note(Decision::kPin, *operand.block, operand.block->bytes);
+    }
+  }
   call.active_ = true;
   call.depth_ = &calls_of_thread;
   ++*call.depth_;
@@ -338,6 +343,7 @@ void PagerImpl::commit(Call& call, Fence& waits) {
                        std::memory_order_release);
       if (fetched) {
         linkCopy(block);
+        note(Decision::kFault, block, block.bytes);
         counters_.faults.fetch_add(1, std::memory_order_relaxed);
       }
       policy_->entered(block);

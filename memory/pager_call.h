@@ -142,6 +142,8 @@ class Call {
   bool worthRetrying() const noexcept {
     return failed_ && failures_ <= kMaxRetries;
   }
+  // Its number among all calls of the pager; a retry has another one.
+  std::uint64_t tick() const noexcept { return tick_; }
 
  private:
   friend class PagerImpl;

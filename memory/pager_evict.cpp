@@ -8,7 +8,8 @@ using runtime::Error;
 
 // Takes an unpinned Resident block out of HBM; its extent is free at once,
 // behind a fence. Anything but kDone leaves the block as it was.
-PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage) {
+PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage,
+                                    Decision why) {
   std::uint64_t word = block.word.load(std::memory_order_acquire);
   if (Block::stateOf(word) != Residency::kResident ||
       Block::pinsOf(word) != 0) {
@@ -57,6 +58,7 @@ PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage) {
                                   std::memory_order_relaxed);
   }
   counters_.evictions.fetch_add(1, std::memory_order_relaxed);
+  note(why, block, clean ? 0 : block.bytes);
   countPrefetch(block);
   block.copied_ahead = false; // the extent's next owner waits for it
   policy_->left(block);

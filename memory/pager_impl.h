@@ -18,6 +18,7 @@
 
 #include "memory/admission.h"
 #include "memory/arena.h"
+#include "memory/decision_log.h"
 #include "memory/host_pool.h"
 #include "memory/logical_space.h"
 #include "memory/pager.h"
@@ -94,6 +95,11 @@ class PagerImpl {
 
   profiler::Profiler& profiler() noexcept { return profiler_; }
   profiler::Durations& durations() noexcept { return durations_; }
+  DecisionLog& decisions() noexcept { return decisions_; }
+  PolicyCosts policyCosts() const {
+    const Lock lock(*this);
+    return policy_->costs();
+  }
 
   // ---- pager_in_call.cpp: memory inside a running call ----
   runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes);
@@ -293,7 +299,8 @@ class PagerImpl {
 
   // ---- pager_evict.cpp ----
   enum class Evicted { kDone, kBusy, kHostFull, kFailed };
-  Evicted evict(Block& block, Shortage& shortage);
+  Evicted evict(Block& block, Shortage& shortage,
+                Decision why = Decision::kVictim);
   bool evictNext(Shortage& shortage);
   HostPool::Place hostPlace(std::size_t bytes, Shortage& shortage);
   bool dropOldestHostCopy() noexcept;
@@ -380,6 +387,21 @@ class PagerImpl {
   void makeForeign(Call& call, Position position) noexcept; // takes the lock
   Call& ownerOf(Call* hint, const Extent* extent) noexcept;
 
+  // A decision about a block, or about memory at an offset.
+  void note(Decision decision, const Block& block, std::size_t bytes) {
+    if (!decisions_.on()) [[likely]]
+      return;
+    decisions_.add({ticks_.load(std::memory_order_relaxed), decision,
+                    block.identity, arena_->offset(block.device_address),
+                    bytes});
+  }
+  void note(Decision decision, const std::byte* address, std::size_t bytes) {
+    if (!decisions_.on()) [[likely]]
+      return;
+    decisions_.add({ticks_.load(std::memory_order_relaxed), decision, 0,
+                    arena_->offset(address), bytes});
+  }
+
   Pager& owner_;
   runtime::DeviceRuntime& runtime_;
   const int device_index_;
@@ -393,6 +415,7 @@ class PagerImpl {
   Transfers transfers_;
   Admission admission_;
   Counters counters_;
+  DecisionLog decisions_;
 
   // Without the lock.
   SpareBlocks spares_;

@@ -26,6 +26,7 @@ Result<std::byte*> PagerImpl::allocate(Call& call, std::size_t bytes) {
     if (!usesInOrder(*block, call.stream_)) [[unlikely]] {
       if (Error error = orderSpare(call, *block)) return error;
     }
+    note(Decision::kAllocate, block->device_address, rounded);
     return block->device_address;
   }
   return allocateExtent(call, rounded);
@@ -46,6 +47,7 @@ Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded) {
       if (!inOrder(extent->fence, call.stream_)) waits = extent->fence;
       extent->fence.clear();
       address = arena_->address(*extent);
+      note(Decision::kAllocate, address, rounded);
       list(call, extent);
       if (had_hole && call.room_bytes_ > call.in_call_bytes_) {
         holdHole(call, allocateFree(call.room_bytes_ - call.in_call_bytes_,
@@ -73,6 +75,7 @@ Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded) {
 }
 
 void PagerImpl::free(Call* hint, std::byte* address) noexcept {
+  note(Decision::kFree, address, 0);
   if (hint != nullptr && !hint->spares_.empty()) {
     const std::size_t index = indexOfSpare(*hint, address);
     if (index < hint->spares_.size()) {
@@ -149,6 +152,7 @@ Result<Block*> PagerImpl::adopt(Call& call, std::byte* address,
 
 // What was committed as the call's room is now committed as a pinned block.
 void PagerImpl::adopted(Call& call, Block& block) noexcept {
+  note(Decision::kAdopt, block, block.bytes);
   block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
   call.room_bytes_ -= block.rounded_bytes;
   call.adopted_bytes_ += block.rounded_bytes;

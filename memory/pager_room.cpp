@@ -154,6 +154,7 @@ bool PagerImpl::slide(Extent& extent, StreamIndex stream, Shortage& shortage) {
     clearUses(block);
     block.last_write.store(moved->word, std::memory_order_release);
     block.device_address = arena_->address(extent);
+    note(Decision::kMove, block, block.bytes);
   }
   if (resident) block.word.store(word, std::memory_order_release);
   return moved.ok();

@@ -5,12 +5,15 @@
 // gradient that is freed at the beginning of the next step) becomes one
 // transient whose life goes across the end of the cycle.
 //
-// Thread safety: any thread. The profiler's lock is taken for a few hundred
-// values at a time, never for the whole path: the op side does not wait for an
-// export of any length.
+// In two parts, so that nobody waits for anybody: take() copies what changes
+// from op to op, and looks up how long ops take, on the thread that runs the
+// ops; cycle() does the work, on any thread, without any lock.
+//
+// Thread safety: any thread.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -38,16 +41,8 @@ struct CycleMap {
   std::vector<std::uint32_t> op_names; // per op, see OpNames
 };
 
-class CycleBuilder {
- public:
-  CycleBuilder(Profiler& profiler, const Durations& durations)
-      : profiler_(profiler), durations_(durations) {}
-
-  // Nothing: the path is not (any more) in the history. Gives the path its
-  // times, too.
-  std::optional<CycleMap> build(PathId path);
-
- private:
+// A path at one moment. Its records never change, and are shared.
+struct PathSnapshot {
   // The part of a value that changes while the run goes on.
   struct Binding {
     std::uint64_t identity;
@@ -57,18 +52,37 @@ class CycleBuilder {
     std::uint32_t source_value;
     std::uint32_t successor;
   };
-  void copyBindings(const OpPath& path);
-  void addValues(const OpPath& path, CycleMap& map) const;
-  void addOps(const OpPath& path, CycleMap& map) const;
-  std::vector<std::vector<ValueIndex>> deaths(const OpPath& path,
-                                              const CycleMap& map) const;
+  std::shared_ptr<const OpPath> path;
+  std::vector<Binding> bindings;          // per value
+  std::vector<std::uint64_t> workspaces;  // per op, bytes
+  std::vector<std::int64_t> durations_ns; // per op
+};
+
+// How long a path's ops take, as it wants to know it.
+struct PathTimes {
+  PathId path;
+  std::vector<std::uint32_t> elapsed; // OpPath::setElapsed()
+};
+PathTimes times_of(const CycleMap& map);
+
+class CycleBuilder {
+ public:
+  CycleBuilder(Profiler& profiler, const Durations& durations)
+      : profiler_(profiler), durations_(durations) {}
+
+  // Nothing: the path is not (any more) in the history.
+  std::optional<PathSnapshot> take(PathId path) const;
+  static CycleMap cycle(const PathSnapshot& snapshot);
+  void setTimes(PathTimes times);
+
+  // All of this at once.
+  std::optional<CycleMap> build(PathId path);
+
+ private:
   std::int64_t duration(const OpPath& path, std::uint32_t op) const;
 
   Profiler& profiler_;
   const Durations& durations_;
-  std::vector<Binding> bindings_;
-  std::vector<std::uint64_t> workspaces_;
-  std::vector<std::int64_t> known_ns_; // per op, or empty
 };
 
 } // namespace chameleon::profiler

@@ -42,6 +42,7 @@ struct ProfilerState {
   std::size_t paths = 0;
   std::uint64_t recorded_ops = 0;
   std::size_t memory_bytes = 0;
+  std::size_t live_block_bytes = 0; // of these
   std::size_t limit_bytes = 0;
   std::uint64_t dropped_paths = 0;
   // What is being matched.
@@ -49,6 +50,7 @@ struct ProfilerState {
   PathId path = 0;
   std::uint32_t position = 0;
   std::uint32_t path_ops = 0;
+  std::size_t path_bytes = 0;
   bool marked = false; // step() decides where steps end
   // Counters.
   std::uint64_t ops = 0;

@@ -59,12 +59,14 @@ class Durations {
   std::uint32_t stride() const noexcept {
     return stride_.load(std::memory_order_relaxed);
   }
-  // `bytes`: of all operands and results.
+  // `bytes`: of all operands and results. Never waits: a sample that comes
+  // while the table is being read is lost.
   void addOp(Token token, std::uint64_t bytes, std::int64_t duration_ns);
   // Never fails: what is not known is estimated from the bytes.
   std::int64_t op(Token token, std::uint64_t bytes) const;
   bool known(Token token) const;
   std::size_t tokens() const;
+  std::uint64_t lockWaits() const noexcept { return lock_.waits(); }
   // Grows when estimates changed enough to matter (one of them by a tenth).
   std::uint64_t version() const noexcept {
     return version_.load(std::memory_order_relaxed);

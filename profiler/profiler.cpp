@@ -297,6 +297,7 @@ ProfilerState Profiler::state() const {
   ProfilerState state;
   state.paths = history_.paths().size();
   state.recorded_ops = history_.ops();
+  state.live_block_bytes = blocks_.memoryBytes();
   state.memory_bytes =
       history_.bytes() + recorder_.path().memoryBytes() + blocks_.memoryBytes();
   state.limit_bytes = history_.limitBytes();
@@ -308,6 +309,7 @@ ProfilerState Profiler::state() const {
     state.path = path->id();
     state.position = matcher_.position();
     state.path_ops = path->size();
+    state.path_bytes = path->memoryBytes();
   }
   state.marked = marked_;
   state.ops = opCount();

@@ -7,15 +7,19 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "backend/runtime/cpu_adversary.h"
 #include "backend/runtime/device_runtime.h"
+#include "backend/runtime/gpu_profiles.h"
 
 namespace chameleon::runtime {
 
 struct CpuRuntimeOptions {
   CpuAdversary adversary;  // inactive: prompt copies, nothing is checked
   MisuseHandler on_misuse; // empty: print and abort
+  // Of make_runtime(): a modelled clock (clocked_cpu_runtime.h), no adversary.
+  std::optional<GpuProfile> clock = std::nullopt;
 };
 
 inline constexpr std::size_t kCpuCommitBytes = std::size_t{2} << 20;

@@ -152,6 +152,9 @@ class DeviceRuntime {
   virtual bool holdsData() const noexcept { return true; }
 
   // ---- clock -----------------------------------------------------------
+  // True: the clock is a model's, which computed() drives, and what the host
+  // does takes no time. Constant.
+  virtual bool modelsTime() const noexcept { return false; }
   virtual std::int64_t now_ns() const noexcept = 0;
   // From the completion of one event to that of another, on the device's own
   // clock; synchronizes with neither. Nothing: not both have passed, or the
@@ -161,7 +164,7 @@ class DeviceRuntime {
     return std::nullopt;
   }
   // A kernel of this cost was submitted to compute stream `stream`. Means
-  // something only where kernels do not run (holdsData() is false).
+  // something only where time is modelled.
   virtual Error computed(Stream /*stream*/, const OpCost& /*cost*/) {
     return {};
   }

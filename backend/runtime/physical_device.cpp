@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "backend/runtime/clocked_cpu_runtime.h"
 #include "backend/runtime/options.h"
 #include "backend/runtime/simulated_runtime.h"
 
@@ -47,6 +48,9 @@ Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index) {
   if (kind == "auto" || kind == "cpu") {
     CpuDefaults& defaults = cpu_defaults();
     const std::lock_guard lock(defaults.mutex);
+    if (defaults.options.clock) {
+      return make_clocked_cpu_runtime(*defaults.options.clock);
+    }
     return make_cpu_runtime(defaults.options);
   }
   if (kind == "simulated") {

@@ -161,6 +161,7 @@ class SimulatedRuntime final : public DeviceRuntime {
 
   // ---- time ----------------------------------------------------------------
   bool holdsData() const noexcept override { return false; }
+  bool modelsTime() const noexcept override { return true; }
 
   std::int64_t now_ns() const noexcept override {
     const std::lock_guard lock(mutex_);

@@ -87,6 +87,7 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
     detail::target = {c10::DeviceType::Meta,
                       c10::DispatchKeySet(c10::DispatchKey::Meta), false};
   }
+  detail::target.models_time = device->modelsTime();
   runtime::freeze_options(what);
   if (first_use_text.empty()) first_use_text = what;
   // Meta kernels allocate nothing but what they read themselves.

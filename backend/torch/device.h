@@ -26,7 +26,8 @@ inline constexpr c10::DeviceType kChameleon = c10::DeviceType::PrivateUse1;
 struct Target {
   c10::DeviceType type;             // where native kernels run: CPU, CUDA, Meta
   c10::DispatchKeySet dispatch_key; // the slot they are registered in
-  bool holds_data = true; // false: Meta kernels, on bytes that do not exist
+  bool holds_data = true;   // false: Meta kernels, on bytes that do not exist
+  bool models_time = false; // ops tell the runtime what they cost
 };
 
 // One device index. Never destroyed.

@@ -37,12 +37,16 @@ void run_kernel(const OpPlan& plan, const c10::OperatorHandle& op,
   op.redispatchBoxed(backend::target().dispatch_key, &stack);
 }
 
-void account(const CallView& call, memory::Pager& pager, memory::Call& running,
-             runtime::DeviceRuntime& device, runtime::Stream stream) {
+void use_workspace(const CallView& call, memory::Pager& pager,
+                   memory::Call& running) {
   if (const std::size_t bytes = workspace_bytes(call)) {
     pager.free(&running,
                backend::value_or_throw(pager.allocate(running, bytes)));
   }
+}
+
+void charge(const CallView& call, runtime::DeviceRuntime& device,
+            runtime::Stream stream) {
   backend::throw_if(device.computed(stream, cost_of(call)));
 }
 

@@ -16,9 +16,13 @@ namespace chameleon::kernels::simulated {
 void run_kernel(const OpPlan& plan, const c10::OperatorHandle& op,
                 torch::jit::Stack& stack);
 
-// After the results have their places: what the kernel allocates beside them,
-// and how long it runs. Throws OutOfMemoryError.
-void account(const CallView& call, memory::Pager& pager, memory::Call& running,
-             runtime::DeviceRuntime& device, runtime::Stream stream);
+// After the results have their places: what the kernel allocates beside them.
+// Throws OutOfMemoryError.
+void use_workspace(const CallView& call, memory::Pager& pager,
+                   memory::Call& running);
+
+// How long it runs. Also on devices with data whose time is modelled.
+void charge(const CallView& call, runtime::DeviceRuntime& device,
+            runtime::Stream stream);
 
 } // namespace chameleon::kernels::simulated

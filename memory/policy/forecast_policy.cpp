@@ -18,8 +18,9 @@ ForecastPolicy::ForecastPolicy(const PolicyInputs& inputs,
       profiler_(inputs.profiler),
       gate_(inputs.gate),
       budget_bytes_(inputs.budget_bytes),
-      planning_(inputs.profiler, inputs.durations, inputs.link,
-                [this] { gate_.ask(); }) {}
+      planning_(
+          inputs.profiler, inputs.durations, inputs.link,
+          [this] { gate_.ask(); }, inputs.plan_at_once) {}
 
 void ForecastPolicy::entered(Block& block) {
   CHAMELEON_CHECK(block.policy_slot == kNotIn, "a block entered twice");
@@ -44,8 +45,11 @@ void ForecastPolicy::budgetChanged(std::size_t budget_bytes) {
 
 void ForecastPolicy::planFor(profiler::PathId path) {
   known_path_ = path;
-  (void)planning_.plan(path, budget_bytes_);
-  planning_.drain();
+  planning_.planAndWait(path, budget_bytes_);
+}
+
+PolicyCosts ForecastPolicy::costs() const {
+  return {planning_.plansMade(), plan_ == nullptr ? 0 : plan_->memoryBytes()};
 }
 
 // ---- the plan --------------------------------------------------------------

@@ -45,6 +45,7 @@ class ForecastPolicy final : public Policy {
   PlanPtr plan() const override {
     return plan_ == nullptr ? nullptr : plan_->plan;
   }
+  PolicyCosts costs() const override;
 
  private:
   static constexpr std::uint32_t kNotIn = ~std::uint32_t{0};
@@ -66,7 +67,7 @@ class ForecastPolicy final : public Policy {
   void setGate() noexcept;
   void rank();
 
-  const std::string_view name_; // a literal
+  const std::string_view name_;     // a literal
   profiler::PathId known_path_ = 0; // see planFor()
   profiler::Forecast forecast_;
   const profiler::Profiler& profiler_;

@@ -20,10 +20,11 @@ constexpr std::uint64_t kSlackShare = 32;
 PlanningThread::PlanningThread(profiler::Profiler& profiler,
                                const profiler::Durations& durations,
                                const LinkEstimate& link,
-                               std::function<void()> published)
+                               std::function<void()> published, bool at_once)
     : builder_(profiler, durations),
       link_(link),
-      published_(std::move(published)) {}
+      published_(std::move(published)),
+      at_once_(at_once) {}
 
 PlanningThread::~PlanningThread() {
   {
@@ -38,31 +39,61 @@ PathPlanPtr PlanningThread::plan(profiler::PathId path,
                                  std::uint64_t budget_bytes) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return nullptr;
-  const Order order{path, budget_bytes};
+  return findOrOrder(path, budget_bytes);
+}
+
+void PlanningThread::planAndWait(profiler::PathId path,
+                                 std::uint64_t budget_bytes) {
+  std::unique_lock lock(mutex_);
+  (void)findOrOrder(path, budget_bytes);
+  changed_.wait(lock, [&] { return orders_.empty() && !working_; });
+}
+
+PathPlanPtr PlanningThread::findOrOrder(profiler::PathId path,
+                                        std::uint64_t budget_bytes) {
+  for (profiler::PathTimes& times : times_) builder_.setTimes(std::move(times));
+  times_.clear();
   const auto found =
-      std::find_if(plans_.begin(), plans_.end(),
-                   [&](const PathPlanPtr& plan) { return order.isOf(*plan); });
-  if (found == plans_.end()) {
-    demand(order);
+      std::find_if(plans_.begin(), plans_.end(), [&](const PathPlanPtr& plan) {
+        return plan->path == path && plan->budget_bytes == budget_bytes;
+      });
+  if (found == plans_.end()) return order(path, budget_bytes);
+  plans_.splice(plans_.begin(), plans_, found);
+  PathPlanPtr plan = plans_.front();
+  if (differs_much(plan->link, link_.now())) order(path, budget_bytes);
+  return plan;
+}
+
+// The last one ordered is the first one served. Null: it will take a while.
+PathPlanPtr PlanningThread::order(profiler::PathId path,
+                                  std::uint64_t budget_bytes) {
+  const auto same = [&](const Order& other) {
+    return other.path == path && other.budget_bytes == budget_bytes;
+  };
+  if (working_ && same(*working_)) return nullptr;
+  const auto ordered = std::find_if(orders_.begin(), orders_.end(), same);
+  if (ordered != orders_.end()) {
+    std::rotate(ordered, ordered + 1, orders_.end());
     return nullptr;
   }
-  plans_.splice(plans_.begin(), plans_, found);
-  if (differs_much(plans_.front()->link, link_.now())) demand(order);
-  return plans_.front();
-}
-
-// The last one demanded is the first one served.
-void PlanningThread::demand(const Order& order) {
-  if (working_ == order) return;
-  std::erase(orders_, order);
-  orders_.push_back(order);
+  std::optional<profiler::PathSnapshot> snapshot = builder_.take(path);
+  if (!snapshot) return nullptr;
+  Order order{path, budget_bytes, link_.now(), std::move(*snapshot)};
+  if (at_once_) {
+    profiler::CycleMap map;
+    keep(make(order, map));
+    builder_.setTimes(profiler::times_of(map));
+    return plans_.front();
+  }
+  orders_.push_back(std::move(order));
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   changed_.notify_all();
+  return nullptr;
 }
 
-void PlanningThread::drain() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return orders_.empty() && !working_; });
+std::uint64_t PlanningThread::plansMade() const {
+  const std::lock_guard lock(mutex_);
+  return plans_made_;
 }
 
 void PlanningThread::run() {
@@ -70,19 +101,16 @@ void PlanningThread::run() {
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || !orders_.empty(); });
     if (stop_) return;
-    working_ = orders_.back();
+    working_ = std::move(orders_.back());
     orders_.pop_back();
     lock.unlock();
-    PathPlanPtr made = make(*working_);
+    profiler::CycleMap map;
+    PathPlanPtr made = make(*working_, map);
+    profiler::PathTimes times = profiler::times_of(map);
     lock.lock();
     working_.reset();
-    if (made != nullptr) {
-      plans_.remove_if([&](const PathPlanPtr& plan) {
-        return Order{made->path, made->budget_bytes}.isOf(*plan);
-      });
-      plans_.push_front(std::move(made));
-      if (plans_.size() > kMaxPlans) plans_.pop_back();
-    }
+    keep(std::move(made));
+    times_.push_back(std::move(times));
     changed_.notify_all();
     lock.unlock();
     published_();
@@ -90,29 +118,46 @@ void PlanningThread::run() {
   }
 }
 
-// Null: the path is not known any more.
-PathPlanPtr PlanningThread::make(const Order& order) {
-  const std::optional<profiler::CycleMap> map = builder_.build(order.path);
-  if (!map) return nullptr;
+void PlanningThread::keep(PathPlanPtr plan) {
+  ++plans_made_;
+  plans_.remove_if([&](const PathPlanPtr& old) {
+    return old->path == plan->path && old->budget_bytes == plan->budget_bytes;
+  });
+  plans_.push_front(std::move(plan));
+  if (plans_.size() > kMaxPlans) plans_.pop_back();
+}
+
+PathPlanPtr PlanningThread::make(const Order& order,
+                                 profiler::CycleMap& map) const {
+  map = builder_.cycle(order.snapshot);
   auto made = std::make_shared<PathPlan>();
   made->path = order.path;
   made->budget_bytes = order.budget_bytes;
-  made->link = link_.now();
+  made->link = order.link;
   PlannerOptions options;
   options.budget_bytes = order.budget_bytes - order.budget_bytes / kSlackShare;
   options.link = made->link;
   // Small values move in small budgets, too.
   options.keep_bytes = std::min(options.keep_bytes, order.budget_bytes >> 12);
-  runtime::Result<PlanPtr> plan = plan_cycle(map->cycle, options);
+  runtime::Result<PlanPtr> plan = plan_cycle(map.cycle, options);
   if (!plan.ok()) return made;
   made->plan = std::move(*plan);
-  made->names.resize(map->cycle.values());
-  for (std::uint32_t v = 0; v < map->value_of.size(); ++v) {
-    if (map->value_of[v] == kNone) continue;
-    PathPlan::Names& names = made->names[map->value_of[v]];
+  made->names.resize(map.cycle.values());
+  for (std::uint32_t v = 0; v < map.value_of.size(); ++v) {
+    if (map.value_of[v] == kNone) continue;
+    PathPlan::Names& names = made->names[map.value_of[v]];
     (names.first == kNone ? names.first : names.second) = v;
   }
   return made;
+}
+
+std::size_t PathPlan::memoryBytes() const noexcept {
+  std::size_t bytes = sizeof(PathPlan) + names.capacity() * sizeof(Names);
+  if (plan != nullptr) {
+    bytes += sizeof(Plan) + plan->actions.capacity() * sizeof(Action) +
+             plan->action_end.capacity() * sizeof(std::uint32_t);
+  }
+  return bytes;
 }
 
 } // namespace chameleon::memory

@@ -8,7 +8,8 @@
 //
 // Thread safety: any thread. plan() never waits for a plan that is being made,
 // and not for the lock either: where another thread holds it, it answers "none
-// yet".
+// yet". What a plan is made from is copied on the thread that asks for it, so
+// the planning thread takes no lock that an op takes.
 #pragma once
 
 #include <condition_variable>
@@ -42,23 +43,28 @@ struct PathPlan {
     std::uint32_t second = profiler::kNone;
   };
   std::vector<Names> names;
+
+  std::size_t memoryBytes() const noexcept;
 };
 using PathPlanPtr = std::shared_ptr<const PathPlan>;
 
 class PlanningThread {
  public:
   // `published` is called from the thread, without locks, after each plan.
+  // `at_once`: there is no thread, plan() makes what is missing; where time is
+  // modelled, so that a run repeats.
   PlanningThread(profiler::Profiler& profiler,
                  const profiler::Durations& durations, const LinkEstimate& link,
-                 std::function<void()> published);
+                 std::function<void()> published, bool at_once = false);
   ~PlanningThread(); // waits for the plan that is being made
   PlanningThread(const PlanningThread&) = delete;
   PlanningThread& operator=(const PlanningThread&) = delete;
 
   // The plan for a path, ordered if there is none; null: none yet.
   PathPlanPtr plan(profiler::PathId path, std::uint64_t budget_bytes);
-  // Waits until nothing is ordered (tests, benchmarks).
-  void drain();
+  // The same for whoever has time: it is made when this returns.
+  void planAndWait(profiler::PathId path, std::uint64_t budget_bytes);
+  std::uint64_t plansMade() const;
 
  private:
   static constexpr std::size_t kMaxPlans = 32;
@@ -66,23 +72,27 @@ class PlanningThread {
   struct Order {
     profiler::PathId path;
     std::uint64_t budget_bytes;
-    bool isOf(const PathPlan& plan) const noexcept {
-      return plan.path == path && plan.budget_bytes == budget_bytes;
-    }
-    friend bool operator==(const Order&, const Order&) = default;
+    LinkModel link; // as it is taken to be
+    profiler::PathSnapshot snapshot;
   };
-  void demand(const Order& order); // REQUIRES the lock
   void run();
-  PathPlanPtr make(const Order& order);
+  // These three REQUIRE mutex_.
+  PathPlanPtr findOrOrder(profiler::PathId path, std::uint64_t budget_bytes);
+  PathPlanPtr order(profiler::PathId path, std::uint64_t budget_bytes);
+  PathPlanPtr make(const Order& order, profiler::CycleMap& map) const;
+  void keep(PathPlanPtr plan);
 
   profiler::CycleBuilder builder_;
   const LinkEstimate link_;
   const std::function<void()> published_;
+  const bool at_once_;
 
-  std::mutex mutex_; // guards what is below; a leaf
+  mutable std::mutex mutex_; // guards what is below; a leaf
   std::condition_variable changed_;
-  std::list<PathPlanPtr> plans_; // used last first
-  std::vector<Order> orders_;    // served from the back
+  std::list<PathPlanPtr> plans_;           // used last first
+  std::vector<Order> orders_;              // served from the back
+  std::vector<profiler::PathTimes> times_; // for their paths, by plan()
+  std::uint64_t plans_made_ = 0;
   std::optional<Order> working_;
   bool stop_ = false;
   std::thread thread_;

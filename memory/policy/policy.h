@@ -58,6 +58,12 @@ class WishGate {
   std::atomic<std::uint64_t> word_{kClosed};
 };
 
+// What a policy takes for itself.
+struct PolicyCosts {
+  std::uint64_t plans_made = 0;
+  std::size_t plan_bytes = 0; // the plan that is followed just now
+};
+
 class Policy {
  public:
   Policy() = default;
@@ -89,6 +95,7 @@ class Policy {
   virtual void budgetChanged(std::size_t /*budget_bytes*/) {}
   // The plan that is followed just now; null: none.
   virtual PlanPtr plan() const { return nullptr; }
+  virtual PolicyCosts costs() const { return {}; }
 };
 
 // What policies decide from.
@@ -98,6 +105,7 @@ struct PolicyInputs {
   WishGate& gate;
   LinkEstimate link;
   std::size_t budget_bytes;
+  bool plan_at_once = false; // see PlanningThread
 };
 
 // "forecast", "lru", "oracle".

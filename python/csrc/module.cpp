@@ -16,6 +16,7 @@
 #include "kernels/late_ops.h"
 #include "kernels/native_view.h"
 #include "kernels/redirect.h"
+#include "kernels/simulated/kernel_memory.h"
 #include "python/csrc/profiler_bindings.h"
 #include "python/csrc/set_data.h"
 #include "python/csrc/wait_hooks.h"
@@ -205,6 +206,54 @@ void bind_testing(py::module_& m) {
         backend::value_or_throw(runtime::parse_cpu_adversary(text));
     runtime::set_cpu_runtime_options(std::move(options));
   });
+  m.def("set_cpu_clock", [](const std::string& profile) {
+    TORCH_CHECK(!backend::is_used(),
+                "set_cpu_clock: the cpu runtime was started already");
+    runtime::CpuRuntimeOptions options;
+    options.clock =
+        backend::value_or_throw(runtime::parse_gpu_profile(profile));
+    runtime::set_cpu_runtime_options(std::move(options));
+  });
+  m.def("start_decision_log", [](std::size_t limit) {
+    pager(0, "start_decision_log()").decisions().start(limit);
+  });
+  m.def("decision_log", [] {
+    const memory::DecisionLog& log = pager(0, "decision_log()").decisions();
+    TORCH_CHECK(log.dropped() == 0, "decision_log: ", log.dropped(),
+                " decisions more than the limit");
+    py::list rows;
+    for (const memory::DecisionRecord& record : log.records()) {
+      rows.append(py::make_tuple(record.call,
+                                 memory::decision_name(record.decision),
+                                 record.block, record.offset, record.bytes));
+    }
+    return rows;
+  });
+  m.def("forecast_costs", [] {
+    memory::Pager& used = pager(0, "forecast_costs()");
+    const memory::PolicyCosts policy = used.policyCosts();
+    const profiler::ProfilerState state = used.profiler().state();
+    py::dict row;
+    row["ops"] = state.path_ops; // of the step that is followed
+    row["path_bytes"] = state.path_bytes;
+    row["plan_bytes"] = policy.plan_bytes;
+    row["plans_made"] = policy.plans_made;
+    row["live_block_bytes"] = state.live_block_bytes;
+    row["lock_waits"] = state.lock_waits + used.durations().lockWaits();
+    return row;
+  });
+  m.def("set_kernel_memory",
+        [](const std::vector<
+            std::tuple<std::uint64_t, int, std::size_t, std::uint32_t>>& rows) {
+          using Event = kernels::simulated::KernelMemoryEvent;
+          std::vector<Event> events;
+          events.reserve(rows.size());
+          for (const auto& [call, kind, bytes, allocation] : rows) {
+            events.push_back(
+                {call, static_cast<Event::Kind>(kind), bytes, allocation});
+          }
+          kernels::simulated::set_kernel_memory(std::move(events));
+        });
   m.def("set_stress", [](const std::string& mode, std::uint64_t seed) {
     using Stress = memory::Pager::Stress;
     TORCH_CHECK_VALUE(mode == "never" || mode == "all" || mode == "random",

@@ -94,7 +94,7 @@ TEST_F(Oracle, AnotherStepIsLearned) {
   writeTrace(kLayers / 2); // fewer layers
   Device device("oracle", kBudget);
   Training training(*device.pager, kLayers);
-  for (int i = 0; i < 4; ++i) training.step();
+  for (int i = 0; i < 8; ++i) training.step();
   device.pager->checkInvariants(3);
   const auto state = device.pager->profiler().state();
   device.pager->resetStats();

@@ -1,0 +1,59 @@
+// What a pager decided, op by op: for comparing runs, and for looking into one.
+// Off until start(); then bounded: what comes after the limit is counted only.
+//
+// Thread safety: any thread. on() is one relaxed load.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+namespace chameleon::memory {
+
+enum class Decision : std::uint8_t {
+  kPin,       // an operand, where it lies in HBM
+  kFault,     // ... which had to be fetched first; its bytes
+  kFetch,     // ahead of need, to there; its bytes
+  kWriteBack, // ahead of need; its bytes
+  kRelease,   // as planned; bytes copied out for it
+  kVictim,    // for room; bytes copied out for it
+  kMove,      // inside HBM, to there
+  kAllocate,  // by a kernel
+  kFree,      // by it, too
+  kAdopt,     // a result of it is this block
+};
+inline constexpr std::size_t kDecisions = 10;
+std::string_view decision_name(Decision decision) noexcept;
+
+struct DecisionRecord {
+  std::uint64_t call; // of the pager, counted from 1
+  Decision decision;
+  std::uint64_t block; // its identity, 0: none
+  std::size_t offset;  // in the arena, where it was before it left
+  std::size_t bytes;
+
+  friend bool operator==(const DecisionRecord&,
+                         const DecisionRecord&) = default;
+};
+
+class DecisionLog {
+ public:
+  // Forgets what there is. 0: off.
+  void start(std::size_t limit);
+  bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
+  void add(const DecisionRecord& record);
+  std::vector<DecisionRecord> records() const;
+  std::size_t dropped() const; // beyond the limit
+
+ private:
+  std::atomic<bool> on_{false};
+  mutable std::mutex mutex_; // a leaf; guards what is below
+  std::size_t limit_ = 0;
+  std::size_t dropped_ = 0;
+  std::vector<DecisionRecord> records_;
+};
+
+} // namespace chameleon::memory
