@@ -221,11 +221,10 @@ Error PagerImpl::setOversubscription(double factor) {
 
 Error PagerImpl::setPolicy(std::string_view name) {
   // Without the lock: plans may be made, or waited for.
-  runtime::Result<std::unique_ptr<Policy>> made =
-      make_policy(name, [this] {
-        const Lock lock(*this);
-        return policyInputs();
-      }());
+  runtime::Result<std::unique_ptr<Policy>> made = make_policy(name, [this] {
+    const Lock lock(*this);
+    return policyInputs();
+  }());
   if (!made.ok()) return made.takeError();
   std::unique_ptr<Policy> policy = std::move(*made);
   {

@@ -67,7 +67,8 @@ OpPath& OpHistory::replace(OpPath path) {
                    [&](const auto& old) { return old->id() == path.id(); });
   CHAMELEON_CHECK(at != paths_.end(), "no path to be replaced");
   bytes_ += path.memoryBytes() - (*at)->memoryBytes();
-  *at = std::make_shared<OpPath>(std::move(path)); // others may hold the old one
+  *at =
+      std::make_shared<OpPath>(std::move(path)); // others may hold the old one
   return **at;
 }
 

@@ -117,7 +117,8 @@ void Profiler::confirmExpected() {
   if (!onExpected() || !matcher_.atEnd() || !recorder_.active()) return;
   OpPath made = recorder_.path().part(0, recorder_.path().size(), expected_);
   if (made.size() != path->size() ||
-      made.values().size() != path->values().size() || !made.beginsLike(*path)) return;
+      made.values().size() != path->values().size() || !made.beginsLike(*path))
+    return;
   made.finish();
   made.learnFrom(*path);
   for (std::uint32_t v = 0; v < made.values().size(); ++v) {

@@ -153,8 +153,8 @@ Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
         value.bytes = bytes;
         carried[number] = at->second = path.addValue(value);
       }
-      const bool writes = std::find(op.write.begin(), op.write.end(),
-                                    number) != op.write.end();
+      const bool writes =
+          std::find(op.write.begin(), op.write.end(), number) != op.write.end();
       path.addUse(at->second,
                   Operand::kReads | (writes ? Operand::kWrites : 0));
     }
