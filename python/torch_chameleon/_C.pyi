@@ -80,8 +80,10 @@ def set_cpu_adversary(text: str) -> None: ...  # before first use
 def set_cpu_clock(profile: str) -> None: ...  # before first use
 def forecast_costs() -> dict[str, int]: ...
 def start_decision_log(limit: int) -> None: ...
+
 # (call, decision, block, offset, bytes), see memory/decision_log.h
 def decision_log() -> list[tuple[int, str, int, int, int]]: ...
+
 # (call, 0 allocate | 1 free | 2 adopt, bytes, allocation): what kernels of a
 # device without data take, see kernels/simulated/kernel_memory.h
 def set_kernel_memory(

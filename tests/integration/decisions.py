@@ -7,6 +7,7 @@ bytes; what kernels allocate comes from KERNEL_MEMORY, if given). RESULT gets
 the log and the figures, as JSON.
 """
 
+import gc
 import json
 import pathlib
 import sys
@@ -101,9 +102,7 @@ def train(name, device, before_step=lambda step: None):
     for step, (x, y) in enumerate(batches(name, STEPS * (len(BUDGETS) + 1))):
         before_step(step)
         logits = model(x.to(device))
-        loss = F.cross_entropy(
-            logits.flatten(0, -2), y.to(device).flatten()
-        )
+        loss = F.cross_entropy(logits.flatten(0, -2), y.to(device).flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -112,6 +111,7 @@ def train(name, device, before_step=lambda step: None):
 
 def main(device, name, result, kernel_memory=None):
     torch.set_num_threads(1)
+    gc.disable()  # what is in a cycle dies when it likes
     if device == "cpu":
         _C.set_cpu_clock(GPU)
     else:

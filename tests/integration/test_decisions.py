@@ -53,7 +53,8 @@ def kernel_memory(log):
 def first_difference(one, other):
     for index, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
-            return index, one[index - 5 : index + 5], other[index - 5 : index + 5]
+            near = slice(max(index - 5, 0), index + 5)
+            return index, one[near], other[near]
     return None if len(one) == len(other) else (len(one), len(other))
 
 
