@@ -58,7 +58,7 @@ PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage,
                                   std::memory_order_relaxed);
   }
   counters_.evictions.fetch_add(1, std::memory_order_relaxed);
-  note(why, block, clean ? 0 : block.bytes);
+  note(why, block, clean ? 0 : block.bytes.load(std::memory_order_relaxed));
   countPrefetch(block);
   block.copied_ahead = false; // the extent's next owner waits for it
   policy_->left(block);

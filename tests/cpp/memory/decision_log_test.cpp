@@ -102,7 +102,7 @@ class Program {
         EXPECT_EQ(data[0], value->byte);
         EXPECT_EQ(data[value->block->bytes - 1], value->byte);
       }
-      std::fill_n(made.block->device_address, made.block->bytes, sum);
+      std::fill_n(made.block->device_address, made.block->bytes.load(), sum);
     }
     made.byte = sum;
     if (result_bytes == 0) values[0]->byte = sum;
