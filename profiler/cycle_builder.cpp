@@ -90,6 +90,18 @@ std::vector<Operand> sorted_operands(const OpPath& path, std::uint32_t op,
 } // namespace
 
 std::optional<PathSnapshot> CycleBuilder::take(PathId id) const {
+  std::optional<PathSnapshot> snapshot = copyOf(id);
+  if (!snapshot || !snapshot->durations_ns.empty()) return snapshot;
+  const OpPath& path = *snapshot->path;
+  snapshot->durations_ns.reserve(path.size());
+  for (std::uint32_t i = 0; i < path.size(); ++i) {
+    snapshot->durations_ns.push_back(duration(path, i));
+  }
+  return snapshot;
+}
+
+// What is under the profiler's lock.
+std::optional<PathSnapshot> CycleBuilder::copyOf(PathId id) const {
   PathSnapshot snapshot;
   const Profiler::Guard guard(profiler_.lock_);
   snapshot.path = profiler_.history_.share(id);
@@ -105,13 +117,13 @@ std::optional<PathSnapshot> CycleBuilder::take(PathId id) const {
   for (std::uint32_t i = 0; i < path.size(); ++i) {
     snapshot.workspaces.push_back(path.workspace_bytes(i));
   }
-  snapshot.durations_ns.reserve(path.size());
-  // (A trace's path knows no tokens, but its times.)
-  const bool known = path.size() > 0 && path.op(0).token == 0;
-  for (std::uint32_t i = 0; i < path.size(); ++i) {
-    snapshot.durations_ns.push_back(known ? path.elapsed_ns(i + 1) -
-                                                path.elapsed_ns(i)
-                                          : duration(path, i));
+  // A trace's path knows no tokens, but its times.
+  if (path.size() > 0 && path.op(0).token == 0) {
+    snapshot.durations_ns.reserve(path.size());
+    for (std::uint32_t i = 0; i < path.size(); ++i) {
+      snapshot.durations_ns.push_back(path.elapsed_ns(i + 1) -
+                                      path.elapsed_ns(i));
+    }
   }
   return snapshot;
 }

@@ -79,6 +79,7 @@ class CycleBuilder {
   std::optional<CycleMap> build(PathId path);
 
  private:
+  std::optional<PathSnapshot> copyOf(PathId path) const;
   std::int64_t duration(const OpPath& path, std::uint32_t op) const;
 
   Profiler& profiler_;

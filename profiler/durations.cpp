@@ -52,8 +52,7 @@ void Durations::makeRoom() {
 void Durations::addOp(Token token, std::uint64_t bytes,
                       std::int64_t duration_ns) {
   if (duration_ns < 0) return;
-  const std::unique_lock guard(lock_, std::try_to_lock);
-  if (!guard.owns_lock()) return;
+  const std::lock_guard guard(lock_);
   if (tokens_.size() >= kMaxTokens && !tokens_.contains(token)) makeRoom();
   Estimate& estimate = tokens_[token];
   estimate.fresh = true;

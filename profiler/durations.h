@@ -59,8 +59,7 @@ class Durations {
   std::uint32_t stride() const noexcept {
     return stride_.load(std::memory_order_relaxed);
   }
-  // `bytes`: of all operands and results. Never waits: a sample that comes
-  // while the table is being read is lost.
+  // `bytes`: of all operands and results.
   void addOp(Token token, std::uint64_t bytes, std::int64_t duration_ns);
   // Never fails: what is not known is estimated from the bytes.
   std::int64_t op(Token token, std::uint64_t bytes) const;

@@ -17,9 +17,6 @@ class LeafLock {
     if (taken_.exchange(true, std::memory_order_acquire)) [[unlikely]]
       wait();
   }
-  bool try_lock() noexcept {
-    return !taken_.exchange(true, std::memory_order_acquire);
-  }
   void unlock() noexcept { taken_.store(false, std::memory_order_release); }
   // How often a thread found it taken.
   std::uint64_t waits() const noexcept {

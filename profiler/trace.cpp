@@ -153,11 +153,15 @@ Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
         value.bytes = bytes;
         carried[number] = at->second = path.addValue(value);
       }
-      const bool writes =
-          std::find(op.write.begin(), op.write.end(), number) != op.write.end();
+      const auto isIn = [wanted =
+                             number](const std::vector<std::uint64_t>& list) {
+        return std::find(list.begin(), list.end(), wanted) != list.end();
+      };
       path.addUse(at->second,
-                  Operand::kReads | (writes ? Operand::kWrites : 0));
+                  (isIn(op.over) ? Operand::kOverwrites : Operand::kReads) |
+                      (isIn(op.write) ? Operand::kWrites : 0));
     }
+    path.setWorkspace(i, op.workspace_bytes);
     std::uint32_t output = 0;
     for (const auto& [number, bytes] : op.out) {
       PathValue value;

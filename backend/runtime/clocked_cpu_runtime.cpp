@@ -78,6 +78,13 @@ class ClockedCpuRuntime final : public DeviceRuntime {
   ComputeTimes computeTimes() const noexcept override {
     return time_->computeTimes();
   }
+  Result<Event> recordTimed(Stream stream) override {
+    return time_->recordTimed(stream);
+  }
+  std::optional<Moment> momentOf(Event event) noexcept override {
+    return time_->momentOf(event);
+  }
+  std::optional<LinkSpeeds> link() const override { return time_->link(); }
 
  private:
   const std::unique_ptr<DeviceRuntime> memory_;

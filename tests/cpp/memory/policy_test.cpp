@@ -17,8 +17,8 @@ std::unique_ptr<Policy> made(std::string_view name) {
   static profiler::Profiler profiler;
   static const profiler::Durations durations;
   static WishGate gate;
-  auto policy = make_policy(
-      name, {profiler, durations, gate, {durations, {}}, 1 << 20});
+  auto policy =
+      make_policy(name, {profiler, durations, gate, {durations, {}}, 1 << 20});
   return policy.ok() ? std::move(*policy) : nullptr;
 }
 
