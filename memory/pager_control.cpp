@@ -361,9 +361,9 @@ Stats PagerImpl::stats() {
   stats.prefetched_bytes = counters_.prefetched_bytes.load();
   stats.prefetch_hits = counters_.prefetch_hits.load();
   const runtime::ComputeTimes times = runtime_.computeTimes();
-  stats.stall_ns = runtime_.holdsData()
-                       ? counters_.stall_ns.load()
-                       : times.stalled_ns - counters_.times_base.stalled_ns;
+  stats.stall_ns = runtime_.modelsTime()
+                       ? times.stalled_ns - counters_.times_base.stalled_ns
+                       : counters_.stall_ns.load();
   stats.compute_ns = times.busy_ns - counters_.times_base.busy_ns;
   stats.host_waits =
       bytes(admission_.waits()) - counters_.host_waits_base.load();

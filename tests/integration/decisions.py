@@ -57,17 +57,6 @@ class Experts(nn.Module):
         return self.head(x)
 
 
-class Lstm(nn.Module):
-    def __init__(self, width=96):
-        super().__init__()
-        self.embed = nn.Embedding(256, width)
-        self.lstm = nn.LSTM(width, width, 2, batch_first=True)
-        self.head = nn.Linear(width, 256)
-
-    def forward(self, tokens):
-        return self.head(self.lstm(self.embed(tokens))[0])
-
-
 def gpt():
     return GPT(Shape(layers=3, width=96, heads=4, context=32, batch=8))
 
@@ -78,7 +67,7 @@ def resnet():
     return torchvision.models.resnet18(num_classes=10)
 
 
-MODELS = {"gpt": gpt, "resnet": resnet, "lstm": Lstm, "experts": Experts}
+MODELS = {"gpt": gpt, "resnet": resnet, "experts": Experts}
 
 
 def batches(name, steps):
