@@ -18,7 +18,7 @@ Result<std::unique_ptr<LogicalSpace>> LogicalSpace::create(
                       preferred_bytes % kAlignment == 0,
                   "a logical range is empty or unaligned");
   for (std::size_t bytes = preferred_bytes;; bytes /= 2) {
-    Result<std::byte*> base = runtime.reserve(bytes);
+    Result<std::byte*> base = runtime.reserveAddresses(bytes);
     if (base.ok()) {
       CHAMELEON_CHECK(reinterpret_cast<std::uintptr_t>(*base) % kAlignment == 0,
                       "a reserved range is unaligned");

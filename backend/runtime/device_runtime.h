@@ -64,6 +64,13 @@ struct OpCost {
   double bytes = 0; // read and written, device memory
 };
 
+// What the link to host memory gives: each way alone, and both at a time.
+struct LinkBandwidth {
+  double in_bytes_per_ns;
+  double out_bytes_per_ns;
+  double both_bytes_per_ns; // in and out together
+};
+
 // What the compute streams did so far, all of them together.
 struct ComputeTimes {
   std::int64_t busy_ns = 0;    // kernels ran
@@ -107,6 +114,11 @@ class DeviceRuntime {
   virtual Error commit(std::byte* address, std::size_t bytes) = 0;
   virtual Error decommit(std::byte* address, std::size_t bytes) = 0;
   virtual void unreserve(std::byte* address, std::size_t bytes) noexcept = 0;
+  // Reserves address space that is never committed: numbers that nothing may
+  // read or write. unreserve() takes it back.
+  virtual Result<std::byte*> reserveAddresses(std::size_t bytes) {
+    return reserve(bytes);
+  }
 
   // ---- host memory ---------------------------------------------------
   // What the machine (or its cgroup) can give, bytes.
@@ -118,12 +130,16 @@ class DeviceRuntime {
   // ---- streams and events --------------------------------------------
   virtual Stream copyInStream() const noexcept = 0;
   virtual Stream copyOutStream() const noexcept = 0;
-  // Submits copies to `stream`, in order. Ranges of one Copy may overlap only
-  // on a compute stream (a move inside the device, memmove semantics).
+  // Submits copies to `stream`. On a compute stream (moves inside the device)
+  // they run in order, and the two ranges of one Copy may overlap (memmove
+  // semantics). On a copy stream those of one call may run in any order: none
+  // may use bytes that another one writes.
   virtual Error copy(Stream stream, std::span<const Copy> copies) = 0;
   // Marks everything submitted to `stream` so far. May return the complete
   // event when all of it has run. The caller destroys it.
   virtual Result<Event> record(Stream stream) = 0;
+  // As record(), for elapsed_ns(). May cost more.
+  virtual Result<Event> recordTimed(Stream stream) { return record(stream); }
   // Later work on `stream` starts after `event`, which may be destroyed as
   // soon as this returns.
   virtual Error wait(Stream stream, Event event) = 0;
@@ -157,8 +173,8 @@ class DeviceRuntime {
   virtual bool modelsTime() const noexcept { return false; }
   virtual std::int64_t now_ns() const noexcept = 0;
   // From the completion of one event to that of another, on the device's own
-  // clock; synchronizes with neither. Nothing: not both have passed, or the
-  // device has no clock of its own.
+  // clock; synchronizes with neither. Both from recordTimed(). Nothing: not
+  // both have passed, or the device has no clock of its own.
   virtual std::optional<std::int64_t> elapsed_ns(Event /*start*/,
                                                  Event /*end*/) noexcept {
     return std::nullopt;
@@ -168,6 +184,9 @@ class DeviceRuntime {
   virtual Error computed(Stream /*stream*/, const OpCost& /*cost*/) {
     return {};
   }
+  // Measured at the first call, which blocks the host for some milliseconds;
+  // not for the step path. Nothing: unknown.
+  virtual std::optional<LinkBandwidth> linkBandwidth() { return std::nullopt; }
   // All zero where the runtime does not know.
   virtual ComputeTimes computeTimes() const noexcept { return {}; }
 

@@ -1,0 +1,181 @@
+#include "backend/runtime/cuda_copier.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace chameleon::runtime {
+
+namespace {
+
+// Pieces this large cost nothing beside the move itself.
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+constexpr std::size_t kBounceBytes = std::size_t{16} << 20;
+
+CUdeviceptr pointer(const std::byte* address) {
+  return reinterpret_cast<CUdeviceptr>(address);
+}
+
+std::size_t distance_of(const Copy& copy) {
+  return copy.destination < copy.source
+             ? static_cast<std::size_t>(copy.source - copy.destination)
+             : static_cast<std::size_t>(copy.destination - copy.source);
+}
+
+// Calls piece(offset, bytes) for pieces of at most `piece_bytes`, in the order
+// in which none overwrites what a later one reads.
+template <typename Piece>
+Error in_pieces(const Copy& copy, std::size_t piece_bytes, Piece piece) {
+  const std::size_t count = (copy.bytes + piece_bytes - 1) / piece_bytes;
+  const bool upwards = copy.destination < copy.source;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t offset = (upwards ? i : count - 1 - i) * piece_bytes;
+    if (Error error =
+            piece(offset, std::min(piece_bytes, copy.bytes - offset))) {
+      return error;
+    }
+  }
+  return {};
+}
+
+} // namespace
+
+CudaCopier::~CudaCopier() {
+  if (bounce_free_ != nullptr) context_.driver().cuEventDestroy(bounce_free_);
+  if (bounce_ != nullptr) context_.driver().cuMemFree(pointer(bounce_));
+}
+
+Error CudaCopier::transfer(CUstream stream, std::span<const Copy> copies) {
+  std::vector<Copy> batch;
+  batch.reserve(copies.size());
+  std::uint64_t pageable_bytes = 0;
+  Error error;
+  for (const Copy& whole : copies) {
+    for (Copy copy = whole; copy.bytes > 0 && !error;) {
+      CudaHostMemory::Run run = host_.runAt(copy.destination, copy.bytes);
+      if (!run.ours) run = host_.runAt(copy.source, copy.bytes);
+      const Copy part{copy.destination, copy.source, run.bytes};
+      if (run.registered) {
+        batch.push_back(part);
+      } else {
+        // The driver may block in this one: what can start starts first.
+        error = submitBatch(stream, batch);
+        batch.clear();
+        if (!error) error = submit(stream, part);
+        if (run.ours) pageable_bytes += run.bytes;
+      }
+      copy.destination += run.bytes;
+      copy.source += run.bytes;
+      copy.bytes -= run.bytes;
+    }
+    if (error) break;
+  }
+  if (pageable_bytes != 0) {
+    pageable_bytes_.fetch_add(pageable_bytes, std::memory_order_relaxed);
+  }
+  if (error) return error;
+  return submitBatch(stream, batch);
+}
+
+Error CudaCopier::move(CUstream stream, std::span<const Copy> copies) {
+  for (const Copy& copy : copies) {
+    const std::size_t distance = distance_of(copy);
+    if (copy.bytes == 0 || distance == 0) continue;
+    Error error = distance >= copy.bytes ? submit(stream, copy)
+                  : distance >= kPieceBytes
+                      ? moveInPieces(stream, copy, distance)
+                      : moveByBounce(stream, copy);
+    if (error) return error;
+  }
+  return {};
+}
+
+Error CudaCopier::submit(CUstream stream, const Copy& copy) const {
+  return context_.check(
+      context_.driver().cuMemcpyAsync(pointer(copy.destination),
+                                      pointer(copy.source), copy.bytes, stream),
+      "cuMemcpyAsync");
+}
+
+Error CudaCopier::submitBatch(CUstream stream, std::span<const Copy> copies) {
+  const auto batch = context_.driver().cuMemcpyBatchAsync;
+  if (copies.size() > 1 && batch != nullptr &&
+      batches_.load(std::memory_order_relaxed)) {
+    std::vector<CUdeviceptr> to;
+    std::vector<CUdeviceptr> from;
+    std::vector<std::size_t> sizes;
+    to.reserve(copies.size());
+    from.reserve(copies.size());
+    sizes.reserve(copies.size());
+    for (const Copy& copy : copies) {
+      to.push_back(pointer(copy.destination));
+      from.push_back(pointer(copy.source));
+      sizes.push_back(copy.bytes);
+    }
+    CUmemcpyAttributes attributes{};
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+    std::size_t first = 0; // the attributes hold from this copy on
+    const CUresult result =
+        batch(to.data(), from.data(), sizes.data(), copies.size(), &attributes,
+              &first, /*numAttrs=*/1, stream);
+    if (result != CUDA_ERROR_NOT_SUPPORTED) {
+      return context_.check(result, "cuMemcpyBatchAsync");
+    }
+    batches_.store(false, std::memory_order_relaxed);
+  }
+  for (const Copy& copy : copies) {
+    if (Error error = submit(stream, copy)) return error;
+  }
+  return {};
+}
+
+Error CudaCopier::moveInPieces(CUstream stream, const Copy& copy,
+                               std::size_t distance) {
+  return in_pieces(copy, distance, [&](std::size_t offset, std::size_t bytes) {
+    return submit(stream,
+                  {copy.destination + offset, copy.source + offset, bytes});
+  });
+}
+
+Error CudaCopier::moveByBounce(CUstream stream, const Copy& copy) {
+  const CudaDriver& driver = context_.driver();
+  const std::lock_guard lock(mutex_);
+  if (!prepareBounce()) return moveInPieces(stream, copy, distance_of(copy));
+  if (bounce_used_ && bounce_stream_ != stream) {
+    if (Error error = context_.check(
+            driver.cuStreamWaitEvent(stream, bounce_free_, /*Flags=*/0),
+            "cuStreamWaitEvent")) {
+      return error;
+    }
+  }
+  Error error =
+      in_pieces(copy, kBounceBytes, [&](std::size_t offset, std::size_t bytes) {
+        Error failed = submit(stream, {bounce_, copy.source + offset, bytes});
+        if (failed) return failed;
+        return submit(stream, {copy.destination + offset, bounce_, bytes});
+      });
+  Error recorded = context_.check(driver.cuEventRecord(bounce_free_, stream),
+                                  "cuEventRecord");
+  bounce_used_ = true;
+  bounce_stream_ = stream;
+  if (recorded) bounce_lost_ = true; // nobody could wait for this use
+  return error ? std::move(error) : std::move(recorded);
+}
+
+bool CudaCopier::prepareBounce() {
+  if (bounce_lost_) return false;
+  if (bounce_ != nullptr) return true;
+  const CudaDriver& driver = context_.driver();
+  if (bounce_free_ == nullptr &&
+      driver.cuEventCreate(&bounce_free_, CU_EVENT_DISABLE_TIMING) !=
+          CUDA_SUCCESS) {
+    bounce_free_ = nullptr;
+    return false;
+  }
+  CUdeviceptr memory = 0;
+  if (driver.cuMemAlloc(&memory, kBounceBytes) != CUDA_SUCCESS) return false;
+  bounce_ = reinterpret_cast<std::byte*>(memory);
+  return true;
+}
+
+} // namespace chameleon::runtime

@@ -1,0 +1,64 @@
+// Submits copies to streams: many of pinned memory as one batch where the
+// driver can, pageable ones by themselves, moves inside the device in pieces
+// where source and destination overlap (CUDA has no memmove).
+//
+// Thread safety: every method may be called from any thread; all need the
+// context to be current. Its lock is held around driver calls that only
+// submit.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "backend/runtime/cuda_context.h"
+#include "backend/runtime/cuda_host_memory.h"
+#include "backend/runtime/device_runtime.h"
+
+namespace chameleon::runtime {
+
+class CudaCopier {
+ public:
+  CudaCopier(const CudaContext& context, const CudaHostMemory& host)
+      : context_(context), host_(host) {}
+  ~CudaCopier();
+  CudaCopier(const CudaCopier&) = delete;
+  CudaCopier& operator=(const CudaCopier&) = delete;
+
+  // Between host and device; REQUIRES that no copy depends on another one of
+  // the same call.
+  Error transfer(CUstream stream, std::span<const Copy> copies);
+  // On a compute stream, in order, memmove semantics.
+  Error move(CUstream stream, std::span<const Copy> copies);
+
+  // Bytes of our slabs that were copied before they were registered, or
+  // because they could not be.
+  std::uint64_t pageableBytes() const noexcept {
+    return pageable_bytes_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  Error submit(CUstream stream, const Copy& copy) const;
+  Error submitBatch(CUstream stream, std::span<const Copy> copies);
+  Error moveInPieces(CUstream stream, const Copy& copy, std::size_t distance);
+  Error moveByBounce(CUstream stream, const Copy& copy);
+  bool prepareBounce(); // REQUIRES mutex_
+
+  const CudaContext& context_;
+  const CudaHostMemory& host_;
+  std::atomic<std::uint64_t> pageable_bytes_{0};
+  std::atomic<bool> batches_{true}; // the driver takes them
+  std::mutex mutex_;
+  // Guarded by mutex_: a piece of device memory for moves, the event after
+  // which it is free again, and where that was recorded.
+  std::byte* bounce_ = nullptr;
+  CUevent bounce_free_ = nullptr;
+  CUstream bounce_stream_ = nullptr;
+  bool bounce_used_ = false;
+  bool bounce_lost_ = false;
+};
+
+} // namespace chameleon::runtime

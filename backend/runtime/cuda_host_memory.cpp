@@ -1,0 +1,178 @@
+#include "backend/runtime/cuda_host_memory.h"
+
+#include <algorithm>
+#include <iterator>
+#include <pthread.h>
+#include <string>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <utility>
+
+#include "backend/runtime/address_space.h"
+#include "backend/runtime/check.h"
+
+namespace chameleon::runtime {
+
+namespace {
+
+// Hints only: where the system refuses one, memory is slower and no less
+// right.
+void advise(std::byte* address, std::size_t bytes, int numa_node) {
+  // Fewer pages to pin.
+  (void)madvise(address, bytes, MADV_HUGEPAGE);
+  // A child that inherits pinned pages makes the parent copy them.
+  (void)madvise(address, bytes, MADV_DONTFORK);
+  constexpr int kPreferred = 1; // MPOL_PREFERRED
+  constexpr int kNodes = 64;
+  if (numa_node < 0 || numa_node >= kNodes) return;
+  const unsigned long mask = 1UL << numa_node;
+  (void)syscall(SYS_mbind, address, bytes, kPreferred, &mask, kNodes + 1, 0);
+}
+
+} // namespace
+
+CudaHostMemory::CudaHostMemory(const CudaContext& context,
+                               CudaHostMemoryOptions options)
+    : context_(context),
+      options_(std::move(options)),
+      numa_node_(context.attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID,
+                                   /*missing=*/-1)) {}
+
+CudaHostMemory::~CudaHostMemory() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  for (const auto& [base, slab] : slabs_) release(*slab);
+}
+
+Result<std::byte*> CudaHostMemory::allocate(std::size_t bytes) {
+  Result<std::byte*> mapped = map_memory(bytes);
+  if (!mapped.ok()) return mapped;
+  advise(*mapped, bytes, numa_node_);
+  std::unique_lock lock(mutex_);
+  auto& slab = slabs_[*mapped];
+  slab = std::make_unique<Slab>(Slab{*mapped, bytes});
+  if (!options_.background) {
+    while (!slab->done) registerChunk(*slab, lock);
+    return *mapped;
+  }
+  queue_.push_back(slab.get());
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  work_.notify_one();
+  return *mapped;
+}
+
+void CudaHostMemory::free(std::byte* address, std::size_t bytes) noexcept {
+  std::unique_ptr<Slab> slab;
+  {
+    std::unique_lock lock(mutex_);
+    const auto found = slabs_.find(address);
+    CHAMELEON_CHECK(found != slabs_.end() && found->second->bytes == bytes,
+                    "freeHost of what is no slab");
+    slab = std::move(found->second);
+    slabs_.erase(found);
+    std::erase(queue_, slab.get());
+    progress_.wait(lock, [&] { return !slab->busy; });
+    registered_bytes_ -= slab->registered_bytes;
+  }
+  release(*slab);
+}
+
+CudaHostMemory::Run CudaHostMemory::runAt(const std::byte* address,
+                                          std::size_t bytes) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto after = slabs_.upper_bound(address);
+  if (after != slabs_.begin()) {
+    const Slab& slab = *std::prev(after)->second;
+    const auto offset = static_cast<std::size_t>(address - slab.base);
+    if (offset < slab.registered_bytes) {
+      return {std::min(bytes, slab.registered_bytes - offset), true, true};
+    }
+    if (offset < slab.bytes) {
+      return {std::min(bytes, slab.bytes - offset), false, true};
+    }
+  }
+  return {bytes, false, false};
+}
+
+std::size_t CudaHostMemory::registeredBytes() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return registered_bytes_;
+}
+
+std::uint64_t CudaHostMemory::refusals() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return refusals_;
+}
+
+void CudaHostMemory::awaitRegistration() {
+  std::unique_lock lock(mutex_);
+  progress_.wait(lock, [this] { return queue_.empty(); });
+}
+
+void CudaHostMemory::run() {
+  pthread_setname_np(pthread_self(), "cham-pin");
+  std::unique_lock lock(mutex_);
+  while (true) {
+    work_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (stopping_) return;
+    Slab& slab = *queue_.front();
+    registerChunk(slab, lock);
+    // free() took it off the queue if it wants it.
+    if (!queue_.empty() && queue_.front() == &slab && slab.done) {
+      queue_.pop_front();
+    }
+  }
+}
+
+void CudaHostMemory::registerChunk(Slab& slab,
+                                   std::unique_lock<std::mutex>& lock) {
+  const std::size_t begin = slab.registered_bytes;
+  const std::size_t bytes = std::min(options_.chunk_bytes, slab.bytes - begin);
+  slab.busy = true;
+  lock.unlock();
+  Error error;
+  {
+    const CudaContext::Scope scope(context_);
+    error = context_.check(
+        context_.driver().cuMemHostRegister(slab.base + begin, bytes,
+                                            CU_MEMHOSTREGISTER_PORTABLE),
+        "cuMemHostRegister");
+  }
+  lock.lock();
+  if (!error) {
+    slab.registered_bytes += bytes;
+    registered_bytes_ += bytes;
+    slab.done = slab.registered_bytes == slab.bytes;
+  } else {
+    slab.done = true;
+    if (++refusals_ == 1 && options_.warn) {
+      lock.unlock();
+      options_.warn(
+          "host memory for evicted tensors cannot be pinned, so copies of it "
+          "are slower (the limit on locked memory, ulimit -l, is a usual "
+          "reason): " +
+          error.message());
+      lock.lock();
+    }
+  }
+  slab.busy = false; // once the lock is given up it may be gone
+  progress_.notify_all();
+}
+
+void CudaHostMemory::release(const Slab& slab) noexcept {
+  {
+    const CudaContext::Scope scope(context_);
+    for (std::size_t at = 0; at < slab.registered_bytes;
+         at += options_.chunk_bytes) {
+      context_.driver().cuMemHostUnregister(slab.base + at);
+    }
+  }
+  unmap_memory(slab.base, slab.bytes);
+}
+
+} // namespace chameleon::runtime

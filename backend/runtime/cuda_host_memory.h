@@ -1,0 +1,91 @@
+// Host memory for copies to and from one GPU: mapped slabs near that GPU,
+// registered with the driver in chunks by a thread of their own, from the
+// bottom up, so that nobody waits for it. What is not registered yet, or was
+// refused, is pageable: copies of it are right, only slower, and may block
+// the host inside the driver.
+//
+// Thread safety: every method may be called from any thread. Its lock is a
+// leaf; no driver call is made under it.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <thread>
+
+#include "backend/runtime/cuda_context.h"
+
+namespace chameleon::runtime {
+
+struct CudaHostMemoryOptions {
+  // Large enough that a call costs nothing beside its pages, small enough
+  // that what it covers is soon of use.
+  std::size_t chunk_bytes = std::size_t{16} << 20;
+  // False: allocate() registers before it returns. For tests.
+  bool background = true;
+  // Told once, when the driver first refuses to register memory.
+  std::function<void(std::string_view)> warn;
+};
+
+class CudaHostMemory {
+ public:
+  CudaHostMemory(const CudaContext& context, CudaHostMemoryOptions options);
+  // Unregisters and unmaps what is left.
+  ~CudaHostMemory();
+  CudaHostMemory(const CudaHostMemory&) = delete;
+  CudaHostMemory& operator=(const CudaHostMemory&) = delete;
+
+  Result<std::byte*> allocate(std::size_t bytes);
+  // REQUIRES: what allocate() gave, and that no copy uses it any more.
+  void free(std::byte* address, std::size_t bytes) noexcept;
+
+  // How many of the `bytes` from `address` on are alike, and whether these are
+  // registered; what is not ours counts as not registered.
+  struct Run {
+    std::size_t bytes;
+    bool registered;
+    bool ours;
+  };
+  Run runAt(const std::byte* address, std::size_t bytes) const noexcept;
+
+  std::size_t registeredBytes() const noexcept;
+  std::uint64_t refusals() const noexcept;
+  void awaitRegistration(); // until all has been registered or refused
+
+ private:
+  struct Slab {
+    std::byte* base;
+    std::size_t bytes;
+    std::size_t registered_bytes = 0; // from the base on, whole chunks
+    bool busy = false;                // a chunk is being registered
+    bool done = false;                // registered as far as it goes
+  };
+
+  void run(); // the thread
+  // Registers the next chunk. REQUIRES `lock` held and !slab.done; gives it
+  // up meanwhile.
+  void registerChunk(Slab& slab, std::unique_lock<std::mutex>& lock);
+  void release(const Slab& slab) noexcept;
+
+  const CudaContext& context_;
+  const CudaHostMemoryOptions options_;
+  const int numa_node_; // < 0: any
+  mutable std::mutex mutex_;
+  std::condition_variable work_;     // for the thread
+  std::condition_variable progress_; // for who waits for it
+  // Guarded by mutex_.
+  std::map<const std::byte*, std::unique_ptr<Slab>> slabs_; // by base
+  std::deque<Slab*> queue_;                                 // to be registered
+  std::size_t registered_bytes_ = 0;
+  std::uint64_t refusals_ = 0;
+  bool stopping_ = false;
+  std::thread thread_; // started by the first slab
+};
+
+} // namespace chameleon::runtime

@@ -1,0 +1,15 @@
+// Measures the link between one GPU and pinned host memory.
+#pragma once
+
+#include "backend/runtime/cuda_context.h"
+#include "backend/runtime/device_runtime.h"
+
+namespace chameleon::runtime {
+
+// Copies 64 MiB each way alone, then both at a time, on the given streams;
+// takes 64 MiB of device and of host memory meanwhile. Blocks the host until
+// done: some 30 ms, most of it for pinning. Needs the context to be current.
+Result<LinkBandwidth> measure_link(const CudaContext& context, CUstream in,
+                                   CUstream out);
+
+} // namespace chameleon::runtime

@@ -1,0 +1,308 @@
+#include "backend/runtime/cuda_runtime.h"
+
+#include <chrono>
+#include <cstdio>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/runtime/address_space.h"
+#include "backend/runtime/check.h"
+#include "backend/runtime/cuda_context.h"
+#include "backend/runtime/cuda_copier.h"
+#include "backend/runtime/cuda_device_memory.h"
+#include "backend/runtime/cuda_driver.h"
+#include "backend/runtime/cuda_events.h"
+#include "backend/runtime/cuda_host_memory.h"
+#include "backend/runtime/cuda_link_probe.h"
+#include "backend/runtime/fault_injection.h"
+#include "backend/runtime/fork_generation.h"
+#include "backend/runtime/machine_memory.h"
+
+namespace chameleon::runtime {
+
+namespace {
+
+// Compute streams have the framework's ids, which are small or pointers.
+constexpr Stream kCopyIn{~std::uint64_t{0}};
+constexpr Stream kCopyOut{~std::uint64_t{1}};
+
+constexpr std::size_t kHostPageBytes = 4096;
+
+void warn_on_stderr(std::string_view text) {
+  std::fprintf(stderr, "chameleon: warning: %.*s\n",
+               static_cast<int>(text.size()), text.data());
+}
+
+// What is made of the driver, in the order in which it is taken down.
+struct Parts {
+  std::unique_ptr<CudaContext> context;
+  std::unique_ptr<CudaDeviceMemory> memory;
+  std::unique_ptr<CudaHostMemory> host;
+  std::unique_ptr<CudaEvents> events;
+  std::unique_ptr<CudaCopier> copier;
+  CUstream in = nullptr;
+  CUstream out = nullptr;
+
+  Parts() = default;
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+  ~Parts() {
+    if (context == nullptr) return;
+    {
+      const CudaContext::Scope scope(*context);
+      for (CUstream stream : {in, out}) {
+        if (stream == nullptr) continue;
+        context->driver().cuStreamSynchronize(stream);
+        context->driver().cuStreamDestroy(stream);
+      }
+      copier.reset();
+      events.reset();
+      host.reset();
+      memory.reset();
+    }
+    context.reset();
+  }
+
+  Error open(const CudaDriver& driver, int ordinal,
+             const CudaRuntimeOptions& options);
+  Error makeStreams();
+};
+
+Error Parts::open(const CudaDriver& driver, int ordinal,
+                  const CudaRuntimeOptions& options) {
+  Result<std::unique_ptr<CudaContext>> made_context =
+      CudaContext::create(driver, ordinal);
+  if (!made_context.ok()) return made_context.takeError();
+  context = std::move(*made_context);
+  const CudaContext::Scope scope(*context);
+  Result<std::unique_ptr<CudaDeviceMemory>> made_memory =
+      CudaDeviceMemory::create(*context, options.commit_bytes);
+  if (!made_memory.ok()) return made_memory.takeError();
+  memory = std::move(*made_memory);
+  host = std::make_unique<CudaHostMemory>(
+      *context,
+      CudaHostMemoryOptions{options.register_chunk_bytes,
+                            options.register_in_background,
+                            options.warn ? options.warn : warn_on_stderr});
+  events = std::make_unique<CudaEvents>(*context);
+  copier = std::make_unique<CudaCopier>(*context, *host);
+  return makeStreams();
+}
+
+// Copies come before kernels: where both wait for the same resource the copy
+// is what a kernel will wait for. A fault counts most.
+Error Parts::makeStreams() {
+  const CudaDriver& driver = context->driver();
+  int least = 0;
+  int greatest = 0; // the smaller number
+  if (Error error =
+          context->check(driver.cuCtxGetStreamPriorityRange(&least, &greatest),
+                         "cuCtxGetStreamPriorityRange")) {
+    return error;
+  }
+  const auto make = [&](CUstream& stream, int priority) {
+    return context->check(driver.cuStreamCreateWithPriority(
+                              &stream, CU_STREAM_NON_BLOCKING, priority),
+                          "cuStreamCreateWithPriority");
+  };
+  if (Error error = make(in, greatest)) return error;
+  return make(out, greatest < least ? greatest + 1 : greatest);
+}
+
+class Runtime final : public CudaRuntime {
+ public:
+  Runtime(std::unique_ptr<Parts> parts, int ordinal,
+          const CudaRuntimeOptions& options)
+      : parts_(std::move(parts)),
+        ordinal_(ordinal),
+        stream_of_(options.stream_of) {}
+  ~Runtime() override {
+    // The driver does not survive a fork, nor do the threads.
+    if (forked()) (void)parts_.release();
+  }
+
+  std::string_view name() const noexcept override { return "cuda"; }
+
+  // ---- device memory -----------------------------------------------------
+  MemoryInfo deviceMemory() const noexcept override {
+    MemoryInfo info{0, 0};
+    if (forked()) return info;
+    const CudaContext::Scope scope(context());
+    if (driver().cuMemGetInfo(&info.free_bytes, &info.total_bytes) !=
+        CUDA_SUCCESS) {
+      return {0, 0};
+    }
+    return info;
+  }
+  std::size_t commitGranularity() const noexcept override {
+    return parts_->memory->unitBytes();
+  }
+  Result<std::byte*> reserve(std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kReserve)) return error;
+    const CudaContext::Scope scope(context());
+    return parts_->memory->reserve(bytes);
+  }
+  Error commit(std::byte* address, std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kCommit)) return error;
+    const CudaContext::Scope scope(context());
+    return parts_->memory->commit(address, bytes);
+  }
+  Error decommit(std::byte* address, std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kCommit)) return error;
+    const CudaContext::Scope scope(context());
+    return parts_->memory->decommit(address, bytes);
+  }
+  Result<std::byte*> reserveAddresses(std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kReserve)) return error;
+    Result<std::byte*> base = reserve_address_space(bytes, kHostPageBytes);
+    if (!base.ok()) return base;
+    const std::lock_guard lock(mutex_);
+    addresses_.push_back(*base);
+    return base;
+  }
+  void unreserve(std::byte* address, std::size_t bytes) noexcept override {
+    if (forked()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::erase(addresses_, address) != 0) {
+        unmap_memory(address, bytes);
+        return;
+      }
+    }
+    const CudaContext::Scope scope(context());
+    parts_->memory->unreserve(address, bytes);
+  }
+
+  // ---- host memory -------------------------------------------------------
+  MemoryInfo hostMemory() const noexcept override { return machine_memory(); }
+  Result<std::byte*> allocateHost(std::size_t bytes) override {
+    if (Error error = usable(FaultPoint::kAllocateHost)) return error;
+    CHAMELEON_CHECK(bytes != 0, "a host slab has bytes");
+    return parts_->host->allocate(bytes);
+  }
+  void freeHost(std::byte* address, std::size_t bytes) noexcept override {
+    if (!forked()) parts_->host->free(address, bytes);
+  }
+
+  // ---- streams and events ------------------------------------------------
+  Stream copyInStream() const noexcept override { return kCopyIn; }
+  Stream copyOutStream() const noexcept override { return kCopyOut; }
+
+  Error copy(Stream stream, std::span<const Copy> copies) override {
+    if (Error error = usable(FaultPoint::kCopy)) return error;
+    const CudaContext::Scope scope(context());
+    if (stream == kCopyIn) return parts_->copier->transfer(parts_->in, copies);
+    if (stream == kCopyOut) {
+      return parts_->copier->transfer(parts_->out, copies);
+    }
+    return parts_->copier->move(handleOf(stream), copies);
+  }
+  Result<Event> record(Stream stream) override { return mark(stream, false); }
+  Result<Event> recordTimed(Stream stream) override {
+    return mark(stream, true);
+  }
+  Error wait(Stream stream, Event event) override {
+    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (event.complete()) return {};
+    const CudaContext::Scope scope(context());
+    return parts_->events->wait(handleOf(stream), event);
+  }
+  bool query(Event event) noexcept override {
+    if (event.complete()) return true;
+    if (forked()) return false;
+    const CudaContext::Scope scope(context());
+    return parts_->events->query(event);
+  }
+  Error synchronize(Event event) override {
+    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (event.complete()) return {};
+    const CudaContext::Scope scope(context());
+    return parts_->events->synchronize(event);
+  }
+  void destroy(Event event) noexcept override {
+    if (!event.complete() && !forked()) parts_->events->giveBack(event);
+  }
+
+  // ---- clock ---------------------------------------------------------------
+  std::int64_t now_ns() const noexcept override {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+  std::optional<std::int64_t> elapsed_ns(Event start,
+                                         Event end) noexcept override {
+    if (start.complete() || end.complete() || forked()) return std::nullopt;
+    const CudaContext::Scope scope(context());
+    return parts_->events->elapsed_ns(start, end);
+  }
+  std::optional<LinkBandwidth> linkBandwidth() override {
+    if (forked()) return std::nullopt;
+    const std::lock_guard lock(mutex_);
+    if (!link_measured_) {
+      link_measured_ = true; // once, also where it fails
+      const CudaContext::Scope scope(context());
+      Result<LinkBandwidth> measured =
+          measure_link(context(), parts_->in, parts_->out);
+      if (measured.ok()) link_ = *measured;
+    }
+    return link_;
+  }
+
+  // ---- CUDA ----------------------------------------------------------------
+  CudaRuntimeStats stats() const noexcept override {
+    return {parts_->host->registeredBytes(), parts_->host->refusals(),
+            parts_->copier->pageableBytes(), parts_->events->created()};
+  }
+  void awaitRegistration() override { parts_->host->awaitRegistration(); }
+
+ private:
+  bool forked() const noexcept { return generation_ != fork_generation(); }
+
+  // Passed by every method that can fail, before it does anything.
+  Error usable(FaultPoint point) const {
+    if (forked()) [[unlikely]]
+      return used_before_fork();
+    return FaultInjection::instance().pass(point);
+  }
+
+  const CudaContext& context() const noexcept { return *parts_->context; }
+  const CudaDriver& driver() const noexcept { return context().driver(); }
+
+  CUstream handleOf(Stream stream) const noexcept {
+    if (stream == kCopyIn) return parts_->in;
+    if (stream == kCopyOut) return parts_->out;
+    if (stream_of_ != nullptr) return stream_of_(ordinal_, stream.id);
+    return reinterpret_cast<CUstream>(stream.id);
+  }
+
+  Result<Event> mark(Stream stream, bool timed) {
+    if (Error error = usable(FaultPoint::kEvent)) return error;
+    const CudaContext::Scope scope(context());
+    return parts_->events->record(handleOf(stream), timed);
+  }
+
+  const std::uint32_t generation_ = fork_generation();
+  std::unique_ptr<Parts> parts_;
+  const int ordinal_;
+  CUstream_st* (*const stream_of_)(int, std::uint64_t);
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::vector<std::byte*> addresses_; // reserved, never committed
+  bool link_measured_ = false;
+  std::optional<LinkBandwidth> link_;
+};
+
+} // namespace
+
+Result<std::unique_ptr<CudaRuntime>> make_cuda_runtime(
+    const CudaDriver& driver, int ordinal, CudaRuntimeOptions options) {
+  auto parts = std::make_unique<Parts>();
+  if (Error error = parts->open(driver, ordinal, options)) return error;
+  return std::unique_ptr<CudaRuntime>(
+      std::make_unique<Runtime>(std::move(parts), ordinal, options));
+}
+
+} // namespace chameleon::runtime
