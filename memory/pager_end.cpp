@@ -10,6 +10,14 @@ using runtime::Error;
 using runtime::ErrorCode;
 using runtime::format_bytes;
 
+namespace {
+
+// Smaller ops and copies take so little time that waiting for one more does not
+// matter; an event costs some time of the host.
+constexpr std::size_t kMarkedBytes = std::size_t{1} << 20;
+
+} // namespace
+
 void PagerImpl::end(Call& call) noexcept {
   CHAMELEON_CHECK(call.active_, "end() of a call that did not begin");
   if (checks_callers_) [[unlikely]] {
@@ -22,6 +30,12 @@ void PagerImpl::end(Call& call) noexcept {
     settleOldBytes(call);
   }
   const Position position = timelines_.advance(call.stream_);
+  // While anything was ever swapped: who gets the operands' room, and the
+  // copies of them, wait for this op and for none behind it.
+  if (host_bytes_.load(std::memory_order_relaxed) != 0 &&
+      call.operand_bytes_ + call.adopted_bytes_ >= kMarkedBytes) {
+    timelines_.mark(call.stream_);
+  }
   learn(call);
   if (call.observed_ && call.ticket_.recorded != profiler::kNone) {
     profiler_.finished(call.ticket_, call.peak_bytes_ - call.adopted_bytes_);

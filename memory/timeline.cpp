@@ -83,6 +83,13 @@ Position Timelines::advance(StreamIndex index) noexcept {
       lines_[index].submitted.fetch_add(1, std::memory_order_acq_rel) + 1);
 }
 
+void Timelines::mark(StreamIndex index) {
+  Line& line = lines_[index];
+  const std::lock_guard lock(line.mutex);
+  retire(line);
+  (void)recordEnd(line).ok();
+}
+
 bool Timelines::poll(Position position) {
   if (passed(position)) return true;
   Line& line = lines_[position.stream()];
@@ -181,19 +188,10 @@ Result<Timelines::Recorded*> Timelines::cover(Line& line, std::uint64_t count) {
       line.recorded.begin(), line.recorded.end(), count,
       [](const Recorded& r, std::uint64_t c) { return r.count < c; });
   if (found == line.recorded.end()) {
-    // Read before the event is recorded: all work counted so far was
-    // submitted before it was counted, so the event covers it.
-    const std::uint64_t covered =
-        line.submitted.load(std::memory_order_acquire);
-    CHAMELEON_DCHECK(covered >= count, "a position that nobody gave out");
-    Result<Event> event = record(line);
-    if (!event.ok()) return event.takeError();
-    if (event->complete()) {
-      raise(line.completed, covered);
-      return none;
-    }
-    line.recorded.push_back({covered, *event, 0});
+    if (Error error = recordEnd(line)) return error;
+    if (line.completed.load(std::memory_order_relaxed) >= count) return none;
     found = std::prev(line.recorded.end());
+    CHAMELEON_DCHECK(found->count >= count, "a position that nobody gave out");
   }
   ++found->users;
   return &*found;
@@ -203,6 +201,23 @@ void Timelines::release(Line& line, Recorded* recorded) {
   const std::lock_guard lock(line.mutex);
   --recorded->users;
   retire(line);
+}
+
+Error Timelines::recordEnd(Line& line) {
+  // Read before the event is recorded: all work counted so far was submitted
+  // before it was counted, so the event covers it.
+  const std::uint64_t covered = line.submitted.load(std::memory_order_acquire);
+  if (!line.recorded.empty() && line.recorded.back().count >= covered) {
+    return {};
+  }
+  Result<Event> event = record(line);
+  if (!event.ok()) return event.takeError();
+  if (event->complete()) {
+    raise(line.completed, covered);
+  } else {
+    line.recorded.push_back({covered, *event, 0});
+  }
+  return {};
 }
 
 Result<Event> Timelines::record(Line& line) {

@@ -2,7 +2,8 @@
 // of submitted work; advance() is one atomic add, so an op costs no event. An
 // event is recorded when somebody has to wait for a position that no recorded
 // event covers; completed events move the stream's `completed` mark, which
-// makes most waits a comparison.
+// makes most waits a comparison. An event made late covers more than was asked
+// for; where that would cost time, mark() makes it in time.
 //
 // Thread safety: every method may be called from any thread. advance(),
 // passed() and the lookup of a known stream are lock-free; the rest takes the
@@ -48,6 +49,10 @@ class Timelines {
 
   // The next position on the stream: call it after work was submitted.
   Position advance(StreamIndex index) noexcept;
+  // Records an event behind what was submitted so far: who waits for a position
+  // up to here will not wait for later work too. Where that fails waits are
+  // longer, nothing else.
+  void mark(StreamIndex index);
   // True: the position is known to have passed. Never asks the runtime.
   bool passed(Position position) const noexcept {
     const Line& line = lines_[position.stream()];
@@ -109,7 +114,8 @@ class Timelines {
   // The event that covers `count`, held until release(); null: it has passed.
   runtime::Result<Recorded*> cover(Line& line, std::uint64_t count);
   void release(Line& line, Recorded* recorded);
-  // Both REQUIRE line.mutex.
+  // These REQUIRE line.mutex.
+  runtime::Error recordEnd(Line& line); // an event that covers all so far
   runtime::Result<runtime::Event> record(Line& line);
   void retire(Line& line);
   runtime::Error waitForEvent(Line& line, runtime::Event event);

@@ -29,6 +29,7 @@ Error Transfers::submit(StreamIndex index,
   }
   done = timelines_.advance(index);
   last_[in ? 0 : 1].store(done.word, std::memory_order_relaxed);
+  timelines_.mark(index); // who waits for a batch waits for no later one
   return error;
 }
 

@@ -153,6 +153,21 @@ TEST_F(TimelinesTest, OneEventCoversManyPositions) {
             std::make_pair(runtime_.copyInStream(), std::uint64_t{2}));
 }
 
+TEST_F(TimelinesTest, AMarkKeepsWaitsShort) {
+  const Position early = advance(compute_);
+  timelines_->mark(compute_);
+  timelines_->mark(compute_); // covered already
+  ASSERT_EQ(runtime_.events.size(), 1u);
+  advance(compute_, 5);
+  EXPECT_FALSE(timelines_->wait(kCopyOut, early));
+  ASSERT_EQ(runtime_.waits.size(), 1u);
+  EXPECT_EQ(runtime_.waits[0].second, 1u); // the early event
+  EXPECT_EQ(runtime_.events.size(), 1u);
+  runtime_.fails = true;
+  timelines_->mark(compute_); // no matter
+  runtime_.fails = false;
+}
+
 TEST_F(TimelinesTest, OwnStreamNeedsNoWait) {
   ASSERT_TRUE(timelines_->wait(compute_, advance(compute_)).ok());
   EXPECT_TRUE(runtime_.events.empty());
