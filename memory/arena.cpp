@@ -17,6 +17,9 @@ using runtime::Result;
 
 constexpr std::size_t kUnitBytes = std::size_t{32} << 20;
 constexpr std::size_t kFirstIndexSlots = 64;
+// Of the budget. What is smaller is quick to copy and to compute: a wait for it
+// is short, and it is not worth a search.
+constexpr std::size_t kLargeShare = std::size_t{1} << 14;
 
 std::size_t round_up(std::size_t bytes, std::size_t power_of_two) {
   return (bytes + power_of_two - 1) & ~(power_of_two - 1);
@@ -120,7 +123,8 @@ Arena::Arena(runtime::DeviceRuntime& runtime, Timelines& timelines,
       granularity_(runtime.commitGranularity()),
       unit_bytes_(std::max(granularity_, kUnitBytes)),
       unit_shift_(static_cast<unsigned>(std::countr_zero(unit_bytes_))),
-      extents_(range_bytes, fence_joiner(timelines)) {
+      extents_(range_bytes, fence_joiner(timelines)),
+      freed_(timelines) {
   CHAMELEON_CHECK(extents_.setLimit(0), "an empty arena is full");
 }
 
@@ -131,12 +135,16 @@ Arena::~Arena() {
   runtime_.unreserve(base_, range_bytes_);
 }
 
-Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use) {
-  Extent* extent = extents_.allocate(bytes, end, use);
+Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use,
+                        StreamIndex stream) {
+  Extent* extent = apart_ && bytes >= budget_bytes_ / kLargeShare
+                       ? choose(ExtentMap::round(bytes), end, use, stream)
+                       : extents_.allocate(bytes, end, use);
   if (extent == nullptr) {
     last_error_ = {};
     return nullptr;
   }
+  if (apart_) freed_.take(extent->offset, extent->bytes, extent->fence);
   if (Error error = commit(*extent)) {
     last_error_ = std::move(error);
     extents_.free(extent);
@@ -149,6 +157,48 @@ Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use) {
   }
   revived(extent->offset, extent->bytes);
   return extent;
+}
+
+// Looks at all places in all holes: their ends, and the borders of what is in
+// them. The one that `stream` can have first; of those a hole that is filled
+// exactly; of those the nearest to `end`.
+Extent* Arena::choose(std::size_t bytes, End end, ExtentUse use,
+                      StreamIndex stream) {
+  struct Place {
+    std::uint64_t waits;
+    bool splits;
+    std::size_t distance;
+    auto operator<=>(const Place&) const = default;
+  };
+  Extent* found = nullptr;
+  std::size_t found_at = 0;
+  Place best{};
+  for (Extent* hole = extents_.first(); hole != nullptr; hole = hole->next) {
+    if (hole->use != ExtentUse::kFree || hole->bytes < bytes) continue;
+    const std::size_t last = hole->offset + hole->bytes - bytes;
+    const auto consider = [&](std::size_t offset) {
+      if (offset < hole->offset || offset > last) return;
+      const Place place{freed_.youngest(offset, bytes, stream),
+                        hole->bytes != bytes,
+                        end == End::kBottom ? offset : range_bytes_ - offset};
+      if (found != nullptr && !(place < best)) return;
+      found = hole;
+      found_at = offset;
+      best = place;
+    };
+    consider(hole->offset);
+    consider(last);
+    freed_.visit(hole->offset, hole->bytes,
+                 [&](std::size_t offset, std::size_t piece_bytes) {
+                   const std::size_t above = offset + piece_bytes;
+                   consider(offset);
+                   consider(above);
+                   if (above >= bytes) consider(above - bytes);
+                   if (offset >= bytes) consider(offset - bytes);
+                 });
+  }
+  if (found == nullptr) return nullptr;
+  return extents_.allocateAt(found, found_at, bytes, use);
 }
 
 void Arena::free(Extent* extent, const Fence& fence) {
@@ -164,6 +214,10 @@ void Arena::free(Extent* extent, const Fence& fence) {
     }
   }
   discarded(extent->offset, extent->bytes);
+  if (apart_) {
+    freed_.add(extent->offset, extent->bytes, extent->fence);
+    extent->fence.clear();
+  }
   extents_.free(extent);
 }
 
@@ -209,6 +263,9 @@ bool Arena::setBudget(std::size_t budget_bytes) {
   if (!extents_.setLimit(limit)) return false;
   const std::size_t commit_limit = round_up(budget_bytes, granularity_);
   const std::size_t units = (commit_limit + unit_bytes_ - 1) >> unit_shift_;
+  if (apart_ && extents_.closed() != nullptr) {
+    freed_.take(limit, range_bytes_ - limit, extents_.closed()->fence);
+  }
   if (Error error = decommitAbove(commit_limit)) {
     CHAMELEON_CHECK(extents_.setLimit(old_limit), "closed space is in use");
     last_error_ = std::move(error);
@@ -284,8 +341,11 @@ Result<Position> Arena::slideDown(Extent* extent, StreamIndex stream,
   target.offset = to;
   target.bytes = bytes;
   if (Error error = commit(target)) return error;
+  Fence below;
+  if (apart_) freed_.take(to, std::min(bytes, distance), below);
   for (const Fence* fence :
-       {&uses, &std::as_const(hole->fence), &std::as_const(extent->fence)}) {
+       {&uses, &std::as_const(hole->fence), &std::as_const(extent->fence),
+        &std::as_const(below)}) {
     if (Error error = timelines_.wait(stream, *fence)) return error;
   }
   const std::size_t gained = std::min(distance, bytes);
@@ -298,9 +358,36 @@ Result<Position> Arena::slideDown(Extent* extent, StreamIndex stream,
   const Position moved = timelines_.advance(stream);
   extent->fence.clear();
   extent->fence.add(moved);
-  hole->fence = extent->fence;
+  if (apart_) {
+    const std::size_t end = from + bytes;
+    const std::size_t vacated = std::max(from, to + bytes);
+    freed_.add(vacated, end - vacated, extent->fence);
+  } else {
+    hole->fence = extent->fence;
+  }
   extents_.slideDown(extent);
   discarded(from + bytes - gained, gained);
+  return moved;
+}
+
+Result<Position> Arena::move(Extent* extent, Extent* target, StreamIndex stream,
+                             const Fence& uses) {
+  for (const Fence* fence :
+       {&uses, &std::as_const(target->fence), &std::as_const(extent->fence)}) {
+    if (Error error = timelines_.wait(stream, *fence)) return error;
+  }
+  const runtime::Copy copy{address(*target), address(*extent), extent->bytes};
+  if (Error error = runtime_.copy(timelines_.stream(stream), {&copy, 1})) {
+    return error;
+  }
+  const Position moved = timelines_.advance(stream);
+  timelines_.mark(stream);
+  target->block = extent->block;
+  target->fence.clear();
+  extent->fence.clear();
+  Fence after;
+  after.add(moved);
+  free(extent, after);
   return moved;
 }
 

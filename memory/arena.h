@@ -22,6 +22,7 @@
 
 #include "backend/runtime/device_runtime.h"
 #include "memory/extent_map.h"
+#include "memory/freed_room.h"
 #include "memory/timeline.h"
 
 namespace chameleon::memory {
@@ -59,10 +60,18 @@ class Arena {
   // Null: no hole of that size within the budget (lastError().ok()), or the
   // runtime could not commit (lastError() says why). An extent for a block
   // gets its `block` from the caller.
-  Extent* allocate(std::size_t bytes, End end, ExtentUse use);
+  //
+  // `stream` will write there first: where parts of the free space are still
+  // in use by earlier work, room is taken for which it waits least.
+  Extent* allocate(std::size_t bytes, End end, ExtentUse use,
+                   StreamIndex stream = kFirstCompute);
   // `fence`: work that still uses the bytes (what is left in extent->fence is
   // kept too). Callers with no such work pass an empty fence.
   void free(Extent* extent, const Fence& fence);
+
+  // From now on free space keeps its fences piece by piece. It costs some time,
+  // so it begins when blocks first leave.
+  void keepFreedApart() noexcept { apart_ = true; }
 
   // A kInCall or kForeign extent becomes `block`'s / a kInCall one outlives
   // its call.
@@ -117,9 +126,23 @@ class Arena {
   runtime::Result<Position> slideDown(Extent* extent, StreamIndex stream,
                                       const Fence& uses);
 
+  // Moves a kBlock extent's bytes to `target`, an extent of the same size, by a
+  // copy on compute stream `stream`, which first waits for `uses` and for the
+  // fences of both. `extent` is free afterwards, behind the copy. Else as
+  // slideDown().
+  runtime::Result<Position> move(Extent* extent, Extent* target,
+                                 StreamIndex stream, const Fence& uses);
+  // Nobody gets the hole until it is given back.
+  void reserve(Extent* hole) {
+    (void)extents_.allocateAt(hole, hole->offset, hole->bytes,
+                              ExtentUse::kBlock);
+  }
+  void giveBack(Extent* hole) { extents_.free(hole); }
+
  private:
   Arena(runtime::DeviceRuntime& runtime, Timelines& timelines, std::byte* base,
         std::size_t range_bytes);
+  Extent* choose(std::size_t bytes, End end, ExtentUse use, StreamIndex stream);
   std::size_t commitLimit() const noexcept;
   runtime::Error commit(const Extent& extent);
   runtime::Error decommitAbove(std::size_t limit_bytes);
@@ -136,6 +159,8 @@ class Arena {
   const unsigned unit_shift_;
   ExtentMap extents_;
   ExtentIndex index_; // kInCall and kForeign
+  FreedRoom freed_;   // empty while !apart_
+  bool apart_ = false;
 
   std::size_t budget_bytes_ = 0;
   // Committed bytes of each unit up to the budget, always a prefix of it.

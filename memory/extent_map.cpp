@@ -366,6 +366,42 @@ Extent* ExtentMap::allocate(std::size_t bytes, End end, ExtentUse use) {
   return extent;
 }
 
+Extent* ExtentMap::allocateAt(Extent* hole, std::size_t offset,
+                              std::size_t bytes, ExtentUse use) {
+  const std::size_t end = hole->offset + hole->bytes;
+  CHAMELEON_DCHECK(hole->use == ExtentUse::kFree && offset >= hole->offset &&
+                       offset + bytes <= end && bytes > 0,
+                   "room outside of the hole it is taken from");
+  free_bytes_ -= bytes;
+  if (hole->bytes == bytes) {
+    remove(hole);
+    hole->use = use;
+    return hole;
+  }
+  Extent* extent = take();
+  extent->offset = offset;
+  extent->bytes = bytes;
+  extent->use = use;
+  extent->fence = hole->fence;
+  if (offset == hole->offset) {
+    linkAfter(extent, hole->previous);
+    resize(hole, offset + bytes, hole->bytes - bytes);
+    return extent;
+  }
+  linkAfter(extent, hole);
+  resize(hole, hole->offset, offset - hole->offset);
+  if (offset + bytes < end) {
+    Extent* above = take();
+    above->offset = offset + bytes;
+    above->bytes = end - above->offset;
+    above->use = ExtentUse::kFree;
+    above->fence = extent->fence;
+    linkAfter(above, extent);
+    insert(above);
+  }
+  return extent;
+}
+
 Extent* ExtentMap::free(Extent* extent) {
   CHAMELEON_CHECK(
       extent->use != ExtentUse::kFree && extent->use != ExtentUse::kClosed,

@@ -93,6 +93,11 @@ class ExtentMap {
   // REQUIRES: bytes > 0; `use` is one of the three kinds in use.
   Extent* allocate(std::size_t bytes, End end, ExtentUse use);
 
+  // The bytes [offset, offset + bytes) of a free extent, wherever they lie in
+  // it. REQUIRES: multiples of kAlignment inside `hole`, else as above.
+  Extent* allocateAt(Extent* hole, std::size_t offset, std::size_t bytes,
+                     ExtentUse use);
+
   // Frees an extent in use; extent->fence must cover all work on it. Returns
   // the free extent that now holds its bytes and those of free neighbours.
   Extent* free(Extent* extent);

@@ -29,6 +29,7 @@ PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage,
     if (!clean) host_pool_->free(place.extent, {});
     return Evicted::kBusy;
   }
+  arena_->keepFreedApart();
   Fence uses = usesOf(block);
   if (clean) {
     unlinkCopy(block);

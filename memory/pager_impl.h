@@ -351,15 +351,22 @@ class PagerImpl {
   // `shortage`. Moves are made on `stream`.
   Extent* place(std::size_t bytes, End end, ExtentUse use, StreamIndex stream,
                 Shortage& shortage);
-  Extent* allocateFree(std::size_t bytes, End end, ExtentUse use);
-  bool movable(const Extent& extent) const noexcept;
-  bool compactFor(std::size_t bytes, std::size_t limit, StreamIndex stream,
-                  Shortage& shortage);
-  bool slide(Extent& extent, StreamIndex stream, Shortage& shortage);
-  void slideAll(StreamIndex stream, Shortage& shortage);
+  Extent* allocateFree(std::size_t bytes, End end, ExtentUse use,
+                       StreamIndex stream);
   // The most bytes in a row that eviction could free, as far as `enough`. With
   // `moving`, blocks that cannot be evicted but moved do not end a row.
   std::size_t largestRun(bool moving, std::size_t enough) const noexcept;
+
+  // ---- pager_compact.cpp ----
+  bool movable(const Extent& extent) const noexcept;
+  bool compactFor(std::size_t bytes, std::size_t limit, StreamIndex stream,
+                  Shortage& shortage);
+  bool evacuateFor(std::size_t bytes, StreamIndex stream, Shortage& shortage);
+  bool evacuate(Extent& first, std::size_t bytes, StreamIndex stream,
+                Shortage& shortage);
+  bool relocate(Extent& extent, StreamIndex stream, Shortage& shortage);
+  bool slide(Extent& extent, StreamIndex stream, Shortage& shortage);
+  void slideAll(StreamIndex stream, Shortage& shortage);
 
   // ---- pager_host_access.cpp; these take the lock where they need it ----
   runtime::Error readDevice(Block& block, std::size_t offset,

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "memory/block.h"
 #include "tests/cpp/memory/fake_runtime.h"
@@ -57,6 +58,35 @@ class ArenaTest : public testing::Test {
   Timelines lines{runtime};
   std::unique_ptr<Arena> arena;
 };
+
+TEST_F(ArenaTest, RoomIsTakenWhereTheLeastIsWaitedFor) {
+  Arena& a = make(8 * kMiB);
+  a.keepFreedApart();
+  const auto block = [&] {
+    return a.allocate(kMiB, End::kBottom, kBlock, kCopyIn);
+  };
+  std::vector<Extent*> extents;
+  for (int i = 0; i < 8; ++i) extents.push_back(block());
+  const StreamIndex stream = compute(0);
+  const Position by_op = work(stream);
+  const Position by_copy = work(kCopyOut);
+  const Position later = work(kCopyOut);
+  a.free(extents[2], fence_of(later));
+  a.free(extents[3], fence_of(by_op)); // one hole, two fences
+  a.free(extents[6], fence_of(by_copy));
+  EXPECT_EQ(a.freeBytes(), 3 * kMiB);
+  // The stream's own room costs no wait; a copy in takes the oldest.
+  Extent* const for_op = a.allocate(kMiB, End::kTop, kInCall, stream);
+  EXPECT_EQ(for_op->offset, 3 * kMiB);
+  EXPECT_TRUE(has(for_op->fence, by_op));
+  EXPECT_FALSE(has(for_op->fence, later));
+  Extent* const for_copy = block();
+  EXPECT_EQ(for_copy->offset, 2 * kMiB);
+  EXPECT_FALSE(has(for_copy->fence, by_copy));
+  a.check();
+  EXPECT_EQ(block()->offset, 6 * kMiB);
+  EXPECT_EQ(block(), nullptr);
+}
 
 TEST_F(ArenaTest, ReservesAndCommitsNothing) {
   // Not more: ThreadSanitizer leaves about 1 TiB, at a random place.

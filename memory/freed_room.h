@@ -1,0 +1,58 @@
+// Which earlier work still touches which free bytes, piece by piece. Where
+// holes become one, one fence for all of it would make whoever takes a part
+// wait for the whole; here each part keeps its own fence, and its age: how
+// long ago it was freed, in order of the frees.
+//
+// Pieces whose fence has passed are forgotten. Not thread safe: the arena's
+// owner locks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "memory/fence.h"
+#include "memory/timeline.h"
+
+namespace chameleon::memory {
+
+class FreedRoom {
+ public:
+  explicit FreedRoom(Timelines& timelines) : timelines_(timelines) {}
+
+  // REQUIRES: no piece overlaps the range.
+  void add(std::size_t offset, std::size_t bytes, const Fence& fence);
+  // The range is in use: its pieces go, and `fence` covers them all.
+  void take(std::size_t offset, std::size_t bytes, Fence& fence);
+
+  // The youngest piece in a range that later work on the stream would wait for;
+  // 0: none.
+  std::uint64_t youngest(std::size_t offset, std::size_t bytes,
+                         StreamIndex stream) const;
+  // Calls visit(offset, bytes) for the pieces in a range, ascending.
+  template <typename Visit>
+  void visit(std::size_t offset, std::size_t bytes, Visit&& visit) const {
+    for (auto at = firstIn(offset);
+         at != pieces_.end() && at->first < offset + bytes; ++at) {
+      visit(at->first, at->second.bytes);
+    }
+  }
+  std::size_t size() const noexcept { return pieces_.size(); }
+
+ private:
+  struct Piece {
+    std::size_t bytes;
+    Fence fence;
+    std::uint64_t freed; // order of the frees, from 1
+  };
+  using Pieces = std::map<std::size_t, Piece>;
+
+  Pieces::const_iterator firstIn(std::size_t offset) const;
+  void join(Fence& into, const Fence& from);
+
+  Timelines& timelines_;
+  Pieces pieces_; // by offset
+  std::uint64_t frees_ = 0;
+};
+
+} // namespace chameleon::memory

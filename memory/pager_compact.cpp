@@ -1,0 +1,223 @@
+// Compaction: free bytes that lie in pieces become one hole, by copies inside
+// HBM on a compute stream.
+#include <algorithm>
+#include <vector>
+
+#include "backend/runtime/check.h"
+#include "memory/pager_impl.h"
+
+namespace chameleon::memory {
+
+namespace {
+
+// A move of a block waits for what is under way to or from it, and all later
+// ops with it: such blocks count this many times.
+constexpr std::size_t kUnderWay = 4;
+
+} // namespace
+
+// A block that nobody but the call that begins has pinned, or an extent that
+// was placed for a missing operand of that call.
+bool PagerImpl::movable(const Extent& extent) const noexcept {
+  if (extent.use != ExtentUse::kBlock) return false;
+  const Block& block = *extent.block;
+  const std::uint64_t word = block.word.load(std::memory_order_relaxed);
+  return Block::stateOf(word) != Residency::kResident ||
+         Block::pinsOf(word) == block.claims;
+}
+
+// Makes one hole of `bytes` out of several by sliding the blocks between them
+// down; of all windows that contain enough free bytes and nothing immovable it
+// takes the one with the fewest bytes to move, at most `limit`. True: look
+// again.
+bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
+                           StreamIndex stream, Shortage& shortage) {
+  Extent* best = nullptr; // the hole that a window begins with
+  std::size_t best_cost = 0;
+  Extent* left = nullptr;
+  std::size_t free_bytes = 0; // in the window
+  std::size_t cost = 0;       // bytes to move in it
+  for (Extent* extent = arena_->extents().first(); extent != nullptr;
+       extent = extent->next) {
+    if (extent->use != ExtentUse::kFree) {
+      if (left == nullptr) continue;
+      cost += extent->bytes;
+      if (!movable(*extent)) left = nullptr;
+      continue;
+    }
+    if (left == nullptr) {
+      left = extent;
+      free_bytes = 0;
+      cost = 0;
+    }
+    free_bytes += extent->bytes;
+    while (free_bytes - left->bytes >= bytes) { // without the first hole too
+      free_bytes -= left->bytes;
+      for (left = left->next; left->use != ExtentUse::kFree;
+           left = left->next) {
+        cost -= left->bytes;
+      }
+    }
+    if (free_bytes >= bytes && (best == nullptr || cost < best_cost)) {
+      best = left;
+      best_cost = cost;
+    }
+  }
+  if (best == nullptr || best_cost > limit) return false;
+  counters_.compactions.fetch_add(1, std::memory_order_relaxed);
+  for (Extent* hole = best; hole->bytes < bytes;) {
+    Extent* const extent = hole->next;
+    if (!slide(*extent, stream, shortage)) return !shortage.failure;
+    hole = extent->next;
+  }
+  return true;
+}
+
+// Makes one hole of `bytes` by moving what lies in it into holes elsewhere: of
+// all places the one with the least to move. True: look again. Where it fails
+// some of the blocks may have moved.
+bool PagerImpl::evacuateFor(std::size_t bytes, StreamIndex stream,
+                            Shortage& shortage) {
+  const std::size_t largest = arena_->largestFree();
+  const auto stays = [&](const Extent& extent) {
+    return extent.use != ExtentUse::kFree &&
+           (extent.bytes > largest || !movable(extent) ||
+            extent.block->state() != Residency::kResident);
+  };
+  const auto cost = [&](const Extent& extent) -> std::size_t {
+    if (extent.use == ExtentUse::kFree) return 0;
+    return inOrder(usesOf(*extent.block), stream) ? extent.bytes
+                                                  : kUnderWay * extent.bytes;
+  };
+  struct Window {
+    Extent* first = nullptr;
+    std::size_t bytes = 0;
+    std::size_t cost = 0;
+  };
+  Window best;
+  Window window;
+  for (Extent* last = arena_->extents().first(); last != nullptr;
+       last = last->next) {
+    if (stays(*last)) {
+      window = {};
+      continue;
+    }
+    if (window.first == nullptr) window.first = last;
+    window.bytes += last->bytes;
+    window.cost += cost(*last);
+    while (window.bytes - window.first->bytes >= bytes) {
+      window.bytes -= window.first->bytes;
+      window.cost -= cost(*window.first);
+      window.first = window.first->next;
+    }
+    // The free bytes outside of it take what is in it.
+    if (window.bytes >= bytes && window.bytes <= arena_->freeBytes() &&
+        (best.first == nullptr || window.cost < best.cost)) {
+      best = window;
+    }
+  }
+  return best.first != nullptr &&
+         evacuate(*best.first, best.bytes, stream, shortage);
+}
+
+// Moves the blocks of `bytes` in a row elsewhere, the largest first. False: one
+// of them could not be.
+bool PagerImpl::evacuate(Extent& first, std::size_t bytes, StreamIndex stream,
+                         Shortage& shortage) {
+  std::vector<Extent*> holes;
+  std::vector<Extent*> blocks;
+  Extent* extent = &first;
+  for (std::size_t seen = 0; seen < bytes; extent = extent->next) {
+    seen += extent->bytes;
+    (extent->use == ExtentUse::kFree ? holes : blocks).push_back(extent);
+  }
+  counters_.compactions.fetch_add(1, std::memory_order_relaxed);
+  for (Extent* hole : holes) arena_->reserve(hole);
+  std::sort(blocks.begin(), blocks.end(), [](const Extent* a, const Extent* b) {
+    return a->bytes != b->bytes ? a->bytes > b->bytes : a->offset < b->offset;
+  });
+  const bool good = std::all_of(
+      blocks.begin(), blocks.end(),
+      [&](Extent* block) { return relocate(*block, stream, shortage); });
+  for (Extent* hole : holes) arena_->giveBack(hole);
+  return good;
+}
+
+// Moves the extent's block to another place. False: there is none, it was
+// pinned just now, or the runtime failed.
+bool PagerImpl::relocate(Extent& extent, StreamIndex stream,
+                         Shortage& shortage) {
+  Block& block = *extent.block;
+  Extent* const target =
+      arena_->allocate(extent.bytes, End::kBottom, ExtentUse::kBlock, stream);
+  if (target == nullptr) return false;
+  target->block = &block;
+  std::uint64_t word = block.word.load(std::memory_order_acquire);
+  const std::uint64_t moving = word - Block::stateBits(Residency::kResident) +
+                               Block::stateBits(Residency::kFetching);
+  if (Block::pinsOf(word) != block.claims ||
+      !block.word.compare_exchange_strong(word, moving,
+                                          std::memory_order_acq_rel)) {
+    arena_->free(target, {});
+    return false;
+  }
+  runtime::Result<Position> moved =
+      arena_->move(&extent, target, stream, usesOf(block));
+  if (moved.ok()) {
+    clearUses(block);
+    block.last_write.store(moved->word, std::memory_order_release);
+    block.device = target;
+    block.device_address = arena_->address(*target);
+    note(Decision::kMove, block, block.bytes);
+  } else {
+    shortage.failure = moved.takeError();
+    arena_->free(target, {});
+  }
+  block.word.store(word, std::memory_order_release);
+  return moved.ok();
+}
+
+// Moves the extent into the hole before it. False: its block was pinned just
+// now, or the runtime failed.
+bool PagerImpl::slide(Extent& extent, StreamIndex stream, Shortage& shortage) {
+  Block& block = *extent.block;
+  std::uint64_t word = block.word.load(std::memory_order_acquire);
+  const bool resident = Block::stateOf(word) == Residency::kResident;
+  Fence uses;
+  if (resident) {
+    if (Block::pinsOf(word) != block.claims) return false;
+    const std::uint64_t moving = word - Block::stateBits(Residency::kResident) +
+                                 Block::stateBits(Residency::kFetching);
+    if (!block.word.compare_exchange_strong(word, moving,
+                                            std::memory_order_acq_rel)) {
+      return false;
+    }
+    uses = usesOf(block);
+  }
+  runtime::Result<Position> moved = arena_->slideDown(&extent, stream, uses);
+  if (!moved.ok()) {
+    shortage.failure = moved.takeError();
+  } else if (resident) {
+    extent.fence.clear(); // last_write says it from now on
+    clearUses(block);
+    block.last_write.store(moved->word, std::memory_order_release);
+    block.device_address = arena_->address(extent);
+    note(Decision::kMove, block, block.bytes);
+  }
+  if (resident) block.word.store(word, std::memory_order_release);
+  return moved.ok();
+}
+
+// Moves everything that can be moved as far down as it goes.
+void PagerImpl::slideAll(StreamIndex stream, Shortage& shortage) {
+  for (Extent* extent = arena_->extents().first(); extent != nullptr;
+       extent = extent->next) {
+    if (extent->use != ExtentUse::kBlock || extent->previous == nullptr ||
+        extent->previous->use != ExtentUse::kFree) {
+      continue;
+    }
+    if (!slide(*extent, stream, shortage) && shortage.failure) return;
+  }
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,72 @@
+#include "memory/freed_room.h"
+
+#include <gtest/gtest.h>
+#include <utility>
+#include <vector>
+
+#include "memory/timeline.h"
+#include "tests/cpp/memory/fake_runtime.h"
+
+namespace chameleon::memory {
+namespace {
+
+class FreedRoomTest : public ::testing::Test {
+ protected:
+  static Fence after(Position position) {
+    Fence fence;
+    fence.add(position);
+    return fence;
+  }
+
+  FakeRuntime runtime_;
+  Timelines timelines_{runtime_};
+  StreamIndex compute_ = timelines_.indexOf(FakeRuntime::compute(0));
+  FreedRoom room_{timelines_};
+};
+
+TEST_F(FreedRoomTest, PartsKeepTheirOwnFences) {
+  const Position early = timelines_.advance(kCopyOut);
+  const Position late = timelines_.advance(compute_);
+  room_.add(0, 1024, after(early));
+  room_.add(1024, 512, after(late));
+  Fence fence;
+  room_.take(512, 512, fence);
+  EXPECT_EQ(fence.slots()[0], early);
+  EXPECT_TRUE(fence.slots()[1].none());
+  EXPECT_EQ(room_.size(), 2U); // [0, 512) and [1024, 1536)
+  Fence both;
+  room_.take(0, 2048, both);
+  EXPECT_EQ(both.slots()[0], early);
+  EXPECT_EQ(both.slots()[1], late);
+  EXPECT_EQ(room_.size(), 0U);
+}
+
+TEST_F(FreedRoomTest, TakingTheMiddleLeavesBothSides) {
+  const Position position = timelines_.advance(kCopyOut);
+  room_.add(0, 2048, after(position));
+  Fence fence;
+  room_.take(512, 512, fence);
+  std::vector<std::pair<std::size_t, std::size_t>> left;
+  room_.visit(0, 4096, [&](std::size_t offset, std::size_t bytes) {
+    left.emplace_back(offset, bytes);
+  });
+  EXPECT_EQ(left, (std::vector<std::pair<std::size_t, std::size_t>>{
+                      {0, 512}, {1024, 1024}}));
+}
+
+TEST_F(FreedRoomTest, AgeIsTheOrderOfTheFreesAndOnlyForOtherStreams) {
+  room_.add(0, 512, after(timelines_.advance(kCopyOut)));
+  room_.add(512, 512, after(timelines_.advance(compute_)));
+  EXPECT_EQ(room_.youngest(0, 1024, compute_), 1U);
+  EXPECT_EQ(room_.youngest(0, 1024, kCopyIn), 2U);
+  EXPECT_EQ(room_.youngest(512, 512, compute_), 0U); // in its own order
+  EXPECT_EQ(room_.youngest(1024, 512, kCopyIn), 0U); // nobody uses it
+}
+
+TEST_F(FreedRoomTest, WithoutEarlierWorkThereIsNothingToKeep) {
+  room_.add(0, 512, {});
+  EXPECT_EQ(room_.size(), 0U);
+}
+
+} // namespace
+} // namespace chameleon::memory
