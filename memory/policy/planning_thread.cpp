@@ -13,7 +13,7 @@ namespace {
 
 // What the plan must leave of the budget: holes between blocks, and what is
 // resident without being part of the cycle.
-constexpr std::uint64_t kSlackShare = 32;
+constexpr std::uint64_t kSlackShare = 200;
 
 } // namespace
 

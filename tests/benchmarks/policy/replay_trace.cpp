@@ -1,0 +1,225 @@
+// Runs the step of a trace through the pager on the simulated GPU, again and
+// again: the shipping code on a modelled clock, without a framework above it.
+// Prints one JSON object.
+//
+//   replay_trace [--k K] [--policy P] [--steps N] [--wait MS] < trace.jsonl
+//
+//   --k K        budget = the trace's peak / K (default 2)
+//   --policy P   lru, forecast (default)
+//   --steps N    default 12; the figures are means of the last six
+//   --wait MS    real time for the planner after each step (default 200)
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <iterator>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/runtime/simulated_runtime.h"
+#include "memory/pager.h"
+#include "memory/policy/use_table.h"
+#include "profiler/op_names.h"
+#include "profiler/trace.h"
+#include "profiler/trace_reader.h"
+
+namespace chameleon::benchmarks {
+namespace {
+
+using memory::Access;
+using memory::Block;
+
+constexpr int kSteady = 6;           // last steps, for the figures
+constexpr double kBytesPerNs = 4000; // of the modelled device memory
+
+struct Arguments {
+  double k = 2;
+  std::string policy = "forecast";
+  int steps = 12;
+  int wait_ms = 200;
+};
+
+class Replay {
+ public:
+  Replay(const profiler::Trace& trace, const profiler::Cycle& cycle,
+         const Arguments& arguments)
+      : trace_(trace),
+        cycle_(cycle),
+        blocks_(cycle.values()),
+        tokens_(cycle.ops()) {
+    runtime::GpuProfile profile =
+        runtime::parse_gpu_profile("base=h200").value();
+    profile.memory_bytes = std::size_t{4} << 40;
+    profile.host_memory_bytes = std::size_t{4} << 40;
+    profile.launch_ns = 0;
+    profile.hbm_bytes_per_s = kBytesPerNs * 1e9;
+    profile.bandwidth_fraction = 1;
+    profile.link_in_bytes_per_s = trace.header.in_bytes_per_second;
+    profile.link_out_bytes_per_s = trace.header.out_bytes_per_second;
+    profile.link_both_bytes_per_s = trace.header.both_bytes_per_second;
+    profile.copy_latency_ns = trace.header.copy_latency_ns;
+    runtime_ = runtime::make_simulated_runtime(profile);
+    const auto budget =
+        static_cast<std::size_t>(peak() / arguments.k) & ~std::size_t{511};
+    pager_ =
+        memory::Pager::create(*runtime_, {budget, std::size_t{2} << 40, 64.0},
+                              arguments.policy)
+            .value();
+    for (std::size_t i = 0; i < cycle.ops(); ++i) {
+      const std::uint32_t name = names_.add(trace.ops[i].op);
+      profiler::TokenHasher hasher(name);
+      for (const profiler::Operand operand : cycle.operandsOf(i)) {
+        hasher.add(cycle.value_bytes[operand.value()]);
+        hasher.add(operand.flags());
+      }
+      hasher.add(static_cast<std::uint64_t>(cycle.duration_ns[i]));
+      tokens_[i] = {name, hasher.token()};
+    }
+    std::vector<bool> created(cycle.values());
+    for (const profiler::Operand operand : cycle.operands) {
+      if (operand.creates()) created[operand.value()] = true;
+    }
+    for (std::size_t v = 0; v < cycle.values(); ++v) {
+      if (created[v]) continue;
+      blocks_[v] = pager_->create(cycle.value_bytes[v]).value();
+      if (pager_->write(*blocks_[v], 0, nullptr, cycle.value_bytes[v], {})) {
+        std::abort();
+      }
+    }
+  }
+  ~Replay() {
+    for (Block* block : blocks_) {
+      if (block != nullptr) pager_->release(block);
+    }
+  }
+
+  double peak() const {
+    const memory::UseTable table(cycle_, 0);
+    return static_cast<double>(
+        *std::max_element(table.live_bytes.begin(), table.live_bytes.end()));
+  }
+
+  // Milliseconds on the device's clock.
+  double step() {
+    (void)pager_->synchronize().ok();
+    const std::int64_t begin = runtime_->now_ns();
+    pager_->profiler().step();
+    for (std::size_t i = 0; i < cycle_.ops(); ++i) run(i);
+    (void)pager_->synchronize().ok();
+    return static_cast<double>(runtime_->now_ns() - begin) / 1e6;
+  }
+
+  memory::Pager& pager() { return *pager_; }
+
+ private:
+  void run(std::size_t op) {
+    std::vector<memory::Operand> operands;
+    for (const profiler::Operand operand : cycle_.operandsOf(op)) {
+      if (operand.creates()) continue;
+      Block*& block = blocks_[operand.value()];
+      // Alive across the step's end: not yet there in the first step.
+      if (block == nullptr) {
+        block = pager_->create(cycle_.value_bytes[operand.value()]).value();
+      }
+      operands.push_back(
+          {block, operand.dirties() ? Access::kWrite : Access::kRead});
+    }
+    memory::Call call;
+    const memory::OpIdentity& identity = tokens_[op];
+    fail(pager_->begin(call, {}, operands, &memory_[identity.name], "op", false,
+                       &identity));
+    std::vector<std::byte*> results;
+    for (const profiler::Operand operand : cycle_.operandsOf(op)) {
+      if (!operand.creates()) continue;
+      const std::size_t bytes = cycle_.value_bytes[operand.value()];
+      std::byte* const address = pager_->allocate(call, bytes).value();
+      Block*& block = blocks_[operand.value()];
+      if (block != nullptr) pager_->release(block);
+      block = pager_->adopt(call, address, bytes).value();
+    }
+    if (cycle_.workspace_bytes[op] > 0) {
+      pager_->free(&call,
+                   pager_->allocate(call, cycle_.workspace_bytes[op]).value());
+    }
+    const auto duration = static_cast<double>(cycle_.duration_ns[op]);
+    fail(runtime_->computed({}, {.bytes = duration * kBytesPerNs}));
+    pager_->durations().addOp(identity.token, 0, cycle_.duration_ns[op]);
+    pager_->end(call);
+    for (const profiler::ValueIndex value : cycle_.freedAfter(op)) {
+      if (blocks_[value] != nullptr) pager_->release(blocks_[value]);
+      blocks_[value] = nullptr;
+    }
+  }
+
+  static void fail(const runtime::Error& error) {
+    if (!error) return;
+    std::fprintf(stderr, "replay_trace: %s\n", error.message().c_str());
+    std::exit(1);
+  }
+
+  const profiler::Trace& trace_;
+  const profiler::Cycle& cycle_;
+  std::unique_ptr<runtime::DeviceRuntime> runtime_;
+  std::unique_ptr<memory::Pager> pager_;
+  profiler::OpNames names_;
+  std::vector<Block*> blocks_; // per value
+  std::vector<memory::OpIdentity> tokens_;
+  std::unordered_map<std::uint32_t, memory::OpMemory> memory_; // per name
+};
+
+int run(const Arguments& arguments) {
+  const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  auto trace = profiler::read_trace(text);
+  if (!trace.ok()) {
+    std::fprintf(stderr, "%s\n", trace.error().message().c_str());
+    return 1;
+  }
+  const profiler::Cycle cycle = profiler::make_cycle(*trace).value();
+  Replay replay(*trace, cycle, arguments);
+  std::vector<double> steps;
+  for (int i = 0; i < arguments.steps; ++i) {
+    if (i == arguments.steps - kSteady) replay.pager().resetStats();
+    steps.push_back(replay.step());
+    std::this_thread::sleep_for(std::chrono::milliseconds(arguments.wait_ms));
+  }
+  const memory::Stats stats = replay.pager().stats();
+  std::printf("{\"k\":%g,\"policy\":\"%s\",\"steps_ms\":[", arguments.k,
+              arguments.policy.c_str());
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    std::printf("%s%.1f", i == 0 ? "" : ",", steps[i]);
+  }
+  std::printf(
+      "],\"ms\":%.2f,\"compute_ms\":%.2f,\"in_gb\":%.2f,\"out_gb\":%.2f,"
+      "\"faults\":%.0f,\"evictions\":%.0f,\"compactions\":%.0f,"
+      "\"prefetched_gb\":%.2f,\"stall_ms\":%.2f}\n",
+      std::accumulate(steps.end() - kSteady, steps.end(), 0.0) / kSteady,
+      static_cast<double>(stats.compute_ns) / (kSteady * 1e6),
+      static_cast<double>(stats.bytes_in) / (kSteady * 1e9),
+      static_cast<double>(stats.bytes_out) / (kSteady * 1e9),
+      static_cast<double>(stats.faults) / kSteady,
+      static_cast<double>(stats.evictions) / kSteady,
+      static_cast<double>(stats.compactions) / kSteady,
+      static_cast<double>(stats.prefetched_bytes) / (kSteady * 1e9),
+      static_cast<double>(stats.stall_ns) / (kSteady * 1e6));
+  return 0;
+}
+
+} // namespace
+} // namespace chameleon::benchmarks
+
+int main(int count, char** values) {
+  chameleon::benchmarks::Arguments arguments;
+  for (int i = 1; i + 1 < count; i += 2) {
+    const std::string_view name = values[i];
+    if (name == "--k") arguments.k = std::atof(values[i + 1]);
+    if (name == "--policy") arguments.policy = values[i + 1];
+    if (name == "--steps") arguments.steps = std::atoi(values[i + 1]);
+    if (name == "--wait") arguments.wait_ms = std::atoi(values[i + 1]);
+  }
+  return chameleon::benchmarks::run(arguments);
+}

@@ -1,0 +1,233 @@
+"""Full-size trainings for the simulated GPU: each makes one step, to call."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterable
+
+import torch
+from integration.llama import Llama, llama_1b3
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+DEVICE = "chameleon"
+Step = Callable[[], None]
+
+
+def _on_device(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(DEVICE):
+        return make()
+
+
+def _step(
+    loss: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer
+) -> Step:
+    def step() -> None:
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _checkpointed(blocks: Iterable[nn.Module]) -> None:
+    for block in blocks:
+        block.forward = functools.partial(
+            checkpoint, block.forward, use_reentrant=False
+        )
+
+
+def _llama(fused: bool, checkpointed: bool) -> Step:
+    model = _on_device(llama_1b3)
+    if checkpointed:
+        _checkpointed(model.blocks)
+    tokens = torch.randint(0, 32000, (8, 2048), device=DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=fused or None)
+    return _step(lambda: model(tokens), optimizer)
+
+
+def _resnet50() -> Step:
+    import torchvision
+
+    model = _on_device(torchvision.models.resnet50)
+    images = torch.empty(256, 3, 224, 224, device=DEVICE)
+    labels = torch.zeros(256, dtype=torch.long, device=DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return _step(
+        lambda: functional.cross_entropy(model(images), labels), optimizer
+    )
+
+
+class _Adapted(nn.Module):
+    """A frozen linear layer with an adapter of low rank."""
+
+    def __init__(self, linear: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.linear = linear.requires_grad_(False)
+        self.down = nn.Linear(linear.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, linear.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.up(self.down(x))
+
+
+def _lora() -> Step:
+    def make() -> nn.Module:
+        model = Llama(32, 4096, 32, 11008, 32000).requires_grad_(False)
+        for block in model.blocks:
+            for name in ("qkv", "out", "gate", "up", "down"):
+                setattr(block, name, _Adapted(getattr(block, name), 16))
+        return model
+
+    model = _on_device(make)
+    tokens = torch.randint(0, 32000, (2, 2048), device=DEVICE)
+    optimizer = torch.optim.AdamW(
+        [p for p in model.parameters() if p.requires_grad], fused=True
+    )
+    return _step(lambda: model(tokens), optimizer)
+
+
+class _Experts(nn.Module):
+    """A mixture of feed-forward layers; who goes where is drawn on the CPU.
+
+    A router's choice would depend on values, which a simulated device has
+    none of. A few experts are liked more than the others.
+    """
+
+    def __init__(self, width: int, inner: int, experts: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, experts, bias=False)
+        self.experts = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(width, inner, bias=False),
+                nn.GELU(),
+                nn.Linear(inner, width, bias=False),
+            )
+            for _ in range(experts)
+        )
+
+    def forward(self, x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+        flat = x.flatten(0, 1)
+        weights = self.router(flat).softmax(-1)
+        likes = torch.rand(
+            len(self.experts), generator=draw, device="cpu", dtype=torch.float
+        )
+        chosen = torch.multinomial(
+            likes + 0.5, len(flat), replacement=True, generator=draw
+        )
+        out = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            rows = (chosen == number).nonzero().flatten().to(x.device)
+            got = expert(flat[rows]) * weights[rows, number, None]
+            out = out.index_add(0, rows, got)
+        return out.view_as(x)
+
+
+class _MoeBlock(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.experts = _Experts(width, inner, 16)
+
+    def forward(self, x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.experts(self.norm2(x), draw)
+
+
+def _moe() -> Step:
+    width = 1024
+    draw = torch.Generator("cpu").manual_seed(0)
+
+    def make() -> nn.Module:
+        return nn.ModuleDict(
+            {
+                "embedding": nn.Embedding(32000, width),
+                "blocks": nn.ModuleList(
+                    _MoeBlock(width, 16, 4 * width) for _ in range(8)
+                ),
+                "head": nn.Linear(width, 32000),
+            }
+        )
+
+    model = _on_device(make)
+    tokens = torch.randint(0, 32000, (16, 1024), device=DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def loss() -> torch.Tensor:
+        x = model["embedding"](tokens)
+        for block in model["blocks"]:
+            x = block(x, draw)
+        logits = model["head"](x).float()
+        return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+    return _step(loss, optimizer)
+
+
+def _gpt2_xl() -> Step:
+    import transformers
+
+    config = transformers.GPT2Config(n_embd=1600, n_layer=48, n_head=25)
+    model = _on_device(lambda: transformers.GPT2LMHeadModel(config))
+    tokens = torch.randint(0, 50257, (4, 1024), device=DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    return _step(lambda: model(tokens, labels=tokens).loss, optimizer)
+
+
+def _vit_l() -> Step:
+    import torchvision
+
+    model = _on_device(torchvision.models.vit_l_16)
+    images = torch.empty(128, 3, 224, 224, device=DEVICE)
+    labels = torch.zeros(128, dtype=torch.long, device=DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    return _step(
+        lambda: functional.cross_entropy(model(images), labels), optimizer
+    )
+
+
+def _bert_large() -> Step:
+    import transformers
+
+    config = transformers.BertConfig(
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+    )
+    model = _on_device(lambda: transformers.BertForMaskedLM(config))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    lengths = random.Random(0)
+
+    def loss() -> torch.Tensor:
+        length = lengths.choice((128, 256, 384, 512))
+        tokens = torch.zeros(32, length, dtype=torch.long, device=DEVICE)
+        return model(tokens, labels=tokens).loss
+
+    return _step(loss, optimizer)
+
+
+WORKLOADS: dict[str, Callable[[], Step]] = {
+    "llama_1.3b_fused": lambda: _llama(fused=True, checkpointed=False),
+    "llama_1.3b_foreach": lambda: _llama(fused=False, checkpointed=False),
+    "llama_1.3b_ckpt_fused": lambda: _llama(fused=True, checkpointed=True),
+    "llama_1.3b_ckpt_foreach": lambda: _llama(fused=False, checkpointed=True),
+    "resnet50_b256": _resnet50,
+    "moe_8x16": _moe,
+    "lora_7b": _lora,
+    "gpt2_xl": _gpt2_xl,
+    "vit_l": _vit_l,
+    "bert_large": _bert_large,
+}
+# Steps that differ: a bound belongs to one of them, the figures to their mean.
+VARYING = ("moe_8x16", "bert_large")
