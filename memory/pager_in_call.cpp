@@ -50,9 +50,9 @@ Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded) {
       note(Decision::kAllocate, address, rounded);
       list(call, extent);
       if (had_hole && call.room_bytes_ > call.in_call_bytes_) {
-        holdHole(call, allocateFree(call.room_bytes_ - call.in_call_bytes_,
-                                    End::kTop, ExtentUse::kInCall,
-                                    call.stream_));
+        holdHole(call,
+                 allocateFree(call.room_bytes_ - call.in_call_bytes_, End::kTop,
+                              ExtentUse::kInCall, call.stream_));
       }
     }
   }
