@@ -62,7 +62,7 @@ TEST(ForecastPolicy, TheStepSaysWhatWasPlanned) {
   training.step();
   const StepFigures step = device.pager->lastStep().value();
   ASSERT_NE(step.plan, nullptr);
-  EXPECT_EQ(step.plan->budget_bytes, kBudget - kBudget / 32);
+  EXPECT_EQ(step.plan->budget_bytes, kBudget - kBudget / 200);
   EXPECT_EQ(step.ops, static_cast<std::int64_t>(step.plan->ops()));
   EXPECT_EQ(step.forecast_misses, 0);
   EXPECT_GE(step.bound_ns, step.compute_ns);
