@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "backend/runtime/check.h"
-#include "backend/runtime/device_runtime.h"
+#include "tests/cpp/support/queued_runtime.h"
 
 namespace chameleon::memory {
 
-class FakeRuntime final : public runtime::DeviceRuntime {
+class FakeRuntime final : public testing::QueuedRuntime {
  public:
   using Error = runtime::Error;
   using Event = runtime::Event;
@@ -54,8 +54,8 @@ class FakeRuntime final : public runtime::DeviceRuntime {
     CHAMELEON_CHECK(host_.empty(), "host memory was not freed");
   }
 
-  // Runs up to `count` tasks of one stream (and what they wait for).
-  void run(Stream stream, std::size_t count = ~std::size_t{0}) {
+  using QueuedRuntime::run;
+  void run(Stream stream, std::size_t count) override {
     Queue& queue = queues_[indexOf(stream)];
     while (count-- > 0 && queue.done < queue.tasks.size()) {
       const Task task = queue.tasks[queue.done];
@@ -67,7 +67,8 @@ class FakeRuntime final : public runtime::DeviceRuntime {
       ++queue.done;
     }
   }
-  void runAll() {
+  std::size_t hostWaits() const override { return synchronizes; }
+  void runAll() override {
     for (std::size_t i = 0; i < kStreams; ++i) run(streamAt(i));
   }
   bool idle(Stream stream) const {

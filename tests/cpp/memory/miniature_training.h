@@ -1,4 +1,4 @@
-// A training step in miniature, on the cpu runtime, with every value checked.
+// A training step in miniature, with every value checked.
 #pragma once
 
 #include <array>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/runtime/cpu_runtime.h"
 #include "memory/pager.h"
 #include "profiler/op_names.h"
+#include "tests/cpp/support/test_runtime.h"
 
 namespace chameleon::memory {
 
@@ -102,11 +102,9 @@ struct Device {
 
   explicit Device(const std::string& policy, std::size_t budget,
                   const std::string& adversary = "") {
-    runtime::CpuRuntimeOptions options;
-    if (!adversary.empty()) {
-      options.adversary = runtime::parse_cpu_adversary(adversary).value();
-    }
-    runtime = runtime::make_cpu_runtime(options);
+    runtime = testing::make_test_runtime(
+        adversary.empty() ? runtime::CpuAdversary{}
+                          : runtime::parse_cpu_adversary(adversary).value());
     pager = Pager::create(*runtime, {budget, 1 << 28, 64}, policy).value();
   }
 };

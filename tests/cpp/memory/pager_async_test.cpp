@@ -9,6 +9,7 @@
 #include "memory/pager.h"
 #include "tests/cpp/memory/fake_runtime.h"
 #include "tests/cpp/memory/pager_fixture.h"
+#include "tests/cpp/support/test_runtime.h"
 
 namespace chameleon::memory {
 namespace {
@@ -37,7 +38,12 @@ class PagerAsyncTest : public ::testing::Test {
   }
 
   void SetUp() override {
-    auto result = Pager::create(device, {kBudget, 128 * kMiB, 64}, "lru");
+    if (testing::tests_run_on_cuda()) {
+      device_ = testing::make_queued_runtime();
+    } else {
+      device_ = std::make_unique<FakeRuntime>();
+    }
+    auto result = Pager::create(device(), {kBudget, 128 * kMiB, 64}, "lru");
     ASSERT_TRUE(result.ok()) << result.error().message();
     pager = std::move(*result);
   }
@@ -50,7 +56,7 @@ class PagerAsyncTest : public ::testing::Test {
   void submit(std::size_t stream, std::byte* to, const std::byte* from,
               std::size_t bytes) {
     const runtime::Copy copy{to, from, bytes};
-    ASSERT_TRUE(device.copy(FakeRuntime::compute(stream), {&copy, 1}).ok());
+    ASSERT_TRUE(device().copy(FakeRuntime::compute(stream), {&copy, 1}).ok());
   }
 
   // Host bytes that live as long as kernels may read them.
@@ -129,10 +135,14 @@ class PagerAsyncTest : public ::testing::Test {
     ASSERT_EQ(bytes, bytesOf(tensor));
   }
 
-  FakeRuntime device;
+  testing::QueuedRuntime& device() { return *device_; }
+
   std::unique_ptr<Pager> pager;
   OpMemory clone_memory_;
   std::vector<std::unique_ptr<std::vector<std::byte>>> constants_;
+
+ private:
+  std::unique_ptr<testing::QueuedRuntime> device_;
 };
 
 TEST_F(PagerAsyncTest, NothingWaitsOnTheHost) {
@@ -146,7 +156,7 @@ TEST_F(PagerAsyncTest, NothingWaitsOnTheHost) {
     }
   }
   EXPECT_GT(pager->stats().faults, 20);
-  EXPECT_EQ(device.synchronizes, 0u);
+  EXPECT_EQ(device().hostWaits(), 0u);
   for (const Tensor& tensor : tensors) expect(tensor);
 }
 
@@ -169,8 +179,8 @@ TEST_F(PagerAsyncTest, EvictionWaitsForAllWriters) {
   }
   for (Call& call : calls) pager->end(call);
   ASSERT_TRUE(pager->evict(*tensor.block).ok());
-  device.run(device.copyOutStream());
-  device.runAll();
+  device().run(device().copyOutStream());
+  device().runAll();
   tensor.low = tensor.high = 2;
   expect(tensor);
 }
@@ -222,10 +232,10 @@ TEST_F(PagerAsyncTest, RandomOrders) {
       }
       // Any queue may run a little, or all of it.
       for (std::uint64_t i = 0, n = below(3); i < n; ++i) {
-        const Stream streams[] = {device.copyInStream(), device.copyOutStream(),
-                                  FakeRuntime::compute(0),
-                                  FakeRuntime::compute(1)};
-        device.run(streams[below(4)], below(2) == 0 ? 1 : 100);
+        const Stream streams[] = {
+            device().copyInStream(), device().copyOutStream(),
+            FakeRuntime::compute(0), FakeRuntime::compute(1)};
+        device().run(streams[below(4)], below(2) == 0 ? 1 : 100);
       }
       pager->checkInvariants(below(32) == 0 ? 3 : 2);
     }

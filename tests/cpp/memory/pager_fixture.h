@@ -1,5 +1,5 @@
-// What the pager's tests share: a pager on the cpu runtime, and ops whose
-// kernels run on the calling thread, as they do on that runtime.
+// What the pager's tests share: a pager on the runtime under test, and ops
+// whose kernels run on the calling thread, as they do on the cpu runtime.
 #pragma once
 
 #include <cstring>
@@ -12,6 +12,7 @@
 #include "backend/runtime/cpu_runtime.h"
 #include "backend/runtime/fault_injection.h"
 #include "memory/pager.h"
+#include "tests/cpp/support/test_runtime.h"
 
 namespace chameleon::memory {
 
@@ -41,7 +42,7 @@ class PagerTest : public ::testing::Test {
             double oversubscription = 64,
             const runtime::CpuAdversary& adversary = {}) {
     pager.reset();
-    runtime_ = runtime::make_cpu_runtime({adversary, {}});
+    runtime_ = testing::make_test_runtime(adversary);
     runtime::Result<std::unique_ptr<Pager>> result = Pager::create(
         *runtime_, {hbm_bytes, host_bytes, oversubscription}, "lru");
     ASSERT_TRUE(result.ok()) << result.error().message();

@@ -1,0 +1,135 @@
+// The cuda runtime on an emulated driver, for tests of the layers above: the
+// sources that ship, on a device that reports misuse. Two ways to have
+// kernels:
+//   - inline: the test computes on the calling thread between the pager's
+//     begin() and end(), as on the cpu runtime. wait() and moves on a compute
+//     stream then run that stream's queue, of which the host learns nothing,
+//     and submitted() puts the kernel's operands on record;
+//   - queued: kernels are copies or launch()es on compute streams and run when
+//     the schedule says so.
+// Events that nobody destroyed are a misuse as well.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "backend/runtime/cuda_runtime.h"
+#include "tests/cpp/support/emulated_driver.h"
+#include "tests/cpp/support/queued_runtime.h"
+
+namespace chameleon::testing {
+
+struct EmulatedRuntimeOptions {
+  EmulatedDriverOptions driver;
+  bool inline_kernels = true;
+  bool register_in_background = false;
+  std::size_t commit_bytes = std::size_t{64} << 10;
+  // Plants a mistake: replaces rows of the driver's table.
+  std::function<void(runtime::CudaDriver&)> plant;
+};
+
+class EmulatedRuntime final : public QueuedRuntime {
+ public:
+  explicit EmulatedRuntime(EmulatedRuntimeOptions options);
+  ~EmulatedRuntime() override;
+
+  EmulatedDriver& driver() noexcept { return driver_; }
+  runtime::CudaRuntime& cuda() noexcept { return *runtime_; }
+  void launch(runtime::Stream stream, std::span<const runtime::ByteRange> reads,
+              std::span<const runtime::ByteRange> writes,
+              std::function<void()> body) {
+    driver_.launch(0, stream.id, reads, writes, std::move(body));
+  }
+
+  // ---- QueuedRuntime -------------------------------------------------------
+  using QueuedRuntime::run;
+  void run(runtime::Stream stream, std::size_t count) override;
+  void runAll() override { driver_.runAll(); }
+  std::size_t hostWaits() const override {
+    return driver_.calls(DriverCall::cuEventSynchronize) +
+           driver_.calls(DriverCall::cuStreamSynchronize);
+  }
+
+  // ---- DeviceRuntime -------------------------------------------------------
+  std::string_view name() const noexcept override { return runtime_->name(); }
+  runtime::MemoryInfo deviceMemory() const noexcept override {
+    return runtime_->deviceMemory();
+  }
+  std::size_t commitGranularity() const noexcept override {
+    return runtime_->commitGranularity();
+  }
+  runtime::Result<std::byte*> reserve(std::size_t bytes) override {
+    return runtime_->reserve(bytes);
+  }
+  runtime::Error commit(std::byte* address, std::size_t bytes) override {
+    return runtime_->commit(address, bytes);
+  }
+  runtime::Error decommit(std::byte* address, std::size_t bytes) override {
+    return runtime_->decommit(address, bytes);
+  }
+  void unreserve(std::byte* address, std::size_t bytes) noexcept override {
+    runtime_->unreserve(address, bytes);
+  }
+  runtime::Result<std::byte*> reserveAddresses(std::size_t bytes) override {
+    return runtime_->reserveAddresses(bytes);
+  }
+  runtime::MemoryInfo hostMemory() const noexcept override {
+    return runtime_->hostMemory();
+  }
+  runtime::Result<std::byte*> allocateHost(std::size_t bytes) override {
+    return runtime_->allocateHost(bytes);
+  }
+  void freeHost(std::byte* address, std::size_t bytes) noexcept override {
+    runtime_->freeHost(address, bytes);
+  }
+  runtime::Stream copyInStream() const noexcept override {
+    return runtime_->copyInStream();
+  }
+  runtime::Stream copyOutStream() const noexcept override {
+    return runtime_->copyOutStream();
+  }
+  runtime::Error copy(runtime::Stream stream,
+                      std::span<const runtime::Copy> copies) override;
+  runtime::Result<runtime::Event> record(runtime::Stream stream) override;
+  runtime::Result<runtime::Event> recordTimed(runtime::Stream stream) override;
+  runtime::Error wait(runtime::Stream stream, runtime::Event event) override;
+  bool query(runtime::Event event) noexcept override {
+    return runtime_->query(event);
+  }
+  runtime::Error synchronize(runtime::Event event) override {
+    return runtime_->synchronize(event);
+  }
+  void destroy(runtime::Event event) noexcept override;
+  bool checksCallers() const noexcept override { return true; }
+  void submitted(runtime::Stream stream,
+                 std::span<const runtime::ByteRange> reads,
+                 std::span<const runtime::ByteRange> writes) noexcept override;
+  void discarded(runtime::ByteRange range) noexcept override {
+    driver_.discard(range);
+  }
+  void revived(runtime::ByteRange range) noexcept override {
+    driver_.revive(range);
+  }
+  std::int64_t now_ns() const noexcept override { return runtime_->now_ns(); }
+  std::optional<std::int64_t> elapsed_ns(runtime::Event start,
+                                         runtime::Event end) noexcept override {
+    return runtime_->elapsed_ns(start, end);
+  }
+  std::optional<runtime::LinkBandwidth> linkBandwidth() override {
+    return runtime_->linkBandwidth();
+  }
+
+ private:
+  bool runsInline(runtime::Stream stream) const noexcept;
+  runtime::Result<runtime::Event> counted(
+      runtime::Result<runtime::Event> event);
+
+  const EmulatedRuntimeOptions options_;
+  EmulatedDriver driver_;
+  runtime::CudaDriver table_;
+  std::unique_ptr<runtime::CudaRuntime> runtime_;
+  std::atomic<std::int64_t> live_events_{0};
+};
+
+} // namespace chameleon::testing
