@@ -6,6 +6,9 @@
 #include <utility>
 
 #include "backend/runtime/clocked_cpu_runtime.h"
+#ifdef CHAMELEON_WITH_CUDA
+#include "backend/runtime/cuda_driver.h"
+#endif
 #include "backend/runtime/options.h"
 #include "backend/runtime/simulated_runtime.h"
 
@@ -23,6 +26,46 @@ CpuDefaults& cpu_defaults() {
   return *instance;
 }
 
+struct CudaChoice {
+  std::mutex mutex;
+  std::optional<CudaSupport> support; // guarded by mutex
+};
+
+CudaChoice& cuda_choice() {
+  static CudaChoice* const instance = new CudaChoice; // leaked, as options
+  return *instance;
+}
+
+// Nothing: this build, or what it is part of, has no CUDA.
+std::optional<CudaSupport> cuda_support() {
+#ifdef CHAMELEON_WITH_CUDA
+  CudaChoice& choice = cuda_choice();
+  const std::lock_guard lock(choice.mutex);
+  return choice.support;
+#else
+  return std::nullopt;
+#endif
+}
+
+Result<std::unique_ptr<DeviceRuntime>> make_cuda(
+    [[maybe_unused]] const CudaSupport& support,
+    [[maybe_unused]] int device_index) {
+#ifdef CHAMELEON_WITH_CUDA
+  const CudaDriver* driver = support.driver;
+  if (driver == nullptr) {
+    Result<const CudaDriver*> found = cuda_driver();
+    if (!found.ok()) return found.takeError();
+    driver = *found;
+  }
+  Result<std::unique_ptr<CudaRuntime>> made =
+      make_cuda_runtime(*driver, device_index, support.options);
+  if (!made.ok()) return made.takeError();
+  return std::unique_ptr<DeviceRuntime>(std::move(*made));
+#else
+  return Error(ErrorCode::kUnavailable, "this build has no CUDA");
+#endif
+}
+
 constexpr std::size_t kCpuHbmBudgetBytes = std::size_t{1} << 30;
 
 std::size_t percent_of(std::size_t bytes, std::size_t percent) {
@@ -35,7 +78,13 @@ bool shares_host_memory(const DeviceRuntime& runtime) {
 
 } // namespace
 
-int physical_device_count() noexcept { return 1; }
+int physical_device_count() noexcept {
+  const std::optional<CudaSupport> support = cuda_support();
+  if (!support || support->device_count == nullptr) return 1;
+  const std::string kind = option_text("physical_device").value();
+  if (kind != "cuda" && kind != "auto") return 1;
+  return std::max(1, support->device_count());
+}
 
 Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index) {
   if (device_index < 0 || device_index >= physical_device_count()) {
@@ -45,6 +94,11 @@ Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index) {
             "; there are " + std::to_string(physical_device_count()));
   }
   const std::string kind = option_text("physical_device").value();
+  const std::optional<CudaSupport> support = cuda_support();
+  if (support && (kind == "auto" || kind == "cuda")) {
+    auto made = make_cuda(*support, device_index);
+    if (made.ok() || kind == "cuda") return made;
+  }
   if (kind == "auto" || kind == "cpu") {
     CpuDefaults& defaults = cpu_defaults();
     const std::lock_guard lock(defaults.mutex);
@@ -70,6 +124,12 @@ void set_cpu_runtime_options(CpuRuntimeOptions options) {
   CpuDefaults& defaults = cpu_defaults();
   const std::lock_guard lock(defaults.mutex);
   defaults.options = std::move(options);
+}
+
+void set_cuda_support(std::optional<CudaSupport> support) {
+  CudaChoice& choice = cuda_choice();
+  const std::lock_guard lock(choice.mutex);
+  choice.support = std::move(support);
 }
 
 std::size_t default_hbm_budget_bytes(const DeviceRuntime& runtime) {

@@ -6,8 +6,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "backend/runtime/cpu_runtime.h"
+#include "backend/runtime/cuda_runtime.h"
 #include "backend/runtime/device_runtime.h"
 #include "backend/runtime/result.h"
 
@@ -23,6 +25,18 @@ Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index);
 // What make_runtime() gives to the cpu runtimes it makes from now on; tests
 // set an adversary here before the first use.
 void set_cpu_runtime_options(CpuRuntimeOptions options);
+
+// What the layer that runs kernels on a GPU offers.
+struct CudaSupport {
+  CudaRuntimeOptions options;
+  const CudaDriver* driver = nullptr; // null: the machine's own
+  // How many GPUs there are, found without using one. Null: one.
+  int (*device_count)() noexcept = nullptr;
+};
+
+// From now on "cuda" can be chosen, and "auto" means it where a driver finds a
+// GPU. Without it, and in a build without CUDA headers, "cuda" is refused.
+void set_cuda_support(std::optional<CudaSupport> support);
 
 // hbm_budget where none is given: 1 GiB on cpu, a simulated card's memory, else
 // 90 % of what is free.

@@ -18,7 +18,7 @@
 
 namespace chameleon::memory {
 
-class FakeRuntime final : public testing::QueuedRuntime {
+class FakeRuntime final : public support::QueuedRuntime {
  public:
   using Error = runtime::Error;
   using Event = runtime::Event;

@@ -102,7 +102,7 @@ struct Device {
 
   explicit Device(const std::string& policy, std::size_t budget,
                   const std::string& adversary = "") {
-    runtime = testing::make_test_runtime(
+    runtime = support::make_test_runtime(
         adversary.empty() ? runtime::CpuAdversary{}
                           : runtime::parse_cpu_adversary(adversary).value());
     pager = Pager::create(*runtime, {budget, 1 << 28, 64}, policy).value();

@@ -38,8 +38,8 @@ class PagerAsyncTest : public ::testing::Test {
   }
 
   void SetUp() override {
-    if (testing::tests_run_on_cuda()) {
-      device_ = testing::make_queued_runtime();
+    if (support::tests_run_on_cuda()) {
+      device_ = support::make_queued_runtime();
     } else {
       device_ = std::make_unique<FakeRuntime>();
     }
@@ -135,14 +135,14 @@ class PagerAsyncTest : public ::testing::Test {
     ASSERT_EQ(bytes, bytesOf(tensor));
   }
 
-  testing::QueuedRuntime& device() { return *device_; }
+  support::QueuedRuntime& device() { return *device_; }
 
   std::unique_ptr<Pager> pager;
   OpMemory clone_memory_;
   std::vector<std::unique_ptr<std::vector<std::byte>>> constants_;
 
  private:
-  std::unique_ptr<testing::QueuedRuntime> device_;
+  std::unique_ptr<support::QueuedRuntime> device_;
 };
 
 TEST_F(PagerAsyncTest, NothingWaitsOnTheHost) {

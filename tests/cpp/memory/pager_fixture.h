@@ -42,7 +42,7 @@ class PagerTest : public ::testing::Test {
             double oversubscription = 64,
             const runtime::CpuAdversary& adversary = {}) {
     pager.reset();
-    runtime_ = testing::make_test_runtime(adversary);
+    runtime_ = support::make_test_runtime(adversary);
     runtime::Result<std::unique_ptr<Pager>> result = Pager::create(
         *runtime_, {hbm_bytes, host_bytes, oversubscription}, "lru");
     ASSERT_TRUE(result.ok()) << result.error().message();

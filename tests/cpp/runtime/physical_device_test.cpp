@@ -4,6 +4,9 @@
 #include <string>
 
 #include "backend/runtime/options.h"
+#ifdef CHAMELEON_WITH_CUDA
+#include "tests/cpp/support/emulated_driver.h"
+#endif
 
 namespace chameleon::runtime {
 namespace {
@@ -14,6 +17,7 @@ class PhysicalDevice : public testing::Test {
   void TearDown() override {
     reset_options_for_testing();
     set_cpu_runtime_options({});
+    set_cuda_support(std::nullopt);
   }
 };
 
@@ -64,6 +68,48 @@ TEST_F(PhysicalDevice, TestsSetAnAdversary) {
   set_cpu_runtime_options({parse_cpu_adversary("poison=1").value(), {}});
   EXPECT_TRUE(make_runtime(0).value()->checksCallers());
 }
+
+#ifdef CHAMELEON_WITH_CUDA
+TEST_F(PhysicalDevice, CudaWhereItIsSupported) {
+  support::EmulatedDriverOptions gpus;
+  gpus.devices = 3;
+  gpus.device_bytes = std::size_t{100} << 20;
+  support::EmulatedDriver emulated(gpus);
+  const CudaDriver driver = emulated.table();
+  CudaSupport offer;
+  offer.driver = &driver;
+  offer.device_count = []() noexcept { return 3; };
+  set_cuda_support(offer);
+  for (const char* kind : {"auto", "cuda"}) {
+    ASSERT_TRUE(set_option("physical_device", kind).ok());
+    EXPECT_EQ(physical_device_count(), 3);
+    const auto runtime = make_runtime(2);
+    ASSERT_TRUE(runtime.ok());
+    EXPECT_EQ(runtime.value()->name(), "cuda");
+    EXPECT_EQ(default_hbm_budget_bytes(*runtime.value()),
+              (std::size_t{100} << 20) / 100 * 90);
+    EXPECT_FALSE(make_runtime(3).ok());
+  }
+  ASSERT_TRUE(set_option("physical_device", "cpu").ok());
+  EXPECT_EQ(physical_device_count(), 1);
+  EXPECT_EQ(make_runtime(0).value()->name(), "cpu");
+}
+
+TEST_F(PhysicalDevice, AutoIsCpuWhereNoGpuWorks) {
+  support::EmulatedDriver emulated;
+  const CudaDriver driver = emulated.table();
+  emulated.failCall(support::DriverCall::cuDevicePrimaryCtxRetain, 1,
+                    CUDA_ERROR_NO_DEVICE, /*for_ever=*/true);
+  CudaSupport offer;
+  offer.driver = &driver;
+  set_cuda_support(offer);
+  EXPECT_EQ(make_runtime(0).value()->name(), "cpu");
+  ASSERT_TRUE(set_option("physical_device", "cuda").ok());
+  const auto runtime = make_runtime(0);
+  ASSERT_FALSE(runtime.ok());
+  EXPECT_EQ(runtime.error().code(), ErrorCode::kDevice);
+}
+#endif
 
 // A runtime that only says what memory there is.
 class Sizes final : public DeviceRuntime {

@@ -8,7 +8,7 @@
 
 #include "backend/runtime/check.h"
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 using runtime::ByteRange;
 using runtime::Copy;
@@ -389,4 +389,4 @@ void EmulatedDriver::execute(Line& line, Task& task) {
   }
 }
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

@@ -35,7 +35,7 @@
 #include "tests/cpp/support/emulated_memory.h"
 #include "tests/cpp/support/stream_clocks.h"
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 enum class Lateness {
   kPrompt, // work runs when it is submitted
@@ -138,6 +138,7 @@ class EmulatedDriver {
     WorkPoint point; // none: never recorded
     LineClock clock;
     double time_ns = 0;
+    unsigned questions = 0; // since the record
   };
   struct Device {
     CUcontext context = nullptr;
@@ -194,4 +195,4 @@ class EmulatedDriver {
   std::uint64_t misuses_ = 0;
 };
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

@@ -8,7 +8,7 @@
 #include "backend/runtime/address_space.h"
 #include "backend/runtime/check.h"
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 using runtime::Interval;
 
@@ -267,4 +267,4 @@ std::vector<std::string> EmulatedMemory::leaks() const {
   return result;
 }
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

@@ -14,7 +14,7 @@
 
 #include "backend/runtime/range_set.h"
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 // What bytes are to a copy.
 enum class MemoryKind {
@@ -91,4 +91,4 @@ class EmulatedMemory {
   std::map<std::uintptr_t, std::size_t> pinned_;
 };
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

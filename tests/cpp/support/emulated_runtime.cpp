@@ -5,7 +5,7 @@
 
 #include "backend/runtime/check.h"
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 using runtime::ByteRange;
 using runtime::Copy;
@@ -85,4 +85,4 @@ Result<Event> EmulatedRuntime::counted(Result<Event> event) {
   return event;
 }
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

@@ -18,7 +18,7 @@
 #include "tests/cpp/support/emulated_driver.h"
 #include "tests/cpp/support/queued_runtime.h"
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 struct EmulatedRuntimeOptions {
   EmulatedDriverOptions driver;
@@ -116,9 +116,6 @@ class EmulatedRuntime final : public QueuedRuntime {
                                          runtime::Event end) noexcept override {
     return runtime_->elapsed_ns(start, end);
   }
-  std::optional<runtime::LinkBandwidth> linkBandwidth() override {
-    return runtime_->linkBandwidth();
-  }
 
  private:
   bool runsInline(runtime::Stream stream) const noexcept;
@@ -132,4 +129,4 @@ class EmulatedRuntime final : public QueuedRuntime {
   std::atomic<std::int64_t> live_events_{0};
 };
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

@@ -6,7 +6,7 @@
 
 #include "backend/runtime/device_runtime.h"
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 class QueuedRuntime : public runtime::DeviceRuntime {
  public:
@@ -18,4 +18,4 @@ class QueuedRuntime : public runtime::DeviceRuntime {
   virtual std::size_t hostWaits() const = 0;
 };
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

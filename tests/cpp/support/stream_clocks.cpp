@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 using runtime::Interval;
 
@@ -80,4 +80,4 @@ std::optional<AccessMap::Clash> AccessMap::forget(const LineClock& clock,
   return found;
 }
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

@@ -16,7 +16,7 @@
 
 #include "backend/runtime/range_set.h"
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 inline constexpr std::size_t kHostLine = 0;
 
@@ -77,4 +77,4 @@ class AccessMap {
   Nodes nodes_; // by begin; disjoint
 };
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

@@ -9,7 +9,7 @@
 #include "tests/cpp/support/emulated_runtime.h"
 #endif
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 using runtime::CopyTiming;
 using runtime::CpuAdversary;
@@ -62,4 +62,4 @@ std::unique_ptr<QueuedRuntime> make_queued_runtime() {
 #endif
 }
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

@@ -9,7 +9,7 @@
 #include "backend/runtime/device_runtime.h"
 #include "tests/cpp/support/queued_runtime.h"
 
-namespace chameleon::testing {
+namespace chameleon::support {
 
 bool tests_run_on_cuda();
 
@@ -21,4 +21,4 @@ std::unique_ptr<runtime::DeviceRuntime> make_test_runtime(
 // On cuda only: queues that the test runs, kernels' too.
 std::unique_ptr<QueuedRuntime> make_queued_runtime();
 
-} // namespace chameleon::testing
+} // namespace chameleon::support

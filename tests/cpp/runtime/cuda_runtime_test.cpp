@@ -1,0 +1,594 @@
+// The cuda runtime on an emulated driver, which reports every misuse.
+#include "backend/runtime/cuda_runtime.h"
+
+#include <cstring>
+#include <gtest/gtest.h>
+#include <memory>
+#include <string>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "backend/runtime/cuda_driver.h"
+#include "backend/runtime/fault_injection.h"
+#include "tests/cpp/support/emulated_driver.h"
+
+namespace chameleon::runtime {
+namespace {
+
+using support::DriverCall;
+using support::EmulatedDriver;
+using support::EmulatedDriverOptions;
+using support::Lateness;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kUnit = 256 << 10;
+
+class CudaRuntimeTest : public ::testing::Test {
+ protected:
+  CudaRuntimeTest() {
+    driver_options.lateness = Lateness::kLate;
+    driver_options.device_bytes = 256 * kMiB;
+    options.commit_bytes = kUnit;
+    options.register_chunk_bytes = kMiB;
+    options.register_in_background = false;
+    options.warn = [this](std::string_view text) {
+      warnings.emplace_back(text);
+    };
+  }
+  void TearDown() override {
+    FaultInjection::instance().disarmAll();
+    close();
+    EXPECT_EQ(misuse, "");
+  }
+
+  void open() {
+    close();
+    driver_options.on_misuse = [this](const std::string& sentence) {
+      misuse += sentence + "\n";
+    };
+    driver = std::make_unique<EmulatedDriver>(driver_options);
+    table = driver->table();
+    options.stream_of = driver->streamOf();
+    auto made = make_cuda_runtime(table, 0, options);
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    cuda = std::move(*made);
+  }
+  void close() {
+    cuda.reset();
+    driver.reset();
+  }
+
+  // Device memory that is committed as a whole.
+  std::byte* device(std::size_t bytes) {
+    const std::size_t rounded = (bytes + kUnit - 1) / kUnit * kUnit;
+    std::byte* const base = cuda->reserve(rounded).value();
+    EXPECT_TRUE(cuda->commit(base, rounded).ok());
+    return base;
+  }
+  void giveBack(std::byte* base, std::size_t bytes) {
+    const std::size_t rounded = (bytes + kUnit - 1) / kUnit * kUnit;
+    EXPECT_TRUE(cuda->decommit(base, rounded).ok());
+    cuda->unreserve(base, rounded);
+  }
+  void finish(Stream stream) {
+    const Event event = cuda->record(stream).value();
+    EXPECT_TRUE(cuda->synchronize(event).ok());
+    cuda->destroy(event);
+  }
+  // As the pager does: stream `later` goes on after all of `earlier`.
+  void order(Stream earlier, Stream later) {
+    const Event event = cuda->record(earlier).value();
+    EXPECT_TRUE(cuda->wait(later, event).ok());
+    cuda->destroy(event);
+  }
+  Error copy(Stream stream, std::byte* to, const std::byte* from,
+             std::size_t bytes) {
+    const Copy one{to, from, bytes};
+    return cuda->copy(stream, {&one, 1});
+  }
+  std::uint64_t hostWaits() {
+    return driver->calls(DriverCall::cuEventSynchronize) +
+           driver->calls(DriverCall::cuStreamSynchronize);
+  }
+
+  EmulatedDriverOptions driver_options;
+  CudaRuntimeOptions options;
+  std::vector<std::string> warnings;
+  std::string misuse;
+  std::unique_ptr<EmulatedDriver> driver;
+  CudaDriver table;
+  std::unique_ptr<CudaRuntime> cuda;
+};
+
+void fill(std::byte* bytes, std::size_t count, unsigned seed) {
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes[i] = static_cast<std::byte>((i * 31 + i / 251 + seed) & 0xff);
+  }
+}
+
+std::vector<std::byte> filled(std::size_t count, unsigned seed) {
+  std::vector<std::byte> bytes(count);
+  fill(bytes.data(), count, seed);
+  return bytes;
+}
+
+// ---- device memory ---------------------------------------------------------
+
+TEST_F(CudaRuntimeTest, CommitsAndDecommitsUnits) {
+  open();
+  EXPECT_EQ(cuda->name(), "cuda");
+  EXPECT_EQ(cuda->commitGranularity(), kUnit);
+  std::byte* const base = cuda->reserve(10 * kUnit).value();
+  EXPECT_EQ(driver->usedBytes(0), 0u);
+  ASSERT_TRUE(cuda->commit(base, 4 * kUnit).ok());
+  EXPECT_EQ(driver->usedBytes(0), 4 * kUnit);
+  EXPECT_EQ(cuda->deviceMemory().free_bytes, 256 * kMiB - 4 * kUnit);
+  EXPECT_EQ(cuda->deviceMemory().total_bytes, 256 * kMiB);
+  // Any whole units, however they were committed.
+  ASSERT_TRUE(cuda->decommit(base + kUnit, 3 * kUnit).ok());
+  EXPECT_EQ(driver->usedBytes(0), kUnit);
+  ASSERT_TRUE(cuda->commit(base + 2 * kUnit, kUnit).ok());
+  ASSERT_TRUE(cuda->decommit(base, kUnit).ok());
+  ASSERT_TRUE(cuda->decommit(base + 2 * kUnit, kUnit).ok());
+  EXPECT_EQ(driver->usedBytes(0), 0u);
+  cuda->unreserve(base, 10 * kUnit);
+}
+
+TEST_F(CudaRuntimeTest, TheUnitIsAtLeastTheDevices) {
+  driver_options.granularity = 2 * kMiB;
+  open();
+  EXPECT_EQ(cuda->commitGranularity(), 2 * kMiB);
+}
+
+TEST_F(CudaRuntimeTest, ACommitIsAllOrNothing) {
+  open();
+  std::byte* const base = cuda->reserve(8 * kUnit).value();
+  for (const DriverCall call : {DriverCall::cuMemCreate, DriverCall::cuMemMap,
+                                DriverCall::cuMemSetAccess}) {
+    const bool once = call == DriverCall::cuMemSetAccess;
+    driver->failCall(call, once ? 1 : 3, CUDA_ERROR_OUT_OF_MEMORY);
+    const Error error = cuda->commit(base, 4 * kUnit);
+    ASSERT_FALSE(error.ok());
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfDeviceMemory);
+    EXPECT_NE(error.message().find("CUDA_ERROR_OUT_OF_MEMORY"),
+              std::string::npos);
+    EXPECT_EQ(driver->usedBytes(0), 0u);
+  }
+  ASSERT_TRUE(cuda->commit(base, 4 * kUnit).ok());
+  ASSERT_TRUE(cuda->decommit(base, 4 * kUnit).ok());
+  cuda->unreserve(base, 8 * kUnit);
+}
+
+TEST_F(CudaRuntimeTest, MoreThanTheDeviceHas) {
+  driver_options.device_bytes = 4 * kMiB;
+  open();
+  std::byte* const base = cuda->reserve(8 * kMiB).value();
+  const Error error = cuda->commit(base, 4 * kMiB + kUnit);
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfDeviceMemory);
+  EXPECT_EQ(driver->usedBytes(0), 0u);
+  EXPECT_TRUE(cuda->commit(base, 4 * kMiB).ok());
+  EXPECT_TRUE(cuda->decommit(base, 4 * kMiB).ok());
+  cuda->unreserve(base, 8 * kMiB);
+}
+
+TEST_F(CudaRuntimeTest, WithoutMappingARangeIsOneAllocation) {
+  driver_options.maps_memory = false;
+  driver_options.device_bytes = 10 * kMiB;
+  open();
+  std::byte* const base = cuda->reserve(100 * kMiB).value();
+  const std::size_t taken = driver->usedBytes(0);
+  EXPECT_EQ(taken, 10 * kMiB / 100 * 90);
+  EXPECT_TRUE(cuda->commit(base, 8 * kMiB).ok());
+  const Error error = cuda->commit(base + 8 * kMiB, 2 * kMiB);
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfDeviceMemory);
+  EXPECT_NE(error.message().find("lower hbm_budget"), std::string::npos);
+  EXPECT_TRUE(cuda->decommit(base, 8 * kMiB).ok());
+  EXPECT_EQ(driver->usedBytes(0), taken);
+  cuda->unreserve(base, 100 * kMiB);
+  EXPECT_EQ(driver->usedBytes(0), 0u);
+}
+
+TEST_F(CudaRuntimeTest, AddressesThatAreNeverCommittedCostTheGpuNothing) {
+  for (const bool maps : {true, false}) {
+    driver_options.maps_memory = maps;
+    open();
+    std::byte* const base =
+        cuda->reserveAddresses(std::size_t{1} << 40).value();
+    EXPECT_EQ(driver->calls(DriverCall::cuMemAddressReserve), 0u);
+    EXPECT_EQ(driver->usedBytes(0), 0u);
+    cuda->unreserve(base, std::size_t{1} << 40);
+  }
+}
+
+TEST_F(CudaRuntimeTest, DevicesAreIndependent) {
+  driver_options.devices = 2;
+  open();
+  auto second = make_cuda_runtime(table, 1, options);
+  ASSERT_TRUE(second.ok());
+  std::byte* const first_base = device(kUnit);
+  std::byte* const base = (*second)->reserve(2 * kUnit).value();
+  ASSERT_TRUE((*second)->commit(base, 2 * kUnit).ok());
+  EXPECT_EQ(driver->usedBytes(0), kUnit);
+  EXPECT_EQ(driver->usedBytes(1), 2 * kUnit);
+  // Calls for the two in turn, on their default streams.
+  const Copy one{base, base + kUnit, 100};
+  EXPECT_TRUE((*second)->copy(kDefaultComputeStream, {&one, 1}).ok());
+  EXPECT_TRUE(
+      copy(kDefaultComputeStream, first_base, first_base + 1000, 100).ok());
+  for (CudaRuntime* runtime : {cuda.get(), second->get()}) {
+    const Event event = runtime->record(kDefaultComputeStream).value();
+    EXPECT_TRUE(runtime->wait(runtime->copyOutStream(), event).ok());
+    EXPECT_TRUE(runtime->synchronize(event).ok());
+    runtime->destroy(event);
+  }
+  EXPECT_TRUE((*second)->decommit(base, 2 * kUnit).ok());
+  (*second)->unreserve(base, 2 * kUnit);
+  giveBack(first_base, kUnit);
+  second->reset();
+  const auto third = make_cuda_runtime(table, 2, options);
+  ASSERT_FALSE(third.ok());
+  EXPECT_EQ(third.error().message(), "there is no GPU 2; the driver sees 2");
+}
+
+// ---- copies ----------------------------------------------------------------
+
+TEST_F(CudaRuntimeTest, CopiesThereAndBackWithoutAHostWait) {
+  open();
+  std::byte* const slab = cuda->allocateHost(2 * kMiB).value();
+  EXPECT_EQ(cuda->stats().registered_host_bytes, 2 * kMiB);
+  std::byte* const there = device(kMiB);
+  fill(slab, kMiB, 1);
+  ASSERT_TRUE(copy(cuda->copyInStream(), there, slab, kMiB).ok());
+  order(cuda->copyInStream(), kDefaultComputeStream);
+  order(kDefaultComputeStream, cuda->copyOutStream());
+  ASSERT_TRUE(copy(cuda->copyOutStream(), slab + kMiB, there, kMiB).ok());
+  const Event done = cuda->record(cuda->copyOutStream()).value();
+  EXPECT_FALSE(cuda->query(done));
+  EXPECT_EQ(hostWaits(), 0u);
+  ASSERT_TRUE(cuda->synchronize(done).ok());
+  EXPECT_TRUE(cuda->query(done));
+  cuda->destroy(done);
+  EXPECT_EQ(std::memcmp(slab, slab + kMiB, kMiB), 0);
+  EXPECT_EQ(cuda->stats().pageable_bytes, 0u);
+  finish(cuda->copyInStream());
+  giveBack(there, kMiB);
+  cuda->freeHost(slab, 2 * kMiB);
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+}
+
+TEST_F(CudaRuntimeTest, SmallCopiesAreOneCallWhereTheDriverKnowsIt) {
+  for (const int how : {0, 1, 2}) { // known, missing, refused
+    driver_options.copies_batches = how != 1;
+    open();
+    if (how == 2) {
+      driver->failCall(DriverCall::cuMemcpyBatchAsync, 1,
+                       CUDA_ERROR_NOT_SUPPORTED, true);
+    }
+    std::byte* const slab = cuda->allocateHost(kMiB).value();
+    std::byte* const there = device(kMiB);
+    fill(slab, kMiB, 2);
+    std::vector<Copy> copies;
+    for (std::size_t i = 0; i < 10; ++i) {
+      copies.push_back({there + i * 1000, slab + i * 3000, 1000});
+    }
+    ASSERT_TRUE(cuda->copy(cuda->copyInStream(), copies).ok());
+    ASSERT_TRUE(cuda->copy(cuda->copyInStream(), copies).ok());
+    const std::uint64_t batches = driver->calls(DriverCall::cuMemcpyBatchAsync);
+    EXPECT_EQ(batches, how == 0 ? 2u : how == 1 ? 0u : 1u); // asked once
+    EXPECT_EQ(driver->calls(DriverCall::cuMemcpyAsync), how == 0 ? 0u : 20u);
+    finish(cuda->copyInStream());
+    for (const Copy& one : copies) {
+      EXPECT_EQ(std::memcmp(one.destination, one.source, one.bytes), 0);
+    }
+    giveBack(there, kMiB);
+    cuda->freeHost(slab, kMiB);
+  }
+}
+
+TEST_F(CudaRuntimeTest, AnyTwoOrdinaryRangesToo) {
+  open();
+  std::byte* const there = device(kMiB);
+  const std::vector<std::byte> from = filled(5000, 3);
+  std::vector<std::byte> to(5000);
+  ASSERT_TRUE(copy(cuda->copyInStream(), there, from.data(), 5000).ok());
+  finish(cuda->copyInStream());
+  ASSERT_TRUE(copy(cuda->copyOutStream(), to.data(), there, 5000).ok());
+  finish(cuda->copyOutStream());
+  EXPECT_EQ(from, to);
+  EXPECT_EQ(cuda->stats().pageable_bytes, 0u); // none of our slabs
+  giveBack(there, kMiB);
+}
+
+TEST_F(CudaRuntimeTest, MovesInsideTheDeviceAreMemmoves) {
+  driver_options.lateness = Lateness::kRandom;
+  open();
+  constexpr std::size_t kBytes = 18 * kMiB;
+  std::byte* const base = device(kBytes + 8 * kMiB);
+  for (const std::size_t distance :
+       {std::size_t{0}, std::size_t{512}, 3 * kMiB, 5 * kMiB}) {
+    for (const bool up : {false, true}) {
+      for (const std::size_t bytes : {std::size_t{600}, kBytes}) {
+        std::byte* const from = up ? base : base + distance;
+        std::byte* const to = up ? base + distance : base;
+        const std::vector<std::byte> expected =
+            filled(bytes, static_cast<unsigned>(distance + bytes));
+        std::memcpy(from, expected.data(), bytes); // nothing runs just now
+        ASSERT_TRUE(copy(kDefaultComputeStream, to, from, bytes).ok());
+        finish(kDefaultComputeStream);
+        ASSERT_EQ(std::memcmp(to, expected.data(), bytes), 0)
+            << distance << " " << up << " " << bytes;
+      }
+    }
+  }
+  giveBack(base, kBytes + 8 * kMiB);
+}
+
+TEST_F(CudaRuntimeTest, MovesOnTwoStreamsShareTheBounceBufferInTurn) {
+  open();
+  std::byte* const base = device(8 * kMiB);
+  fill(base, 8 * kMiB, 4);
+  const std::vector<std::byte> before(base, base + 8 * kMiB);
+  ASSERT_TRUE(copy({1}, base, base + 512, kMiB).ok());
+  ASSERT_TRUE(copy({2}, base + 4 * kMiB, base + 4 * kMiB + 512, kMiB).ok());
+  ASSERT_TRUE(copy({1}, base + 2 * kMiB, base + 2 * kMiB + 512, kMiB).ok());
+  for (const std::uint64_t id : {2, 1}) finish({id});
+  for (const std::size_t at : {std::size_t{0}, 2 * kMiB, 4 * kMiB}) {
+    EXPECT_EQ(std::memcmp(base + at, before.data() + at + 512, kMiB), 0);
+  }
+  EXPECT_EQ(driver->calls(DriverCall::cuMemAlloc), 1u);
+  giveBack(base, 8 * kMiB);
+}
+
+TEST_F(CudaRuntimeTest, MovesNeedNoBounceBuffer) {
+  open();
+  driver->failCall(DriverCall::cuMemAlloc, 1, CUDA_ERROR_OUT_OF_MEMORY, true);
+  std::byte* const base = device(kMiB);
+  const std::vector<std::byte> expected = filled(100'000, 5);
+  std::memcpy(base + 512, expected.data(), expected.size());
+  ASSERT_TRUE(
+      copy(kDefaultComputeStream, base, base + 512, expected.size()).ok());
+  finish(kDefaultComputeStream);
+  EXPECT_EQ(std::memcmp(base, expected.data(), expected.size()), 0);
+  giveBack(base, kMiB);
+}
+
+// ---- host memory
+// -------------------------------------------------------------
+
+TEST_F(CudaRuntimeTest, RefusedRegistrationDegradesWithOneWarning) {
+  driver_options.register_limit = 3 * kMiB + 1;
+  open();
+  std::byte* const first = cuda->allocateHost(5 * kMiB).value();
+  std::byte* const second = cuda->allocateHost(2 * kMiB).value();
+  EXPECT_EQ(cuda->stats().registered_host_bytes, 3 * kMiB);
+  EXPECT_EQ(cuda->stats().registration_refusals, 2u);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("cannot be pinned"), std::string::npos);
+  // A copy over the border is split there.
+  fill(first, 5 * kMiB, 6);
+  std::byte* const there = device(5 * kMiB);
+  ASSERT_TRUE(copy(cuda->copyInStream(), there, first, 5 * kMiB).ok());
+  EXPECT_EQ(cuda->stats().pageable_bytes, 2 * kMiB);
+  finish(cuda->copyInStream());
+  EXPECT_EQ(std::memcmp(there, first, 5 * kMiB), 0);
+  ASSERT_TRUE(copy(cuda->copyOutStream(), second, there, 2 * kMiB).ok());
+  finish(cuda->copyOutStream());
+  EXPECT_EQ(std::memcmp(second, first, 2 * kMiB), 0);
+  EXPECT_EQ(cuda->stats().pageable_bytes, 4 * kMiB);
+  giveBack(there, 5 * kMiB);
+  cuda->freeHost(first, 5 * kMiB);
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+  cuda->freeHost(second, 2 * kMiB);
+}
+
+TEST_F(CudaRuntimeTest, RegistersInTheBackground) {
+  options.register_in_background = true;
+  open();
+  std::byte* const slab = cuda->allocateHost(20 * kMiB + 4096).value();
+  fill(slab, 4096, 1); // usable at once
+  cuda->awaitRegistration();
+  EXPECT_EQ(cuda->stats().registered_host_bytes, 20 * kMiB + 4096);
+  EXPECT_EQ(driver->calls(DriverCall::cuMemHostRegister), 21u);
+  cuda->freeHost(slab, 20 * kMiB + 4096);
+  EXPECT_EQ(cuda->stats().registered_host_bytes, 0u);
+}
+
+TEST_F(CudaRuntimeTest, SlabsMayGoWhileTheyAreRegistered) {
+  options.register_in_background = true;
+  open();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([this] {
+      for (std::size_t round = 0; round < 20; ++round) {
+        const std::size_t bytes = (1 + round % 4) * kMiB;
+        std::byte* const slab = cuda->allocateHost(bytes).value();
+        slab[bytes - 1] = std::byte{1};
+        cuda->freeHost(slab, bytes);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  cuda->awaitRegistration();
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+  (void)cuda->allocateHost(8 * kMiB).value(); // the destructor's to give back
+}
+
+// ---- events
+// ------------------------------------------------------------------
+
+TEST_F(CudaRuntimeTest, EventsArePooledAndUntimed) {
+  open();
+  for (int i = 0; i < 100; ++i) {
+    const Event a = cuda->record(kDefaultComputeStream).value();
+    const Event b = cuda->record(cuda->copyInStream()).value();
+    EXPECT_EQ(cuda->elapsed_ns(a, b), std::nullopt);
+    cuda->destroy(a);
+    cuda->destroy(b);
+  }
+  EXPECT_EQ(cuda->stats().events, 2u);
+  EXPECT_EQ(driver->calls(DriverCall::cuEventElapsedTime), 0u);
+}
+
+TEST_F(CudaRuntimeTest, TimedEventsTellTheTimeBetweenThem) {
+  open();
+  std::byte* const slab = cuda->allocateHost(kMiB).value();
+  std::byte* const there = device(kMiB);
+  const Event start = cuda->recordTimed(cuda->copyInStream()).value();
+  ASSERT_TRUE(copy(cuda->copyInStream(), there, slab, 500'000).ok());
+  const Event end = cuda->recordTimed(cuda->copyInStream()).value();
+  EXPECT_EQ(cuda->elapsed_ns(start, end), std::nullopt); // not over yet
+  ASSERT_TRUE(cuda->synchronize(end).ok());
+  // A microsecond, and 25 bytes a nanosecond: float milliseconds.
+  EXPECT_NEAR(static_cast<double>(*cuda->elapsed_ns(start, end)), 21'000, 2);
+  cuda->destroy(start);
+  cuda->destroy(end);
+  giveBack(there, kMiB);
+  cuda->freeHost(slab, kMiB);
+}
+
+TEST_F(CudaRuntimeTest, TheCompleteEventIsNoEvent) {
+  open();
+  EXPECT_TRUE(cuda->query(Event{}));
+  EXPECT_TRUE(cuda->wait(kDefaultComputeStream, Event{}).ok());
+  EXPECT_TRUE(cuda->synchronize(Event{}).ok());
+  cuda->destroy(Event{});
+  EXPECT_EQ(driver->calls(DriverCall::cuStreamWaitEvent), 0u);
+}
+
+// ---- link
+// ----------------------------------------------------------------------
+
+TEST_F(CudaRuntimeTest, TheLinkIsMeasuredOnce) {
+  open();
+  const std::optional<LinkBandwidth> link = cuda->linkBandwidth();
+  ASSERT_TRUE(link.has_value());
+  // What the emulated driver's clock says.
+  EXPECT_NEAR(link->in_bytes_per_ns, 25, 0.1);
+  EXPECT_NEAR(link->out_bytes_per_ns, 25, 0.1);
+  EXPECT_NEAR(link->both_bytes_per_ns, 50, 0.2);
+  const std::uint64_t copies = driver->calls(DriverCall::cuMemcpyAsync);
+  EXPECT_EQ(copies, 6u);
+  EXPECT_TRUE(cuda->linkBandwidth().has_value());
+  EXPECT_EQ(driver->calls(DriverCall::cuMemcpyAsync), copies);
+  EXPECT_EQ(driver->usedBytes(0), 0u);
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+}
+
+TEST_F(CudaRuntimeTest, AFailedMeasurementIsNoMeasurement) {
+  for (const DriverCall call :
+       {DriverCall::cuMemHostRegister, DriverCall::cuMemAlloc,
+        DriverCall::cuMemcpyAsync, DriverCall::cuEventRecord,
+        DriverCall::cuEventElapsedTime, DriverCall::cuEventCreate}) {
+    open();
+    driver->failCall(call, 1, CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(cuda->linkBandwidth().has_value(), false);
+    EXPECT_EQ(driver->usedBytes(0), 0u);
+    EXPECT_EQ(driver->pinnedBytes(), 0u);
+  }
+}
+
+// ---- failures
+// --------------------------------------------------------------------
+
+TEST_F(CudaRuntimeTest, EveryCallThatMakesARuntimeMayFail) {
+  open();
+  cuda.reset();
+  int failures = 0;
+  for (std::size_t call = 0;
+       call < static_cast<std::size_t>(DriverCall::kCount); ++call) {
+    for (std::uint64_t nth = 1; nth <= 2; ++nth) {
+      const auto which = static_cast<DriverCall>(call);
+      if (which == DriverCall::cuDevicePrimaryCtxRelease ||
+          which == DriverCall::cuStreamDestroy ||
+          which == DriverCall::cuCtxPushCurrent) {
+        continue; // nothing can be done about these
+      }
+      driver->failCall(which, nth, CUDA_ERROR_UNKNOWN);
+      const auto made = make_cuda_runtime(table, 0, options);
+      failures += made.ok() ? 0 : 1;
+      driver->failCall(which, 0, CUDA_SUCCESS);
+    }
+  }
+  EXPECT_GE(failures, 6);
+  EXPECT_EQ(driver->leaks(), std::vector<std::string>{});
+}
+
+TEST_F(CudaRuntimeTest, DriverErrorsAreValues) {
+  open();
+  std::byte* const slab = cuda->allocateHost(kMiB).value();
+  std::byte* const there = device(kMiB);
+  driver->failCall(DriverCall::cuMemcpyAsync, 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+  const Error error = copy(cuda->copyInStream(), there, slab, 100);
+  EXPECT_EQ(error.code(), ErrorCode::kDevice);
+  EXPECT_EQ(error.message(),
+            "cuMemcpyAsync failed: emulated error (CUDA_ERROR)");
+  driver->failCall(DriverCall::cuEventRecord, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(cuda->record(kDefaultComputeStream).ok());
+  const Event event = cuda->record(kDefaultComputeStream).value();
+  EXPECT_EQ(cuda->stats().events, 1u); // the failed one came back
+  driver->failCall(DriverCall::cuStreamWaitEvent, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(cuda->wait(cuda->copyInStream(), event).ok());
+  driver->failCall(DriverCall::cuEventSynchronize, 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(cuda->synchronize(event).ok());
+  cuda->destroy(event);
+  giveBack(there, kMiB);
+  cuda->freeHost(slab, kMiB);
+}
+
+TEST_F(CudaRuntimeTest, InjectedFailuresHaveNoEffect) {
+  open();
+  FaultInjection& faults = FaultInjection::instance();
+  for (const FaultPoint point :
+       {FaultPoint::kReserve, FaultPoint::kCommit, FaultPoint::kAllocateHost,
+        FaultPoint::kCopy, FaultPoint::kEvent}) {
+    faults.arm(point, 1, /*for_ever=*/true);
+  }
+  EXPECT_FALSE(cuda->reserve(kUnit).ok());
+  EXPECT_FALSE(cuda->reserveAddresses(kUnit).ok());
+  EXPECT_FALSE(cuda->commit(nullptr, kUnit).ok());
+  EXPECT_FALSE(cuda->decommit(nullptr, kUnit).ok());
+  EXPECT_FALSE(cuda->allocateHost(kUnit).ok());
+  EXPECT_FALSE(cuda->copy(kDefaultComputeStream, {}).ok());
+  EXPECT_FALSE(cuda->record(kDefaultComputeStream).ok());
+  EXPECT_FALSE(cuda->recordTimed(kDefaultComputeStream).ok());
+  EXPECT_FALSE(cuda->wait(kDefaultComputeStream, Event{}).ok());
+  EXPECT_FALSE(cuda->synchronize(Event{}).ok());
+  EXPECT_EQ(driver->leaks().size(), 2u); // two streams, one context
+}
+
+TEST_F(CudaRuntimeTest, AForkedChildGetsErrors) {
+  open();
+  std::byte* const there = device(kUnit);
+  const Event event = cuda->record(kDefaultComputeStream).value();
+  const pid_t child = fork();
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    const bool good =
+        cuda->reserve(kUnit).error().code() == ErrorCode::kUnavailable &&
+        cuda->synchronize(event).code() == ErrorCode::kUnavailable &&
+        !cuda->query(event) && cuda->deviceMemory().total_bytes == 0 &&
+        !cuda->linkBandwidth().has_value();
+    cuda->destroy(event);
+    cuda.reset(); // touches no driver
+    _exit(good ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  cuda->destroy(event);
+  giveBack(there, kUnit);
+}
+
+TEST(CudaDriverTest, AMachineWithoutADriverGetsASentence) {
+  const Result<const CudaDriver*> driver = cuda_driver();
+  if (driver.ok()) GTEST_SKIP() << "this machine has an NVIDIA driver";
+  EXPECT_EQ(driver.error().code(), ErrorCode::kUnavailable);
+  EXPECT_NE(driver.error().message().find(
+                "physical_device = \"cuda\" needs an NVIDIA driver"),
+            std::string::npos);
+}
+
+} // namespace
+} // namespace chameleon::runtime
