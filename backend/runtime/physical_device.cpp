@@ -81,7 +81,7 @@ bool shares_host_memory(const DeviceRuntime& runtime) {
 int physical_device_count() noexcept {
   const std::optional<CudaSupport> support = cuda_support();
   if (!support || support->device_count == nullptr) return 1;
-  const std::string kind = option_text("physical_device").value();
+  const std::string kind = option_text("physical_device").value_or("auto");
   if (kind != "cuda" && kind != "auto") return 1;
   return std::max(1, support->device_count());
 }

@@ -412,7 +412,8 @@ TEST_P(ArenaHazards, EveryReaderSeesItsValue) {
   std::vector<std::byte> source(256 * kKiB);
   for (std::byte& byte : source) byte = static_cast<std::byte>(random());
 
-  FakeRuntime runtime;
+  const auto queues = make_queues();
+  support::QueuedRuntime& runtime = *queues;
   Timelines lines(runtime);
   std::vector<StreamIndex> streams{kCopyIn, kCopyOut};
   for (std::size_t i = 0; i < 3; ++i) {
@@ -487,7 +488,7 @@ TEST_P(ArenaHazards, EveryReaderSeesItsValue) {
       (void)arena->setBudget((64 + pick(128)) * kKiB);
     }
     arena->check();
-    ASSERT_EQ(runtime.committed_bytes, arena->committedBytes());
+    ASSERT_EQ(runtime.committedBytes(), arena->committedBytes());
   }
   for (const Value& value : live) read(value);
   runtime.runAll();

@@ -9,12 +9,14 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 #include <sys/mman.h>
 #include <vector>
 
 #include "backend/runtime/check.h"
 #include "tests/cpp/support/queued_runtime.h"
+#include "tests/cpp/support/test_runtime.h"
 
 namespace chameleon::memory {
 
@@ -68,6 +70,8 @@ class FakeRuntime final : public support::QueuedRuntime {
     }
   }
   std::size_t hostWaits() const override { return synchronizes; }
+  std::size_t committedBytes() const override { return committed_bytes; }
+  std::size_t hostBytes() const override { return host_bytes; }
   void runAll() override {
     for (std::size_t i = 0; i < kStreams; ++i) run(streamAt(i));
   }
@@ -244,5 +248,11 @@ class FakeRuntime final : public support::QueuedRuntime {
   std::map<const std::byte*, std::size_t> host_;
   std::array<Queue, kStreams> queues_;
 };
+
+// The queues that a test of hazards runs: the fake's, or the cuda runtime's.
+inline std::unique_ptr<support::QueuedRuntime> make_queues() {
+  if (support::tests_run_on_cuda()) return support::make_queued_runtime();
+  return std::make_unique<FakeRuntime>();
+}
 
 } // namespace chameleon::memory

@@ -9,7 +9,6 @@
 #include "memory/pager.h"
 #include "tests/cpp/memory/fake_runtime.h"
 #include "tests/cpp/memory/pager_fixture.h"
-#include "tests/cpp/support/test_runtime.h"
 
 namespace chameleon::memory {
 namespace {
@@ -38,11 +37,6 @@ class PagerAsyncTest : public ::testing::Test {
   }
 
   void SetUp() override {
-    if (support::tests_run_on_cuda()) {
-      device_ = support::make_queued_runtime();
-    } else {
-      device_ = std::make_unique<FakeRuntime>();
-    }
     auto result = Pager::create(device(), {kBudget, 128 * kMiB, 64}, "lru");
     ASSERT_TRUE(result.ok()) << result.error().message();
     pager = std::move(*result);
@@ -142,7 +136,7 @@ class PagerAsyncTest : public ::testing::Test {
   std::vector<std::unique_ptr<std::vector<std::byte>>> constants_;
 
  private:
-  std::unique_ptr<support::QueuedRuntime> device_;
+  std::unique_ptr<support::QueuedRuntime> device_ = make_queues();
 };
 
 TEST_F(PagerAsyncTest, NothingWaitsOnTheHost) {

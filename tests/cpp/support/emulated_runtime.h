@@ -51,6 +51,9 @@ class EmulatedRuntime final : public QueuedRuntime {
            driver_.calls(DriverCall::cuStreamSynchronize);
   }
 
+  std::size_t committedBytes() const override { return committed_bytes_; }
+  std::size_t hostBytes() const override { return host_bytes_; }
+
   // ---- DeviceRuntime -------------------------------------------------------
   std::string_view name() const noexcept override { return runtime_->name(); }
   runtime::MemoryInfo deviceMemory() const noexcept override {
@@ -63,10 +66,14 @@ class EmulatedRuntime final : public QueuedRuntime {
     return runtime_->reserve(bytes);
   }
   runtime::Error commit(std::byte* address, std::size_t bytes) override {
-    return runtime_->commit(address, bytes);
+    runtime::Error error = runtime_->commit(address, bytes);
+    if (!error) committed_bytes_ += bytes;
+    return error;
   }
   runtime::Error decommit(std::byte* address, std::size_t bytes) override {
-    return runtime_->decommit(address, bytes);
+    runtime::Error error = runtime_->decommit(address, bytes);
+    if (!error) committed_bytes_ -= bytes;
+    return error;
   }
   void unreserve(std::byte* address, std::size_t bytes) noexcept override {
     runtime_->unreserve(address, bytes);
@@ -78,9 +85,12 @@ class EmulatedRuntime final : public QueuedRuntime {
     return runtime_->hostMemory();
   }
   runtime::Result<std::byte*> allocateHost(std::size_t bytes) override {
-    return runtime_->allocateHost(bytes);
+    auto slab = runtime_->allocateHost(bytes);
+    if (slab.ok()) host_bytes_ += bytes;
+    return slab;
   }
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
+    host_bytes_ -= bytes;
     runtime_->freeHost(address, bytes);
   }
   runtime::Stream copyInStream() const noexcept override {
@@ -127,6 +137,8 @@ class EmulatedRuntime final : public QueuedRuntime {
   runtime::CudaDriver table_;
   std::unique_ptr<runtime::CudaRuntime> runtime_;
   std::atomic<std::int64_t> live_events_{0};
+  std::atomic<std::size_t> committed_bytes_{0};
+  std::atomic<std::size_t> host_bytes_{0};
 };
 
 } // namespace chameleon::support

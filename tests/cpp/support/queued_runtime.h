@@ -14,8 +14,10 @@ class QueuedRuntime : public runtime::DeviceRuntime {
   virtual void run(runtime::Stream stream, std::size_t count) = 0;
   void run(runtime::Stream stream) { run(stream, ~std::size_t{0}); }
   virtual void runAll() = 0;
-  // How often the host has waited.
+  // How often the host has waited, what it has committed and allocated.
   virtual std::size_t hostWaits() const = 0;
+  virtual std::size_t committedBytes() const = 0;
+  virtual std::size_t hostBytes() const = 0;
 };
 
 } // namespace chameleon::support
