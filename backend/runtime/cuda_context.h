@@ -47,7 +47,7 @@ class CudaContext {
 
   const CudaDriver& driver_;
   const CUdevice device_;
-  const CUcontext handle_;
+  CUcontext handle_;
 };
 
 } // namespace chameleon::runtime

@@ -31,8 +31,8 @@ class Probe {
 
   const CudaContext& context_;
   const CudaDriver& driver_;
-  const CUstream in_;
-  const CUstream out_;
+  CUstream in_;
+  CUstream out_;
   std::byte* host_ = nullptr; // the first half goes in, the second comes out
   bool registered_ = false;
   CUdeviceptr device_ = 0;
@@ -105,7 +105,7 @@ Error Probe::elapsed(CUevent end, double& ns) {
 }
 
 Result<double> Probe::measure(bool in, bool out) {
-  const CUstream first = in ? in_ : out_;
+  CUstream first = in ? in_ : out_;
   Error error =
       context_.check(driver_.cuEventRecord(events_[0], first), "cuEventRecord");
   if (!error && in && out) {

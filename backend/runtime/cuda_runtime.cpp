@@ -121,7 +121,8 @@ class Runtime final : public CudaRuntime {
         stream_of_(options.stream_of) {}
   ~Runtime() override {
     // The driver does not survive a fork, nor do the threads.
-    if (forked()) (void)parts_.release();
+    if (!forked()) return;
+    [[maybe_unused]] const Parts* const leaked = parts_.release();
   }
 
   std::string_view name() const noexcept override { return "cuda"; }
@@ -298,7 +299,7 @@ class Runtime final : public CudaRuntime {
 } // namespace
 
 Result<std::unique_ptr<CudaRuntime>> make_cuda_runtime(
-    const CudaDriver& driver, int ordinal, CudaRuntimeOptions options) {
+    const CudaDriver& driver, int ordinal, const CudaRuntimeOptions& options) {
   auto parts = std::make_unique<Parts>();
   if (Error error = parts->open(driver, ordinal, options)) return error;
   return std::unique_ptr<CudaRuntime>(

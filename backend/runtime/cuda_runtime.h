@@ -54,6 +54,7 @@ class CudaRuntime : public DeviceRuntime {
 // `driver` must outlive the runtime. Waits for its own copies when destroyed,
 // if it is; leaked in a forked child.
 Result<std::unique_ptr<CudaRuntime>> make_cuda_runtime(
-    const CudaDriver& driver, int ordinal, CudaRuntimeOptions options = {});
+    const CudaDriver& driver, int ordinal,
+    const CudaRuntimeOptions& options = {});
 
 } // namespace chameleon::runtime

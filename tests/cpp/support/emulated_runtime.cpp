@@ -25,7 +25,7 @@ EmulatedRuntime::EmulatedRuntime(EmulatedRuntimeOptions options)
   cuda.register_chunk_bytes = std::size_t{1} << 20;
   cuda.register_in_background = options_.register_in_background;
   cuda.warn = [](std::string_view) {};
-  auto made = runtime::make_cuda_runtime(table_, 0, std::move(cuda));
+  auto made = runtime::make_cuda_runtime(table_, 0, cuda);
   CHAMELEON_CHECK(made.ok(), "no cuda runtime on the emulated driver");
   runtime_ = std::move(*made);
 }
