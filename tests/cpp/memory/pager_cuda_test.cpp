@@ -418,5 +418,36 @@ INSTANTIATE_TEST_SUITE_P(Planted, PagerMistakeTest,
                            return mistake.param.name;
                          });
 
+// One wait of all that a program makes. Some say what others imply, so not
+// each of them matters.
+std::uint64_t g_dropped_wait; // counted from 1
+std::uint64_t g_waits;
+PFN_cuStreamWaitEvent_v3020 g_wait;
+
+TEST(PagerCudaWaits, OneThatIsMissingIsFound) {
+  std::uint64_t found = 0;
+  std::uint64_t dropped = 0;
+  for (g_dropped_wait = 4; g_dropped_wait <= 80; g_dropped_wait += 4) {
+    g_waits = 0;
+    EmulatedRuntimeOptions options;
+    options.driver.lateness = Lateness::kLate;
+    options.plant = [](CudaDriver& driver) {
+      g_wait = driver.cuStreamWaitEvent;
+      driver.cuStreamWaitEvent = [](CUstream stream, CUevent event,
+                                    unsigned flags) {
+        if (++g_waits == g_dropped_wait) return CUDA_SUCCESS;
+        return g_wait(stream, event, flags);
+      };
+    };
+    Program program(options, g_dropped_wait);
+    program.run(100);
+    dropped += g_waits >= g_dropped_wait;
+    program.finish();
+    found += !program.misuses().empty();
+  }
+  EXPECT_EQ(dropped, 20u);
+  EXPECT_GE(found, 15u);
+}
+
 } // namespace
 } // namespace chameleon::memory

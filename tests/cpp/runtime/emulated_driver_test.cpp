@@ -179,6 +179,16 @@ TEST_F(EmulatedDriverTest, MemoryUnmappedWhileInUse) {
   expectFound("a copy runs after its device memory was unmapped");
 }
 
+TEST_F(EmulatedDriverTest, MemoryUnmappedBeforeItsKernelRuns) {
+  const runtime::ByteRange bytes{reinterpret_cast<std::byte*>(range), 512};
+  driver->launch(0, 0, {}, {&bytes, 1}, [] { FAIL(); });
+  ok(cuda.cuMemUnmap(range, kUnit));
+  mapped = false;
+  expectFound("cuMemUnmap of");
+  driver->runAll();
+  expectFound("a kernel runs after its device memory was unmapped");
+}
+
 TEST_F(EmulatedDriverTest, MemoryUnmappedAfterAWaitIsFine) {
   ok(copy(range, hostAt(0), 0));
   ok(cuda.cuStreamSynchronize(streams[0]));

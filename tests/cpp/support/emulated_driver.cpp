@@ -150,18 +150,20 @@ void EmulatedDriver::launch(int device, std::uint64_t id,
           : devices_[static_cast<std::size_t>(device)].default_line;
   Task task;
   task.body = std::move(body);
-  const WorkPoint point = submit(line, std::move(task));
-  for (const ByteRange range : reads) touch(point, Interval::of(range), false);
-  for (const ByteRange range : writes) touch(point, Interval::of(range), true);
   for (const auto& ranges : {reads, writes}) {
     for (const ByteRange range : ranges) {
-      if (range.bytes != 0 &&
-          memory_.kindOf(Interval::of(range)) != MemoryKind::kDevice) {
-        misuse("a kernel uses " + text_of(Interval::of(range)) +
+      if (range.bytes == 0) continue;
+      task.uses.push_back(Interval::of(range));
+      if (memory_.kindOf(task.uses.back()) != MemoryKind::kDevice) {
+        misuse("a kernel uses " + text_of(task.uses.back()) +
                ", which is no device memory");
+        task.body = nullptr;
       }
     }
   }
+  const WorkPoint point = submit(line, std::move(task));
+  for (const ByteRange range : reads) touch(point, Interval::of(range), false);
+  for (const ByteRange range : writes) touch(point, Interval::of(range), true);
   progress();
 }
 
@@ -380,6 +382,12 @@ void EmulatedDriver::execute(Line& line, Task& task) {
     line.time_ns += kTaskNs + static_cast<double>(one.bytes) / kBytesPerNs;
   }
   if (task.body) {
+    for (const Interval bytes : task.uses) {
+      if (memory_.kindOf(bytes) != MemoryKind::kDevice) {
+        misuse("a kernel runs after its device memory was unmapped");
+        return;
+      }
+    }
     task.body();
     line.time_ns += kTaskNs;
   }

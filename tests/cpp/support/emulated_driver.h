@@ -123,6 +123,7 @@ class EmulatedDriver {
     CUevent waits_for = nullptr; // the event that stands for it
     CUevent marks = nullptr;     // takes the time for this event
     std::function<void()> body;
+    std::vector<runtime::Interval> uses; // by the body
   };
   struct Line { // a queue; a stream's, or number 0, the host's
     int device = 0;
