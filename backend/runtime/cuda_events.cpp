@@ -1,11 +1,29 @@
 #include "backend/runtime/cuda_events.h"
 
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 namespace chameleon::runtime {
 
+namespace {
+
+constexpr double kNsPerMs = 1e6;
+constexpr std::int64_t kAnchorAge_ns = 500'000'000; // 30 ns as a float
+
+std::int64_t steady_clock_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+} // namespace
+
 CudaEvents::~CudaEvents() {
+  if (anchor_.handle != nullptr) {
+    context_.driver().cuEventDestroy(anchor_.handle);
+  }
   for (const auto& event : all_) {
     context_.driver().cuEventDestroy(event->handle);
   }
@@ -50,13 +68,52 @@ std::optional<std::int64_t> CudaEvents::elapsed_ns(Event start,
                                            to.handle) != CUDA_SUCCESS) {
     return std::nullopt;
   }
-  return std::llround(static_cast<double>(elapsed_ms) * 1e6);
+  return std::llround(static_cast<double>(elapsed_ms) * kNsPerMs);
 }
 
 void CudaEvents::giveBack(Event event) noexcept {
   auto* const given = reinterpret_cast<Pooled*>(event.id);
   const std::lock_guard lock(mutex_);
+  if (given->time_ns > anchor_.time_ns + kAnchorAge_ns) {
+    std::swap(given->handle, anchor_.handle);
+    anchor_.time_ns = given->time_ns;
+  }
+  given->time_ns = 0;
   idle_[given->timed ? 1 : 0].push_back(given);
+}
+
+Error CudaEvents::start(CUstream idle) {
+  const CudaDriver& driver = context_.driver();
+  if (Error error = context_.check(
+          driver.cuEventCreate(&anchor_.handle, CU_EVENT_DEFAULT),
+          "cuEventCreate")) {
+    return error;
+  }
+  if (Error error = context_.check(driver.cuEventRecord(anchor_.handle, idle),
+                                   "cuEventRecord")) {
+    return error;
+  }
+  CUresult answer = CUDA_ERROR_NOT_READY;
+  while (answer == CUDA_ERROR_NOT_READY) {
+    answer = driver.cuEventQuery(anchor_.handle);
+  }
+  anchor_.time_ns = steady_clock_ns();
+  return context_.check(answer, "cuEventQuery");
+}
+
+std::optional<std::int64_t> CudaEvents::time_ns(Event event) {
+  auto* const asked = reinterpret_cast<Pooled*>(event.id);
+  if (!asked->timed) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  if (asked->time_ns != 0) return asked->time_ns;
+  float elapsed_ms = 0;
+  if (context_.driver().cuEventElapsedTime(&elapsed_ms, anchor_.handle,
+                                           asked->handle) != CUDA_SUCCESS) {
+    return std::nullopt;
+  }
+  asked->time_ns = anchor_.time_ns +
+                   std::llround(static_cast<double>(elapsed_ms) * kNsPerMs);
+  return asked->time_ns;
 }
 
 std::size_t CudaEvents::created() const noexcept {

@@ -31,12 +31,18 @@ class CudaEvents {
   std::optional<std::int64_t> elapsed_ns(Event start, Event end) const noexcept;
   void giveBack(Event event) noexcept;
 
+  // Ties the events' times to the host's clock, on an idle stream.
+  Error start(CUstream idle);
+  // When a timed event completed, on the steady clock; it has, or nothing.
+  std::optional<std::int64_t> time_ns(Event event);
+
   std::size_t created() const noexcept;
 
  private:
   struct Pooled { // its address is the Event's id
     CUevent handle;
     bool timed;
+    std::int64_t time_ns = 0; // once known; guarded by mutex_
   };
   static const Pooled& pooled(Event event) noexcept;
   Result<Pooled*> take(bool timed);
@@ -46,6 +52,9 @@ class CudaEvents {
   // Guarded by mutex_.
   std::vector<std::unique_ptr<Pooled>> all_;
   std::vector<Pooled*> idle_[2]; // by `timed`
+  // A complete event whose time is known. CUDA tells times as floats, so a
+  // recent one is needed: the latest that was given back takes its place.
+  Pooled anchor_{nullptr, true};
 };
 
 } // namespace chameleon::runtime

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "backend/runtime/address_space.h"
 
@@ -11,6 +12,8 @@ namespace chameleon::runtime {
 namespace {
 
 constexpr std::size_t kBytes = std::size_t{32} << 20; // each way
+// Assumed, not measured: a copy's submission and start.
+constexpr std::int64_t kCopyLatency_ns = 7000;
 
 // What the probe holds, given back in any case.
 class Probe {
@@ -123,8 +126,8 @@ Result<double> Probe::measure(bool in, bool out) {
 
 } // namespace
 
-Result<LinkBandwidth> measure_link(const CudaContext& context, CUstream in,
-                                   CUstream out) {
+Result<LinkSpeeds> measure_link(const CudaContext& context, CUstream in,
+                                CUstream out) {
   Probe probe(context, in, out);
   if (Error error = probe.prepare()) return error;
   Result<double> ins = probe.measure(true, false);
@@ -133,7 +136,9 @@ Result<LinkBandwidth> measure_link(const CudaContext& context, CUstream in,
   if (!outs.ok()) return outs.takeError();
   Result<double> both = probe.measure(true, true);
   if (!both.ok()) return both.takeError();
-  return LinkBandwidth{*ins, *outs, *both};
+  constexpr double kNsPerS = 1e9;
+  return LinkSpeeds{*ins * kNsPerS, *outs * kNsPerS, *both * kNsPerS,
+                    kCopyLatency_ns};
 }
 
 } // namespace chameleon::runtime

@@ -6,10 +6,10 @@
 
 namespace chameleon::runtime {
 
-// Copies 64 MiB each way alone, then both at a time, on the given streams;
+// Copies 32 MiB each way alone, then both at a time, on the given streams;
 // takes 64 MiB of device and of host memory meanwhile. Blocks the host until
 // done: some 30 ms, most of it for pinning. Needs the context to be current.
-Result<LinkBandwidth> measure_link(const CudaContext& context, CUstream in,
-                                   CUstream out);
+Result<LinkSpeeds> measure_link(const CudaContext& context, CUstream in,
+                                CUstream out);
 
 } // namespace chameleon::runtime

@@ -87,9 +87,10 @@ Error Parts::open(const CudaDriver& driver, int ordinal,
       CudaHostMemoryOptions{options.register_chunk_bytes,
                             options.register_in_background,
                             options.warn ? options.warn : warn_on_stderr});
-  events = std::make_unique<CudaEvents>(*context);
   copier = std::make_unique<CudaCopier>(*context, *host);
-  return makeStreams();
+  if (Error error = makeStreams()) return error;
+  events = std::make_unique<CudaEvents>(*context);
+  return events->start(in);
 }
 
 // Copies come before kernels: where both wait for the same resource the copy
@@ -239,13 +240,20 @@ class Runtime final : public CudaRuntime {
     const CudaContext::Scope scope(context());
     return parts_->events->elapsed_ns(start, end);
   }
-  std::optional<LinkBandwidth> linkBandwidth() override {
+  std::optional<Moment> momentOf(Event event) noexcept override {
+    if (event.complete() || forked()) return std::nullopt;
+    const CudaContext::Scope scope(context());
+    const std::optional<std::int64_t> time_ns = parts_->events->time_ns(event);
+    if (!time_ns) return std::nullopt;
+    return Moment{*time_ns, {}};
+  }
+  std::optional<LinkSpeeds> link() const override {
     if (forked()) return std::nullopt;
     const std::lock_guard lock(mutex_);
     if (!link_measured_) {
       link_measured_ = true; // once, also where it fails
       const CudaContext::Scope scope(context());
-      Result<LinkBandwidth> measured =
+      Result<LinkSpeeds> measured =
           measure_link(context(), parts_->in, parts_->out);
       if (measured.ok()) link_ = *measured;
     }
@@ -289,11 +297,11 @@ class Runtime final : public CudaRuntime {
   std::unique_ptr<Parts> parts_;
   const int ordinal_;
   CUstream_st* (*const stream_of_)(int, std::uint64_t);
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<std::byte*> addresses_; // reserved, never committed
-  bool link_measured_ = false;
-  std::optional<LinkBandwidth> link_;
+  mutable bool link_measured_ = false;
+  mutable std::optional<LinkSpeeds> link_;
 };
 
 } // namespace

@@ -64,13 +64,6 @@ struct OpCost {
   double bytes = 0; // read and written, device memory
 };
 
-// What the link to host memory gives: each way alone, and both at a time.
-struct LinkBandwidth {
-  double in_bytes_per_ns;
-  double out_bytes_per_ns;
-  double both_bytes_per_ns; // in and out together
-};
-
 // What the compute streams did so far, all of them together.
 struct ComputeTimes {
   std::int64_t busy_ns = 0;    // kernels ran
@@ -138,8 +131,6 @@ class DeviceRuntime {
   // Marks everything submitted to `stream` so far. May return the complete
   // event when all of it has run. The caller destroys it.
   virtual Result<Event> record(Stream stream) = 0;
-  // As record(), for elapsed_ns(). May cost more.
-  virtual Result<Event> recordTimed(Stream stream) { return record(stream); }
   // Later work on `stream` starts after `event`, which may be destroyed as
   // soon as this returns.
   virtual Error wait(Stream stream, Event event) = 0;
@@ -184,9 +175,6 @@ class DeviceRuntime {
   virtual Error computed(Stream /*stream*/, const OpCost& /*cost*/) {
     return {};
   }
-  // Measured at the first call, which blocks the host for some milliseconds;
-  // not for the step path. Nothing: unknown.
-  virtual std::optional<LinkBandwidth> linkBandwidth() { return std::nullopt; }
   // All zero where the runtime does not know.
   virtual ComputeTimes computeTimes() const noexcept { return {}; }
 
@@ -201,7 +189,9 @@ class DeviceRuntime {
   virtual std::optional<Moment> momentOf(Event /*event*/) noexcept {
     return std::nullopt;
   }
-  // The link as the runtime knows it, exactly. Nothing: it must be measured.
+  // The link as the runtime knows it, exactly, or as the first call measured
+  // it (tens of milliseconds: not for the step path). Nothing: it must be
+  // measured by what is copied.
   virtual std::optional<LinkSpeeds> link() const { return std::nullopt; }
 };
 

@@ -442,6 +442,10 @@ TEST_F(CudaRuntimeTest, TimedEventsTellTheTimeBetweenThem) {
   ASSERT_TRUE(cuda->synchronize(end).ok());
   // A microsecond, and 25 bytes a nanosecond: float milliseconds.
   EXPECT_NEAR(static_cast<double>(*cuda->elapsed_ns(start, end)), 21'000, 2);
+  const std::optional<Moment> first = cuda->momentOf(start);
+  const std::optional<Moment> last = cuda->momentOf(end);
+  ASSERT_TRUE(first && last);
+  EXPECT_NEAR(static_cast<double>(last->time_ns - first->time_ns), 21'000, 2);
   cuda->destroy(start);
   cuda->destroy(end);
   giveBack(there, kMiB);
@@ -462,15 +466,15 @@ TEST_F(CudaRuntimeTest, TheCompleteEventIsNoEvent) {
 
 TEST_F(CudaRuntimeTest, TheLinkIsMeasuredOnce) {
   open();
-  const std::optional<LinkBandwidth> link = cuda->linkBandwidth();
+  const std::optional<LinkSpeeds> link = cuda->link();
   ASSERT_TRUE(link.has_value());
   // What the emulated driver's clock says.
-  EXPECT_NEAR(link->in_bytes_per_ns, 25, 0.1);
-  EXPECT_NEAR(link->out_bytes_per_ns, 25, 0.1);
-  EXPECT_NEAR(link->both_bytes_per_ns, 50, 0.2);
+  EXPECT_NEAR(link->in_bytes_per_s, 25e9, 1e8);
+  EXPECT_NEAR(link->out_bytes_per_s, 25e9, 1e8);
+  EXPECT_NEAR(link->both_bytes_per_s, 50e9, 2e8);
   const std::uint64_t copies = driver->calls(DriverCall::cuMemcpyAsync);
   EXPECT_EQ(copies, 6u);
-  EXPECT_TRUE(cuda->linkBandwidth().has_value());
+  EXPECT_TRUE(cuda->link().has_value());
   EXPECT_EQ(driver->calls(DriverCall::cuMemcpyAsync), copies);
   EXPECT_EQ(driver->usedBytes(0), 0u);
   EXPECT_EQ(driver->pinnedBytes(), 0u);
@@ -483,7 +487,7 @@ TEST_F(CudaRuntimeTest, AFailedMeasurementIsNoMeasurement) {
         DriverCall::cuEventElapsedTime, DriverCall::cuEventCreate}) {
     open();
     driver->failCall(call, 1, CUDA_ERROR_UNKNOWN);
-    EXPECT_EQ(cuda->linkBandwidth().has_value(), false);
+    EXPECT_EQ(cuda->link().has_value(), false);
     EXPECT_EQ(driver->usedBytes(0), 0u);
     EXPECT_EQ(driver->pinnedBytes(), 0u);
   }
@@ -555,7 +559,7 @@ TEST_F(CudaRuntimeTest, InjectedFailuresHaveNoEffect) {
   EXPECT_FALSE(cuda->recordTimed(kDefaultComputeStream).ok());
   EXPECT_FALSE(cuda->wait(kDefaultComputeStream, Event{}).ok());
   EXPECT_FALSE(cuda->synchronize(Event{}).ok());
-  EXPECT_EQ(driver->leaks().size(), 2u); // two streams, one context
+  EXPECT_EQ(driver->leaks().size(), 3u); // streams, context, one event
 }
 
 TEST_F(CudaRuntimeTest, AForkedChildGetsErrors) {
@@ -569,7 +573,7 @@ TEST_F(CudaRuntimeTest, AForkedChildGetsErrors) {
         cuda->reserve(kUnit).error().code() == ErrorCode::kUnavailable &&
         cuda->synchronize(event).code() == ErrorCode::kUnavailable &&
         !cuda->query(event) && cuda->deviceMemory().total_bytes == 0 &&
-        !cuda->linkBandwidth().has_value();
+        !cuda->link().has_value();
     cuda->destroy(event);
     cuda.reset(); // touches no driver
     _exit(good ? 0 : 1);

@@ -122,6 +122,10 @@ class EmulatedRuntime final : public QueuedRuntime {
     driver_.revive(range);
   }
   std::int64_t now_ns() const noexcept override { return runtime_->now_ns(); }
+  std::optional<runtime::Moment> momentOf(
+      runtime::Event event) noexcept override {
+    return runtime_->momentOf(event);
+  }
   std::optional<std::int64_t> elapsed_ns(runtime::Event start,
                                          runtime::Event end) noexcept override {
     return runtime_->elapsed_ns(start, end);
