@@ -312,6 +312,7 @@ def test_long_lists_and_repeated_tensors():
 
 def test_long_lists_still_run_in_chunks(tight):
     tight("8MiB")
+    torch_chameleon.reset_swap_stats()
     native = [_randn(MIB // 4) for _ in range(12)]
     ours = on_device(native)
     torch._foreach_mul_(native, 3.0)
