@@ -440,7 +440,7 @@ TEST(PagerCudaWaits, OneThatIsMissingIsFound) {
       };
     };
     Program program(options, g_dropped_wait);
-    program.run(100);
+    program.run(200);
     dropped += g_waits >= g_dropped_wait;
     program.finish();
     found += !program.misuses().empty();
