@@ -427,7 +427,7 @@ PFN_cuStreamWaitEvent_v3020 g_wait;
 TEST(PagerCudaWaits, OneThatIsMissingIsFound) {
   std::uint64_t found = 0;
   std::uint64_t dropped = 0;
-  for (g_dropped_wait = 4; g_dropped_wait <= 80; g_dropped_wait += 4) {
+  for (g_dropped_wait = 2; g_dropped_wait <= 80; g_dropped_wait += 2) {
     g_waits = 0;
     EmulatedRuntimeOptions options;
     options.driver.lateness = Lateness::kLate;
@@ -445,8 +445,8 @@ TEST(PagerCudaWaits, OneThatIsMissingIsFound) {
     program.finish();
     found += !program.misuses().empty();
   }
-  EXPECT_EQ(dropped, 20u);
-  EXPECT_GE(found, 15u);
+  EXPECT_EQ(dropped, 40u);
+  EXPECT_GE(found, 24u);
 }
 
 } // namespace
