@@ -382,12 +382,10 @@ Result<Position> Arena::move(Extent* extent, Extent* target, StreamIndex stream,
   }
   const Position moved = timelines_.advance(stream);
   timelines_.mark(stream);
-  target->block = extent->block;
+  target->block = std::exchange(extent->block, nullptr);
   target->fence.clear();
   extent->fence.clear();
-  Fence after;
-  after.add(moved);
-  free(extent, after);
+  extent->fence.add(moved);
   return moved;
 }
 

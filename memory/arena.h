@@ -128,11 +128,11 @@ class Arena {
 
   // Moves a kBlock extent's bytes to `target`, an extent of the same size, by a
   // copy on compute stream `stream`, which first waits for `uses` and for the
-  // fences of both. `extent` is free afterwards, behind the copy. Else as
-  // slideDown().
+  // fences of both. `extent` is nobody's afterwards, until the caller gives it
+  // back; its fence is the copy. Else as slideDown().
   runtime::Result<Position> move(Extent* extent, Extent* target,
                                  StreamIndex stream, const Fence& uses);
-  // Nobody gets the hole until it is given back.
+  // Nobody gets the hole until it is given back (what move() left, too).
   void reserve(Extent* hole) {
     (void)extents_.allocateAt(hole, hole->offset, hole->bytes,
                               ExtentUse::kBlock);

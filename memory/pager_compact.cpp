@@ -121,7 +121,8 @@ bool PagerImpl::evacuateFor(std::size_t bytes, StreamIndex stream,
 }
 
 // Moves the blocks of `bytes` in a row elsewhere, the largest first. False: one
-// of them could not be.
+// of them could not be. Until all have moved nobody gets what they leave: one of
+// them would move into it.
 bool PagerImpl::evacuate(Extent& first, std::size_t bytes, StreamIndex stream,
                          Shortage& shortage) {
   std::vector<Extent*> holes;
@@ -139,6 +140,9 @@ bool PagerImpl::evacuate(Extent& first, std::size_t bytes, StreamIndex stream,
   const bool good = std::all_of(
       blocks.begin(), blocks.end(),
       [&](Extent* block) { return relocate(*block, stream, shortage); });
+  for (Extent* left : blocks) {
+    if (left->block == nullptr) arena_->free(left, {});
+  }
   for (Extent* hole : holes) arena_->giveBack(hole);
   return good;
 }

@@ -124,6 +124,37 @@ TEST_F(PagerTest, CompactionGoesAroundPins) {
   for (int i : {1, 3, 4, 6}) EXPECT_FALSE(failed(expect(blocks[i], i)));
 }
 
+// Blocks of 3 and 2 units are in the way of a hole of 6. The first leaves 3
+// units, which would suit the second better than the hole of 4 elsewhere.
+TEST_F(PagerTest, WhatMakesWayDoesNotMoveIntoWhatAnotherLeft) {
+  open(17 * kUnit);
+  Block* const first = filled(3 * kUnit, 1);
+  Block* const gap = filled(kUnit, 2);
+  Block* const second = filled(2 * kUnit, 3);
+  std::vector<Block*> walls;
+  std::vector<Block*> holes;
+  for (const std::size_t units : {3, 4}) {
+    walls.push_back(filled(kUnit, 4));
+    holes.push_back(filled(units * kUnit, 5));
+  }
+  walls.push_back(filled(2 * kUnit, 6));
+  std::vector<Operand> pinned;
+  for (Block* wall : walls) pinned.push_back({wall, Access::kRead});
+  Call call;
+  ASSERT_FALSE(
+      failed(pager->begin(call, kStream, pinned, nullptr, "op", true)));
+  pager->release(gap);
+  for (Block* hole : holes) pager->release(hole);
+  runtime::Result<std::byte*> bytes = pager->allocate(call, 6 * kUnit);
+  ASSERT_TRUE(bytes.ok());
+  EXPECT_EQ(pager->stats().evictions, 0);
+  EXPECT_EQ(pager->stats().compactions, 1);
+  check(2);
+  pager->end(call);
+  EXPECT_FALSE(failed(expect(first, 1)));
+  EXPECT_FALSE(failed(expect(second, 3)));
+}
+
 // The resident operand lies in the middle: the call may move it as long as
 // nobody else has it pinned.
 TEST_F(PagerTest, OperandsOfTheCallItselfMove) {
