@@ -58,24 +58,6 @@ at::Tensor Adoption::tensor(at::Tensor native) const {
   return at::Tensor(make_outer(impl, native.storage(), device));
 }
 
-bool Adoption::fresh(at::Tensor& native) const {
-  c10::TensorImpl& impl = *native.unsafeGetTensorImpl();
-  c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
-  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
-  if (!backend::is_in_kernel(data) || storage.nbytes() == 0 ||
-      native.use_count() != 1) {
-    return false;
-  }
-  auto block =
-      pager.adopt(call, static_cast<std::byte*>(data.get()), storage.nbytes());
-  if (!block.ok()) return false;
-  data.release_context();
-  data = backend::own_block(*block, index);
-  storage.set_allocator(backend::device_allocator());
-  TensorAccess::retarget(impl, impl.key_set(), c10::Device(kChameleon, index));
-  return true;
-}
-
 void Adoption::storage(c10::StorageImpl& outer, c10::StorageImpl& alias,
                        const std::byte* before) const {
   // Without data nothing is allocated where it grows.

@@ -7,6 +7,9 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 
+#include "backend/torch/device_allocator.h"
+#include "backend/torch/in_kernel_allocator.h"
+#include "backend/torch/storage.h"
 #include "kernels/op_plan.h"
 #include "kernels/tensor_access.h"
 #include "memory/pager.h"
@@ -32,6 +35,25 @@ struct Adoption {
                const std::byte* before) const;
   static void shape(c10::TensorImpl& outer, const c10::TensorImpl& twin);
 };
+
+[[gnu::always_inline]] inline bool Adoption::fresh(at::Tensor& native) const {
+  c10::TensorImpl& impl = *native.unsafeGetTensorImpl();
+  c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  if (!backend::is_in_kernel(data) || storage.nbytes() == 0 ||
+      native.use_count() != 1) {
+    return false;
+  }
+  auto block =
+      pager.adopt(call, static_cast<std::byte*>(data.get()), storage.nbytes());
+  if (!block.ok()) return false;
+  data.release_context();
+  data = backend::own_block(*block, index);
+  storage.set_allocator(backend::device_allocator());
+  TensorAccess::retarget(impl, impl.key_set(),
+                         c10::Device(backend::kChameleon, index));
+  return true;
+}
 
 // True: a tensor to adopt. False: undefined, or on another device than the
 // target. Throws NotImplementedError where it is not dense.

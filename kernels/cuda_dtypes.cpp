@@ -38,6 +38,9 @@ TORCH_LIBRARY_IMPL(chameleon, CPU, m) {
 TORCH_LIBRARY_IMPL(chameleon, CUDA, m) {
   m.impl("histc", TORCH_FN(native_histc));
 }
+TORCH_LIBRARY_IMPL(chameleon, Meta, m) {
+  m.impl("histc", TORCH_FN(native_histc));
+}
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("histc", TORCH_FN(histc)); }
 
 } // namespace

@@ -53,6 +53,7 @@ DirectCall::Slot DirectCall::add(const at::Tensor& outer,
   }
   operands_[count_] = {block, access};
   outers_[count_] = &outer;
+  add_to_token(quick_, impl);
   writes_ = writes_ || writes;
   return static_cast<Slot>(count_++);
 }
@@ -71,11 +72,7 @@ bool DirectCall::begin() {
     return false;
   }
   backend::finish_deferred_work();
-  profiler::TokenHasher token(plan_.number);
-  for (std::size_t i = 0; i < count_; ++i) {
-    add_to_token(token, *outers_[i]->unsafeGetTensorImpl());
-  }
-  pin(plan_, *device_, call_, operands, token.token());
+  pin(plan_, *device_, call_, operands, quick_.token(), &tokenOf, this);
   held_ = true;
   // Unless a caller above has counted, which keeps the kernel from it.
   counts_versions_ =
@@ -89,6 +86,15 @@ bool DirectCall::begin() {
                operands_[i].block->device_address, target);
   }
   return true;
+}
+
+profiler::Token DirectCall::tokenOf(const void* call) {
+  const auto& self = *static_cast<const DirectCall*>(call);
+  profiler::TokenHasher token(self.plan_.number);
+  for (std::size_t i = 0; i < self.count_; ++i) {
+    add_to_token(token, *self.outers_[i]->unsafeGetTensorImpl());
+  }
+  return profiler::whole_token(token.token(), self.quick_.token());
 }
 
 void DirectCall::finishWrites() {

@@ -32,7 +32,7 @@ class DirectCall {
   static constexpr Slot kRefused = 0xff;
   static constexpr Slot kNone = 0xfe; // an argument without a tensor
 
-  explicit DirectCall(const OpPlan& plan) : plan_(plan) {}
+  explicit DirectCall(const OpPlan& plan) : plan_(plan), quick_(plan.number) {}
   ~DirectCall(); // lets go of twins, then unpins
   DirectCall(const DirectCall&) = delete;
   DirectCall& operator=(const DirectCall&) = delete;
@@ -70,7 +70,7 @@ class DirectCall {
   // What the kernel runs in.
   class Scope {
    public:
-    explicit Scope(DirectCall& call)
+    [[gnu::always_inline]] explicit Scope(DirectCall& call)
         : below_(kKeysAboveKernels),
           memory_(call.device_->pager, &call.call_) {}
     // Throws if the kernel passed over a failed allocation.
@@ -84,13 +84,15 @@ class DirectCall {
 
  private:
   void finishOther(at::Tensor& result, const Adoption& adoption);
+  static profiler::Token tokenOf(const void* call);
 
   const OpPlan& plan_;
+  profiler::QuickHasher quick_;
   std::size_t count_ = 0;
   bool writes_ = false; // any operand
   bool held_ = false;
   bool counts_versions_ = false; // of what is written, here
-  std::size_t first_ = 0; // depth of the first twin
+  std::size_t first_ = 0;        // depth of the first twin
   TwinStack* twins_ = nullptr;
   backend::DeviceContext* device_ = nullptr;
   memory::Call call_;

@@ -210,9 +210,8 @@ class DirectKernel<Return(Arguments...)> {
   }
 
   template <std::size_t... I>
-  Kept run(DirectCall& call, const DirectCall::Scope& scope,
-           const Slots& slots, std::index_sequence<I...>,
-           Arguments&... arguments) const {
+  Kept run(DirectCall& call, const DirectCall::Scope& scope, const Slots& slots,
+           std::index_sequence<I...>, Arguments&... arguments) const {
     const auto native = [&]() -> Return {
       return typed_.redispatch(
           backend::target().dispatch_key,

@@ -118,6 +118,7 @@ class NativeCall {
       slots_.push_back(static_cast<std::uint32_t>(
           twins_.add(tensor, argument.writes, argument.overwrites)));
       add_to_token(token_, tensor);
+      add_to_token(quick_, tensor);
     } else if (&tensor != c10::UndefinedTensorImpl::singleton()) {
       strays_.push_back({&tensor, &argument});
     }
@@ -148,13 +149,18 @@ class NativeCall {
                 plan_.name, ")");
   }
 
+  static profiler::Token tokenOf(const void* call) {
+    const auto& self = *static_cast<const NativeCall*>(call);
+    return profiler::whole_token(self.token_.token(), self.quick_.token());
+  }
+
   // ---- one attempt -------------------------------------------------------
   void runOnce(backend::DeviceContext& device) {
     in_kernel_ = false;
     Pinned pinned{*device.pager, call_};
     const auto operands = twins_.operands();
     pin(plan_, device, call_, {operands.data(), operands.size()},
-        token_.token());
+        quick_.token(), &tokenOf, this);
     pinned.held = true;
     // Unbinds on every way out, before the pins go.
     struct Unbind {
@@ -396,6 +402,7 @@ class NativeCall {
   c10::DeviceIndex index_ = -1;
   bool result_elsewhere_ = false; // a Device argument names another device
   profiler::TokenHasher token_{plan_.number};
+  profiler::QuickHasher quick_{plan_.number};
   bool has_generator_ = false; // one of ours among the arguments
   bool in_kernel_ = false;
   // Unless a caller above has counted, which keeps the kernel from it.

@@ -30,11 +30,14 @@ inline constexpr c10::DispatchKeySet kKeysAboveKernels =
 
 // Where every op call enters the pager, direct or not; on success pager.end()
 // is the caller's to call. Throws OutOfMemoryError; nothing changed then.
-// `token` is what the profiler knows the call by.
+// `token` of `caller` is what the profiler knows the call by, `quick` its quick
+// half.
 inline void pin(const OpPlan& plan, backend::DeviceContext& device,
                 memory::Call& call, std::span<const memory::Operand> operands,
-                profiler::Token token) {
-  const memory::OpIdentity identity{plan.number, token};
+                profiler::QuickToken quick,
+                profiler::Token (*token)(const void* caller),
+                const void* caller) {
+  const memory::OpIdentity identity{plan.number, quick, token, caller};
   backend::throw_if(
       device.pager->begin(call, backend::current_stream(device.index), operands,
                           &plan.memory, plan.name, plan.mayRetry(), &identity));

@@ -1,6 +1,7 @@
 // What an op call is to the profiler: 64 bits of the op, and of its operands'
 // shapes, strides and dtypes. Values and addresses do not count, nor do
-// scalars: a learning rate may change every step.
+// scalars: a learning rate may change every step. The quick half has the op and
+// how many elements each operand has.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,12 @@ inline void add_to_token(profiler::TokenHasher& hasher,
   for (const std::int64_t stride : tensor.strides()) {
     hasher.add(static_cast<std::uint64_t>(stride));
   }
+}
+
+// The quick half.
+inline void add_to_token(profiler::QuickHasher& hasher,
+                         const c10::TensorImpl& tensor) {
+  hasher.add(static_cast<std::uint64_t>(tensor.numel()));
 }
 
 } // namespace chameleon::kernels

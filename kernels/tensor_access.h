@@ -96,7 +96,7 @@ struct TensorAccess : c10::TensorImpl {
 
 // Nobody else holds the shell, and nothing was attached to it.
 template <typename Pointer> // at::Tensor's pointer type differs from ours
-bool is_empty_shell(const Pointer& tensor) {
+[[gnu::always_inline]] inline bool is_empty_shell(const Pointer& tensor) {
   return tensor.use_count() == 1 && tensor.weak_use_count() == 1 &&
          tensor->autograd_meta() == nullptr &&
          !TensorAccess::hasExtraMeta(*tensor) &&

@@ -12,6 +12,9 @@
 #include <cstddef>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+
+#include "kernels/tensor_access.h"
 
 namespace chameleon::kernels {
 
@@ -36,11 +39,46 @@ class TwinStack {
 
  private:
   static TwinStack& makeForThread();
+  // The kernel kept, grew or marked it: another will take its place.
+  static void drop(at::Tensor& twin, c10::StorageImpl& alias) noexcept;
+  static at::Tensor make();
   [[gnu::visibility(
       "hidden")]] static constinit thread_local TwinStack* current;
 
   std::size_t depth_ = 0;
   std::array<at::Tensor, kCapacity> twins_;
 };
+
+inline void TwinStack::push(const c10::TensorImpl& outer, std::byte* address,
+                            c10::Device target) {
+  at::Tensor& twin = twins_[depth_];
+  if (!twin.defined()) [[unlikely]]
+    twin = make();
+  ++depth_;
+  c10::TensorImpl& impl = *twin.unsafeGetTensorImpl();
+  c10::StorageImpl& alias =
+      *TensorAccess::storageOf(impl).unsafeGetStorageImpl();
+  // Owns nothing: what it has for a deleter does nothing.
+  alias._mutable_data_ptr_no_checks().unsafe_reset_data_and_ctx(address);
+  alias.set_nbytes(outer.unsafe_storage().unsafeGetStorageImpl()->nbytes());
+  TensorAccess::showPlain(outer, impl, target);
+}
+
+inline void TwinStack::popTo(std::size_t depth) noexcept {
+  while (depth_ > depth) {
+    at::Tensor& twin = twins_[--depth_];
+    const c10::Storage& storage =
+        TensorAccess::storageOf(*twin.unsafeGetTensorImpl());
+    c10::StorageImpl& alias = *storage.unsafeGetStorageImpl();
+    // False: the kernel gave it memory of its own.
+    const bool bare =
+        alias._mutable_data_ptr_no_checks().unsafe_reset_data_and_ctx(nullptr);
+    if (bare && is_empty_shell(twin.getIntrusivePtr()) &&
+        storage.use_count() == 1 && alias.resizable()) [[likely]] {
+      continue;
+    }
+    drop(twin, alias);
+  }
+}
 
 } // namespace chameleon::kernels

@@ -203,10 +203,6 @@ const TwinSet::Entry* TwinSet::find(
   return nullptr;
 }
 
-void retag(c10::TensorImpl& tensor, c10::Device device) {
-  TensorAccess::retarget(tensor, tensor.key_set(), device);
-}
-
 c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
                                                c10::Storage storage,
                                                c10::Device device) {

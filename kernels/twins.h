@@ -97,10 +97,6 @@ inline void keep_rest(memory::Call& call, const memory::Block& block,
 // An empty shell with an alias storage of its own.
 at::Tensor new_twin();
 
-// Turns a fresh native tensor into a chameleon tensor in place: same impl,
-// same sizes and strides, other device and keys.
-void retag(c10::TensorImpl& tensor, c10::Device device);
-
 // A new chameleon tensor over `storage` with the metadata of `like`.
 c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
                                                c10::Storage storage,

@@ -9,41 +9,6 @@ namespace chameleon::memory {
 Admission::Admission(std::mutex& mutex, std::size_t budget_bytes)
     : mutex_(mutex), budget_(budget_bytes) {}
 
-Admission::Entry Admission::enter(
-    std::size_t bytes, std::size_t wish,
-    std::optional<std::size_t> exclusive_splits) noexcept {
-  std::uint64_t word = word_.load(std::memory_order_relaxed);
-  for (;;) {
-    const Load now = unpack(word);
-    const std::size_t budget = budgetBytes();
-    const bool alone = now.calls == 0;
-    if (now.exclusive) return {};
-    std::size_t room = wish;
-    if (now.bytes + bytes + wish > budget) {
-      if (!alone || now.bytes + bytes > budget) return {};
-      room = (budget - now.bytes - bytes) >> kUnitShift << kUnitShift;
-    }
-    const bool exclusive = exclusive_splits.has_value() && room > 0;
-    std::size_t more_splits = 0;
-    if (exclusive) {
-      // With n extents in the way the free bytes lie in n + 1 pieces at most.
-      const std::size_t pieces = (budget - now.bytes - bytes) / room;
-      if (!alone || pieces < *exclusive_splits + 1) return {};
-      more_splits = pieces - *exclusive_splits - 1;
-    }
-    if (word_.compare_exchange_weak(
-            word, (word + pack(1, bytes + room)) | (exclusive ? kExclusive : 0),
-            std::memory_order_seq_cst, std::memory_order_relaxed)) {
-      if (!closed()) [[likely]]
-        return {true, exclusive, room, more_splits};
-      // Who closed the gate may have looked at the load just before.
-      subtract(1, bytes + room, exclusive);
-      wake();
-      return {};
-    }
-  }
-}
-
 void Admission::add(std::uint32_t calls, std::size_t bytes) noexcept {
   word_.fetch_add(pack(calls, bytes), std::memory_order_seq_cst);
 }
@@ -85,21 +50,7 @@ bool Admission::makeExclusive() noexcept {
   return false;
 }
 
-void Admission::subtract(std::uint32_t calls, std::size_t bytes,
-                         bool exclusive) noexcept {
-  const std::uint64_t old =
-      word_.fetch_sub(pack(calls, bytes) + (exclusive ? kExclusive : 0),
-                      std::memory_order_seq_cst);
-  const Load before = unpack(old);
-  CHAMELEON_CHECK(before.bytes >= bytes && before.calls >= calls &&
-                      (before.exclusive || !exclusive),
-                  "more given back than was committed");
-}
-
-void Admission::wake() noexcept {
-  // A waiter draws its ticket before it looks at the load, and we lower the
-  // load before we look for tickets: one of the two sees the other.
-  if ((gate_.load(std::memory_order_seq_cst) & kTicketMask) == 0) return;
+void Admission::wakeWaiters() noexcept {
   const std::lock_guard lock(mutex_);
   wakeLocked();
 }

@@ -29,6 +29,8 @@
 #include <mutex>
 #include <optional>
 
+#include "backend/runtime/check.h"
+
 namespace chameleon::memory {
 
 // Called around every wait of a thread for another call.
@@ -76,7 +78,14 @@ class Admission {
   // `exclusive`: the call was. The caller must wake() or wakeLocked() then.
   void subtract(std::uint32_t calls, std::size_t bytes,
                 bool exclusive = false) noexcept;
-  void wake() noexcept; // takes the mutex, if anybody waits
+  void wake() noexcept { // takes the mutex, if anybody waits
+    // A waiter draws its ticket before it looks at the load, and we lower the
+    // load before we look for tickets: one of the two sees the other.
+    if ((gate_.load(std::memory_order_seq_cst) & kTicketMask) != 0)
+        [[unlikely]] {
+      wakeWaiters();
+    }
+  }
   // True: nobody may enter without the pager's lock. enter() asks once it has
   // raised the load, since who closes the gate looks at load() after that.
   bool closed() const noexcept {
@@ -128,6 +137,8 @@ class Admission {
     return (std::uint64_t{calls} << kCallShift) | (bytes >> kUnitShift);
   }
 
+  void wakeWaiters() noexcept;
+
   std::mutex& mutex_;
   std::atomic<std::uint64_t> word_{0};
   std::atomic<std::uint64_t> gate_{0};
@@ -140,5 +151,51 @@ class Admission {
   std::deque<Ticket> tickets_;
   Ticket last_ticket_ = 0;
 };
+
+inline Admission::Entry Admission::enter(
+    std::size_t bytes, std::size_t wish,
+    std::optional<std::size_t> exclusive_splits) noexcept {
+  std::uint64_t word = word_.load(std::memory_order_relaxed);
+  for (;;) {
+    const Load now = unpack(word);
+    const std::size_t budget = budgetBytes();
+    const bool alone = now.calls == 0;
+    if (now.exclusive) return {};
+    std::size_t room = wish;
+    if (now.bytes + bytes + wish > budget) {
+      if (!alone || now.bytes + bytes > budget) return {};
+      room = (budget - now.bytes - bytes) >> kUnitShift << kUnitShift;
+    }
+    const bool exclusive = exclusive_splits.has_value() && room > 0;
+    std::size_t more_splits = 0;
+    if (exclusive) {
+      // With n extents in the way the free bytes lie in n + 1 pieces at most.
+      const std::size_t pieces = (budget - now.bytes - bytes) / room;
+      if (!alone || pieces < *exclusive_splits + 1) return {};
+      more_splits = pieces - *exclusive_splits - 1;
+    }
+    if (word_.compare_exchange_weak(
+            word, (word + pack(1, bytes + room)) | (exclusive ? kExclusive : 0),
+            std::memory_order_seq_cst, std::memory_order_relaxed)) {
+      if (!closed()) [[likely]]
+        return {true, exclusive, room, more_splits};
+      // Who closed the gate may have looked at the load just before.
+      subtract(1, bytes + room, exclusive);
+      wake();
+      return {};
+    }
+  }
+}
+
+inline void Admission::subtract(std::uint32_t calls, std::size_t bytes,
+                                bool exclusive) noexcept {
+  const std::uint64_t old =
+      word_.fetch_sub(pack(calls, bytes) + (exclusive ? kExclusive : 0),
+                      std::memory_order_seq_cst);
+  const Load before = unpack(old);
+  CHAMELEON_CHECK(before.bytes >= bytes && before.calls >= calls &&
+                      (before.exclusive || !exclusive),
+                  "more given back than was committed");
+}
 
 } // namespace chameleon::memory

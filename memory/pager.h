@@ -45,10 +45,23 @@ struct Limits {
   double oversubscription; // logical limit = this x hbm budget
 };
 
-// What the profiler knows an op by.
+// What the profiler knows an op by. The whole token is made where it is needed
+// only: not for an op that was expected.
 struct OpIdentity {
   std::uint32_t name; // profiler::OpNames
-  profiler::Token token;
+  profiler::QuickToken quick;
+  profiler::Token (*token)(const void* call);
+  const void* call; // what `token` is called with
+
+  profiler::Token whole() const { return token(call); }
+  // Of a token that is known; it must outlive the identity.
+  static OpIdentity of(std::uint32_t name, const profiler::Token& token) {
+    return {name, profiler::quick_half(token),
+            [](const void* known) {
+              return *static_cast<const profiler::Token*>(known);
+            },
+            &token};
+  }
 };
 
 class PagerImpl;

@@ -1,25 +1,14 @@
 // Ahead of need: the profiler sees each op, and what the policy wants before
 // it is carried out. Nothing here waits on the host, and nothing that fails
 // matters: what was not moved ahead is moved when it is needed.
-#include <array>
 #include <utility>
 #include <vector>
 
-#include "memory/pager_impl.h"
+#include "memory/pager_hot.h"
 
 namespace chameleon::memory {
 
 using runtime::Error;
-
-namespace {
-
-// By Access.
-constexpr std::array<std::uint32_t, 4> kUseFlags{
-    0, profiler::Operand::kReads,
-    profiler::Operand::kReads | profiler::Operand::kWrites,
-    profiler::Operand::kWrites | profiler::Operand::kOverwrites};
-
-} // namespace
 
 PolicyInputs PagerImpl::policyInputs() noexcept {
   return {profiler_,
@@ -28,41 +17,6 @@ PolicyInputs PagerImpl::policyInputs() noexcept {
           link_,
           limits_.hbm_budget_bytes,
           runtime_.modelsTime()};
-}
-
-void PagerImpl::observe(Call& call, const OpIdentity& identity,
-                        std::span<const Operand> operands) {
-  std::array<profiler::Use, Call::kInline> few;
-  std::vector<profiler::Use> many;
-  std::span<profiler::Use> uses(few);
-  if (operands.size() > few.size()) {
-    many.resize(operands.size());
-    uses = many;
-  }
-  uses = uses.first(operands.size());
-  for (std::size_t i = 0; i < operands.size(); ++i) {
-    const Block& block = *operands[i].block;
-    uses[i] = {block.identity.load(std::memory_order_relaxed),
-               block.profiler_slot.load(std::memory_order_relaxed),
-               kUseFlags[static_cast<std::size_t>(operands[i].access)]};
-  }
-  call.ticket_ = profiler_.observe(identity.name, identity.token, uses);
-  if (profiler_.steps() != steps_seen_.load(std::memory_order_relaxed))
-      [[unlikely]] {
-    stepEnded(call);
-  }
-}
-
-// A result of the op is a block from now on; a spare block was another before.
-void PagerImpl::introduce(Call& call, Block& block) noexcept {
-  forgetDead(block);
-  block.released_at.store(Block::kAlive, std::memory_order_relaxed);
-  const std::uint64_t identity = block.identity.load(std::memory_order_relaxed);
-  block.profiler_slot.store(
-      call.observed_ ? profiler_.result(call.ticket_, identity,
-                                        block.rounded_bytes, &block)
-                     : profiler_.born(identity, block.rounded_bytes, &block),
-      std::memory_order_relaxed);
 }
 
 // The storage of this identity is gone, if there was one.
@@ -197,16 +151,6 @@ void PagerImpl::fetchAhead(StreamIndex stream) {
   wanted_.clear();
   std::swap(wanted_, ahead_);
   ahead_.clear();
-}
-
-// At the latest when the block leaves HBM or dies.
-void PagerImpl::countPrefetch(Block& block) noexcept {
-  if (block.prefetched_tick == 0) return;
-  if (block.last_use_tick.load(std::memory_order_relaxed) >=
-      block.prefetched_tick) {
-    counters_.prefetch_hits.fetch_add(1, std::memory_order_relaxed);
-  }
-  block.prefetched_tick = 0;
 }
 
 } // namespace chameleon::memory

@@ -3,17 +3,11 @@
 #include <tuple>
 
 #include "backend/runtime/check.h"
-#include "memory/pager_impl.h"
+#include "memory/pager_hot.h"
 
 namespace chameleon::memory {
 
 using runtime::Error;
-
-namespace {
-
-constexpr std::size_t kReleasedShare = 16; // of the budget, at most unfreed
-
-} // namespace
 
 WaitHooks PagerImpl::wait_hooks;
 constinit thread_local int PagerImpl::calls_of_thread = 0;
@@ -72,94 +66,17 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
   return {};
 }
 
-// The room to commit for what the kernel will allocate. Of an op that never
-// ended well: at least as much as its operands have.
-std::size_t PagerImpl::roomWished(const OpMemory* memory,
-                                  std::size_t bytes) const {
-  if (memory == nullptr) return 0;
-  const bool known = memory->known.load(std::memory_order_acquire);
-  std::size_t peak = memory->peak_bytes.load(std::memory_order_relaxed);
-  // Operands larger than any seen so far: in proportion.
-  const std::size_t seen =
-      memory->operand_bytes.load(std::memory_order_relaxed);
-  if (bytes > seen && seen > 0) {
-    peak = static_cast<std::size_t>(static_cast<double>(peak) *
-                                    static_cast<double>(bytes) /
-                                    static_cast<double>(seen));
-  }
-  return ExtentMap::round(known ? peak : std::max(peak, bytes));
-}
-
-// Pins without the lock: all operands are Resident, none needs its host copy
-// dropped, all fits beside the other calls, and nobody waits.
-bool PagerImpl::beginFast(Call& call, std::span<const Operand> operands,
-                          bool must_not_fail, Fence& waits) {
-  // Released blocks lie where they are until somebody needs the lock anyway;
-  // a lot of them is a reason to take it.
-  if (admission_.closed() || released_bytes_.load(std::memory_order_relaxed) >
-                                 admission_.budgetBytes() / kReleasedShare) {
-    return false;
-  }
-  std::size_t bytes = 0;
-  for (const Operand& operand : operands) {
-    bytes += operand.block->rounded_bytes;
-  }
-  std::optional<std::size_t> splits;
-  if (must_not_fail) {
-    splits = operands.size() + fixed_extents_.load(std::memory_order_relaxed);
-  }
-  const Admission::Entry entry =
-      admission_.enter(bytes, roomWished(call.memory_, bytes), splits);
-  if (!entry.admitted) return false;
-
-  std::size_t shared_bytes = 0; // committed already, by earlier pins
-  std::size_t pinned = 0;
-  bool good = true;
-  for (; good && pinned < operands.size(); ++pinned) {
-    const Operand& operand = operands[pinned];
-    Block& block = *operand.block;
-    std::uint64_t word = block.word.load(std::memory_order_relaxed);
-    do {
-      good = Block::stateOf(word) == Residency::kResident &&
-             (operand.access == Access::kRead ||
-              (word & Block::kHostCopyBit) == 0);
-    } while (good && !block.word.compare_exchange_weak(
-                         word, word + 1, std::memory_order_acquire,
-                         std::memory_order_relaxed));
-    if (!good) break;
-    if (Block::pinsOf(word) > 0) shared_bytes += block.rounded_bytes;
-    block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
-    const Position written{block.last_write.load(std::memory_order_acquire)};
-    if (!inOrder(written, call.stream_)) addTo(waits, written);
-  }
-  if (good) {
-    if (shared_bytes != 0) {
-      admission_.subtract(0, shared_bytes);
-      admission_.wake();
-    }
-    call.operand_bytes_ = bytes;
-    call.room_bytes_ = entry.room_bytes;
-    call.exclusive_ = entry.exclusive;
-    call.spares_left_ = entry.exclusive ? entry.more_splits : SIZE_MAX;
-    return true;
-  }
-
+// beginFast() could not pin them all, but the first `pinned`.
+void PagerImpl::backOut(std::span<const Operand> operands, std::size_t pinned,
+                        const Admission::Entry& entry,
+                        std::size_t shared_bytes) noexcept {
   std::size_t freed = entry.room_bytes + shared_bytes;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     Block& block = *operands[i].block;
-    const std::size_t size = block.rounded_bytes; // gone after the unpin
-    if (i < pinned) {
-      const std::uint64_t old =
-          block.word.fetch_sub(1, std::memory_order_acq_rel);
-      if (Block::pinsOf(old) == 1) freed += size;
-    } else {
-      freed += size;
-    }
+    freed += i < pinned ? unpin(block) : block.rounded_bytes;
   }
   admission_.subtract(1, freed, entry.exclusive);
   admission_.wake();
-  waits.clear();
-  return false;
 }
 
 Error PagerImpl::beginSlow(Call& call, std::span<const Operand> operands,

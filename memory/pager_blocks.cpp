@@ -3,7 +3,7 @@
 
 #include "backend/runtime/check.h"
 #include "backend/runtime/options.h"
-#include "memory/pager_impl.h"
+#include "memory/pager_hot.h"
 
 namespace chameleon::memory {
 
@@ -14,15 +14,6 @@ using runtime::Result;
 
 std::size_t PagerImpl::logicalLimit() const noexcept {
   return logical_limit_.load(std::memory_order_relaxed);
-}
-
-void PagerImpl::addLogical(const Block& block) noexcept {
-  logical_rounded_bytes_.fetch_add(ExtentMap::round(block.bytes),
-                                   std::memory_order_relaxed);
-  const auto now = static_cast<std::int64_t>(
-      logical_bytes_.fetch_add(block.bytes, std::memory_order_relaxed) +
-      block.bytes);
-  raise(counters_.peak_logical_bytes, now);
 }
 
 Result<Block*> PagerImpl::create(std::size_t bytes) {

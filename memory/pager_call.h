@@ -60,12 +60,11 @@ class InlineList {
     for (const T& item : items) push_back(item);
   }
   void push_back(const T& item) {
-    if (size_ < N) {
-      inline_[size_] = item;
+    if (size_ < N) [[likely]] {
+      inline_[size_++] = item;
     } else {
-      more_.push_back(item);
+      pushMore(item);
     }
-    ++size_;
   }
   void clear() noexcept {
     size_ = 0;
@@ -93,6 +92,11 @@ class InlineList {
   }
 
  private:
+  [[gnu::noinline]] void pushMore(const T& item) {
+    more_.push_back(item);
+    ++size_;
+  }
+
   std::size_t size_ = 0;
   std::array<T, N> inline_; // the first size_ have values
   std::vector<T> more_;

@@ -1,7 +1,7 @@
 // Op calls, the way out; and what is said when there was no way in.
 #include "backend/runtime/check.h"
 #include "backend/runtime/options.h"
-#include "memory/pager_impl.h"
+#include "memory/pager_hot.h"
 
 namespace chameleon::memory {
 
@@ -74,29 +74,6 @@ void PagerImpl::leave(Call& call) noexcept {
   retire(call, freed);
 }
 
-// What the call had committed is given back: `freed` bytes of its pins too.
-void PagerImpl::retire(Call& call, std::size_t freed) noexcept {
-  if (call.held_) {
-    fixed_extents_.fetch_sub(call.pins_.size(), std::memory_order_relaxed);
-  }
-  call.pins_.clear();
-  if (call.hole_ != nullptr) {
-    const Lock lock(*this);
-    freeHole(call);
-  }
-  admission_.subtract(call.held_ ? 0 : 1, freed + call.room_bytes_,
-                      call.exclusive_);
-  admission_.wake();
-  if (!call.held_) --*call.depth_;
-  // As a new one, but for what it remembers of failures.
-  call.active_ = false;
-  call.exclusive_ = false;
-  call.held_ = false;
-  call.room_bytes_ = 0;
-  call.adopted_bytes_ = 0;
-  call.peak_bytes_ = 0;
-}
-
 void PagerImpl::holdHole(Call& call, Extent* hole) noexcept {
   call.hole_ = hole;
   if (hole != nullptr) hole_bytes_ += hole->bytes;
@@ -107,16 +84,6 @@ void PagerImpl::freeHole(Call& call) noexcept {
   hole_bytes_ -= call.hole_->bytes;
   arena_->free(call.hole_, {});
   call.hole_ = nullptr;
-}
-
-void PagerImpl::learn(Call& call) noexcept {
-  call.failures_ = call.failed_ ? call.failures_ : 0;
-  if (call.memory_ == nullptr) return;
-  raise(call.memory_->operand_bytes, call.operand_bytes_);
-  raise(call.memory_->peak_bytes, call.peak_bytes_);
-  if (!call.failed_ && !call.memory_->known.load(std::memory_order_relaxed)) {
-    call.memory_->known.store(true, std::memory_order_release);
-  }
 }
 
 void PagerImpl::hold(Call& call) noexcept {

@@ -1,6 +1,6 @@
 // Out of HBM: evictions, and the host memory they need.
 #include "backend/runtime/check.h"
-#include "memory/pager_impl.h"
+#include "memory/pager_hot.h"
 
 namespace chameleon::memory {
 

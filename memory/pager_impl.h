@@ -247,6 +247,9 @@ class PagerImpl {
   std::size_t roomWished(const OpMemory* memory, std::size_t bytes) const;
   bool beginFast(Call& call, std::span<const Operand> operands,
                  bool must_not_fail, Fence& waits);
+  void backOut(std::span<const Operand> operands, std::size_t pinned,
+               const Admission::Entry& entry,
+               std::size_t shared_bytes) noexcept;
   runtime::Error beginSlow(Call& call, std::span<const Operand> operands,
                            bool must_not_fail, Fence& waits);
   // Serves `attempt` in turn; `alone`: no other call was in flight when it

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backend/runtime/check.h"
-#include "memory/pager_impl.h"
+#include "memory/pager_hot.h"
 
 namespace chameleon::memory {
 
@@ -149,17 +149,6 @@ Result<Block*> PagerImpl::adopt(Call& call, std::byte* address,
   adopted(call, block);
   policy_->entered(block);
   return result;
-}
-
-// What was committed as the call's room is now committed as a pinned block.
-void PagerImpl::adopted(Call& call, Block& block) noexcept {
-  note(Decision::kAdopt, block, block.bytes);
-  block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
-  call.room_bytes_ -= block.rounded_bytes;
-  call.adopted_bytes_ += block.rounded_bytes;
-  call.adopted_.push_back(&block);
-  addLogical(block);
-  introduce(call, block);
 }
 
 // Counts a new extent as the call's.

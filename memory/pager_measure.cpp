@@ -15,7 +15,7 @@ using profiler::PathId;
 // Before anything is decided for the op.
 void PagerImpl::startTiming(Call& call, runtime::Stream stream,
                             const OpIdentity& identity) {
-  call.timing_ = timer_.opWaits(stream, identity.name, identity.token);
+  call.timing_ = timer_.opWaits(stream, identity.name, identity.whole());
   if (call.timing_ == nullptr) return;
   call.timing_->bytes_in = static_cast<std::uint64_t>(counters_.bytes_in);
   call.timing_->bytes_out = static_cast<std::uint64_t>(counters_.bytes_out);

@@ -5,34 +5,12 @@
 // so it is found in its place whatever others do; its bytes are part of the
 // call's room. Only the call's own thread touches Call::spares_.
 #include "backend/runtime/check.h"
-#include "memory/pager_impl.h"
+#include "memory/pager_hot.h"
 
 namespace chameleon::memory {
 
 using runtime::ByteRange;
 using runtime::Error;
-
-namespace {
-
-constexpr std::size_t kSpareShare = 32; // of the budget, at most
-constexpr std::uint64_t kIdle = Block::stateBits(Residency::kResident);
-
-} // namespace
-
-// A dead block that nobody pins.
-void PagerImpl::spare(Block& block) noexcept {
-  // One with a host copy is no use to anybody, and the host may need the room.
-  if (block.word.load(std::memory_order_acquire) != kIdle) [[unlikely]] {
-    pushReleased(&block);
-    return;
-  }
-  Block* rejected = spares_.put(block, admission_.budgetBytes() / kSpareShare);
-  while (rejected != nullptr) {
-    Block* const next = rejected->next_released;
-    pushReleased(rejected);
-    rejected = next;
-  }
-}
 
 bool PagerImpl::giveBackSpares() noexcept {
   Block* block = spares_.takeAll();
@@ -45,37 +23,6 @@ bool PagerImpl::giveBackSpares() noexcept {
   return true;
 }
 
-// Null: there is none, or none that the call may have.
-Block* PagerImpl::takeSpare(Call& call, std::size_t rounded_bytes) noexcept {
-  // Within the room that was committed for it: nobody is asked for more.
-  if (call.spares_left_ == 0 ||
-      call.live_bytes() + rounded_bytes > call.room_bytes_) {
-    return nullptr;
-  }
-  Block* block = nullptr;
-  for (;;) {
-    block = spares_.take(rounded_bytes);
-    if (block == nullptr) return nullptr;
-    std::uint64_t word = kIdle;
-    if (block->word.compare_exchange_strong(word, kIdle + 1,
-                                            std::memory_order_acq_rel)) {
-      break;
-    }
-    pushReleased(block); // evicted or moved just now
-  }
-  --call.spares_left_;
-  call.spares_.push_back(block);
-  call.spare_bytes_ += rounded_bytes;
-  raise(counters_.peak_resident_bytes, residentBytes());
-  if (checks_callers_) [[unlikely]] {
-    // As fresh as any other memory: poison, where that is asked for.
-    const ByteRange range{block->device_address, rounded_bytes};
-    runtime_.discarded(range);
-    runtime_.revived(range);
-  }
-  return block;
-}
-
 // Makes the call's stream run after all work on the block.
 Error PagerImpl::orderSpare(Call& call, Block& block) {
   Error error = waitFor(call.stream_, usesOf(block));
@@ -85,20 +32,6 @@ Error PagerImpl::orderSpare(Call& call, Block& block) {
     pushReleased(&block);
   }
   return error;
-}
-
-std::size_t PagerImpl::indexOfSpare(const Call& call,
-                                    const std::byte* address) noexcept {
-  return call.spares_.findIf(
-      [=](const Block* block) { return block->device_address == address; });
-}
-
-// The call has it no more. It is still pinned: by nobody, unless it is adopted.
-Block& PagerImpl::removeSpare(Call& call, std::size_t index) noexcept {
-  Block& block = *call.spares_[index];
-  call.spares_.remove(index);
-  call.spare_bytes_ -= block.rounded_bytes;
-  return block;
 }
 
 // The kernel freed it.
@@ -114,16 +47,6 @@ void PagerImpl::freeSpare(Call& call, std::size_t index) noexcept {
   block.last_write.store(position.word, std::memory_order_release);
   block.word.store(kIdle, std::memory_order_release);
   spare(block);
-}
-
-// The kernel returned it: another block, in the same place.
-Block& PagerImpl::adoptSpare(Call& call, std::size_t index,
-                             std::size_t bytes) noexcept {
-  Block& block = removeSpare(call, index);
-  block.bytes.store(bytes, std::memory_order_relaxed);
-  block.identity.store(nextIdentity(), std::memory_order_relaxed);
-  adopted(call, block);
-  return block;
 }
 
 // The call ends and still has it. REQUIRES the lock.

@@ -14,33 +14,6 @@ void SpareBlocks::enter() noexcept {
   while (!tryEnter()) std::this_thread::yield();
 }
 
-Block* SpareBlocks::put(Block& block, std::size_t limit_bytes) noexcept {
-  const std::size_t rounded_bytes = block.rounded_bytes;
-  block.next_released = nullptr;
-  if (!tryEnter()) return &block;
-  const std::size_t index = placeOf(rounded_bytes);
-  Place& place = places_[index];
-  Block* rejected = &block;
-  if (bytes() + rounded_bytes <= limit_bytes) {
-    if (place.rounded_bytes != rounded_bytes) [[unlikely]] {
-      rejected = place.newest;
-      add(-(place.count * place.rounded_bytes));
-      place = {rounded_bytes, 0, nullptr};
-    } else if (place.count < kMaxPerSize) {
-      rejected = nullptr;
-    }
-    if (rejected != &block) {
-      block.next_released = place.newest;
-      place.newest = &block;
-      ++place.count;
-      occupied_ |= std::uint64_t{1} << index;
-      add(rounded_bytes);
-    }
-  }
-  leave();
-  return rejected;
-}
-
 Block* SpareBlocks::takeAll() noexcept {
   if (bytes() == 0) return nullptr;
   enter();

@@ -77,12 +77,6 @@ Stream Timelines::stream(StreamIndex index) const noexcept {
   return lines_[index].stream;
 }
 
-Position Timelines::advance(StreamIndex index) noexcept {
-  return Position::make(
-      index,
-      lines_[index].submitted.fetch_add(1, std::memory_order_acq_rel) + 1);
-}
-
 void Timelines::mark(StreamIndex index) {
   Line& line = lines_[index];
   const std::lock_guard lock(line.mutex);

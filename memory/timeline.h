@@ -48,7 +48,11 @@ class Timelines {
   runtime::Stream stream(StreamIndex index) const noexcept;
 
   // The next position on the stream: call it after work was submitted.
-  Position advance(StreamIndex index) noexcept;
+  Position advance(StreamIndex index) noexcept {
+    return Position::make(
+        index,
+        lines_[index].submitted.fetch_add(1, std::memory_order_acq_rel) + 1);
+  }
   // Records an event behind what was submitted so far: who waits for a position
   // up to here will not wait for later work too. Where that fails waits are
   // longer, nothing else.

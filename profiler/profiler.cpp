@@ -51,11 +51,12 @@ void Profiler::recordDeath(const LiveBlock& block,
 
 // ---- ops -------------------------------------------------------------------
 
-// `same`: the op is the expected one, and the cursor is behind it.
-OpTicket Profiler::observeSlowly(std::uint32_t op, Token token,
-                                 std::span<const Use> uses,
-                                 bool same) noexcept {
-  const Guard guard(lock_, std::adopt_lock);
+// A recording goes on, or the op is not the expected one on bound blocks.
+OpTicket Profiler::observeWhole(std::uint32_t op, Token token,
+                                std::span<const Use> uses) noexcept {
+  const Guard guard(lock_);
+  countOp();
+  const bool same = matcher_.advance(quick_half(token), UseList{uses});
   if (expected_ != 0 && enterExpected(op, token, uses)) {
     return ticket(true);
   }
@@ -207,10 +208,10 @@ void Profiler::record(std::uint32_t op, Token token,
 
 // In another epoch it is nobody's result: another thread's op came between, and
 // left the sequence. It will be carried in where it is used.
-BlockSlot Profiler::otherResult(OpTicket& ticket, std::uint32_t output,
-                                BlockSlot slot) noexcept {
+void Profiler::otherResult(OpTicket& ticket, std::uint32_t output,
+                           BlockSlot slot) noexcept {
   const Guard guard(lock_, std::adopt_lock);
-  if (ticket.epoch != epoch_) return slot;
+  if (ticket.epoch != epoch_) return;
   if (ticket.position != kNone &&
       !matcher_.bear(ticket.position, output, slot)) {
     leaveAtResult(ticket, output);
@@ -218,7 +219,6 @@ BlockSlot Profiler::otherResult(OpTicket& ticket, std::uint32_t output,
   if (recorder_.active() && ticket.recorded + 1 == recorder_.path().size()) {
     recorder_.recordResult(slot, output, matcher_.round());
   }
-  return slot;
 }
 
 // The expected op made something else.

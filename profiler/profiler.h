@@ -9,6 +9,8 @@
 //   slot = result(ticket, block)            per result, in order of outputs
 //   finished(ticket, workspace)             where the workspace is measured
 //   freed(slot, when)                       when a released block is drained
+//   resultInPlaceOf(ticket, slot, when, ..) both, where a result takes over
+//                                           the slot of a block that died
 //
 // born() and result() give a slot that the owner keeps beside the block;
 // freed() takes it back. `when` is opCount() as release() read it: one load at
@@ -19,7 +21,7 @@
 // observed. A chunk of a list op is an op.
 //
 // Thread safety: every method, any thread. One LeafLock guards everything: a
-// thread holds it for some 100 instructions per op, and for as long as copying
+// thread holds it for some 50 instructions per op, and for as long as copying
 // a step's records takes (under a millisecond for 10,000 ops) when the run
 // leaves or completes a sequence. Nothing is called under it. If several
 // threads run ops at once their ops interleave: sequences then rarely repeat,
@@ -31,6 +33,7 @@
 #pragma once
 
 #include <atomic>
+#include <concepts>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -90,33 +93,46 @@ class Profiler {
   }
 
   // ---- ops -----------------------------------------------------------------
-  // The next op. Each distinct block once; `op` names it.
-  OpTicket observe(std::uint32_t op, Token token,
-                   std::span<const Use> uses) noexcept {
+  // The next op. Each distinct block once; `op` names it. `uses` has size(),
+  // identity(i) and use(i); its Use, and what `token()` returns, are only asked
+  // for where the op is not the expected one, outside the lock. `quick` is the
+  // quick half of that.
+  template <typename Uses, std::invocable MakeToken>
+  [[gnu::always_inline]] OpTicket observe(std::uint32_t op, QuickToken quick,
+                                          const Uses& uses, MakeToken token) {
     lock_.lock();
-    op_count_.store(op_count_.load(std::memory_order_relaxed) + 1,
-                    std::memory_order_relaxed);
-    const bool same = matcher_.advance(token, uses);
-    if (same && !recorder_.active()) [[likely]] {
+    if (!recorder_.active() && matcher_.advance(quick, uses)) [[likely]] {
+      countOp();
       const OpTicket ticket{epoch_, matcher_.position() - 1, kNone, 0, true};
       lock_.unlock();
       return ticket;
     }
-    return observeSlowly(op, token, uses, same);
+    lock_.unlock();
+    return observeSlowly(op, uses, token);
+  }
+  OpTicket observe(std::uint32_t op, Token token, std::span<const Use> uses) {
+    return observe(op, quick_half(token), UseList{uses},
+                   [token] { return token; });
   }
   // The next of its results has become a block. Not for an op that failed.
   BlockSlot result(OpTicket& ticket, std::uint64_t identity,
                    std::uint64_t bytes, void* owner = nullptr) noexcept {
     lock_.lock();
     const BlockSlot slot = blocks_.add(identity, bytes, owner);
-    const std::uint16_t output = ticket.outputs++;
-    if (ticket.epoch != epoch_ || recorder_.active() ||
-        ticket.position == kNone ||
-        !matcher_.bear(ticket.position, output, slot)) [[unlikely]] {
-      return otherResult(ticket, output, slot);
-    }
-    lock_.unlock();
+    bindResult(ticket, slot);
     return slot;
+  }
+  // freed(slot, op_count) and result() in one: the result has the bytes, the
+  // owner and the slot of the block that is gone.
+  void resultInPlaceOf(BlockSlot slot, std::uint64_t op_count, OpTicket& ticket,
+                       std::uint64_t identity) noexcept {
+    lock_.lock();
+    LiveBlock& block = blocks_[slot];
+    if (watching_deaths_) [[unlikely]]
+      recordDeath(block, op_count);
+    block.identity = identity;
+    block.birth_path = 0;
+    bindResult(ticket, slot);
   }
   // What it took from the arena at most, beside its results.
   void finished(const OpTicket& ticket, std::uint64_t workspace_bytes);
@@ -142,6 +158,39 @@ class Profiler {
   friend class CycleBuilder;
   using Guard = std::lock_guard<LeafLock>;
 
+  struct UseList {
+    std::span<const Use> list;
+    std::size_t size() const noexcept { return list.size(); }
+    std::uint64_t identity(std::size_t i) const noexcept {
+      return list[i].identity;
+    }
+    Use use(std::size_t i) const noexcept { return list[i]; }
+  };
+  void countOp() noexcept { // REQUIRES the lock, as all below do
+    op_count_.store(op_count_.load(std::memory_order_relaxed) + 1,
+                    std::memory_order_relaxed);
+  }
+  // Gives the lock back.
+  void bindResult(OpTicket& ticket, BlockSlot slot) noexcept {
+    const std::uint16_t output = ticket.outputs++;
+    if (ticket.epoch != epoch_ || recorder_.active() ||
+        ticket.position == kNone ||
+        !matcher_.bear(ticket.position, output, slot)) [[unlikely]] {
+      otherResult(ticket, output, slot);
+      return;
+    }
+    lock_.unlock();
+  }
+  template <typename Uses, std::invocable MakeToken>
+  [[gnu::noinline]] OpTicket observeSlowly(std::uint32_t op, const Uses& uses,
+                                           MakeToken token) {
+    std::vector<Use> list;
+    list.reserve(uses.size());
+    for (std::size_t i = 0; i < uses.size(); ++i) list.push_back(uses.use(i));
+    return observeWhole(op, token(), list);
+  }
+  OpTicket observeWhole(std::uint32_t op, Token token,
+                        std::span<const Use> uses) noexcept; // takes the lock
   OpTicket ticket(bool expected) const noexcept;
   bool automatic() const noexcept;
   // profiler_expected.cpp
@@ -167,11 +216,8 @@ class Profiler {
                  const OpPath& path);
   void endRound();
   void beginRound(std::uint64_t first_op);
-  // These two give the lock back.
-  OpTicket observeSlowly(std::uint32_t op, Token token,
-                         std::span<const Use> uses, bool same) noexcept;
-  BlockSlot otherResult(OpTicket& ticket, std::uint32_t output,
-                        BlockSlot slot) noexcept;
+  void otherResult(OpTicket& ticket, std::uint32_t output,
+                   BlockSlot slot) noexcept; // gives it back
   void leaveAtResult(OpTicket& ticket, std::uint32_t output);
   OpPath* pathAfter() const; // that comes after this one, or null
   bool beginsLonger(Token token) const;

@@ -266,7 +266,9 @@ bool SequenceMatcher::sameOpEarlier(std::uint32_t earlier,
     if (here[i].value() == there[i].value()) continue;
     const PathValue& a = own.values()[here[i].value()];
     const PathValue& b = own.values()[there[i].value()];
-    if (a.bytes != b.bytes || b.carried() || a.output != b.output) {
+    if (a.bytes != b.bytes || a.output != b.output) return false;
+    if (b.carried()) { // made by no op, as the one that is gone
+      if (a.carried() && !blocks_.alive(a.slot, a.identity)) continue;
       return false;
     }
     // The first round may use a carried value where later ones use what the

@@ -2,8 +2,9 @@
 // the expected one, on the expected blocks, moves it on in O(1); any other op
 // makes the caller look for another place with relocate().
 //
-// Matching is exact. Tokens are equal, and each operand is the very block that
-// the path's value is bound to. A value is bound
+// Matching is exact. Tokens are equal (of an expected op their quick halves),
+// and each operand is the very block that the path's value is bound to. A value
+// is bound
 //   born      to the result of the matched op that bears it; after a jump into
 //             the middle of a path, to a block of the same bytes that was born
 //             in this round as the same output of an op with the same token;
@@ -50,26 +51,28 @@ class SequenceMatcher {
   bool atEnd() const noexcept { return path_ != nullptr && next_ == end_; }
   std::uint32_t round() const noexcept { return round_; }
 
-  // True: the op is the expected one, on the blocks that the path is bound to;
-  // the cursor moved on.
-  bool advance(Token token, std::span<const Use> uses) noexcept {
+  // True: the op is the expected one, as far as the quick half of its token
+  // says, on the very blocks that the path is bound to; the cursor moved on.
+  // `uses` has size() and identity(i).
+  template <typename Uses>
+  bool advance(QuickToken quick, const Uses& uses) noexcept {
     if (next_ == end_) [[unlikely]]
       return false; // or no path
     const PathOp& op = *next_;
-    if (op.token != token ||
-        op.result_begin - op.operand_begin != uses.size()) {
-      return false;
-    }
-    const Operand* operand = operands_ + op.operand_begin;
-    for (const Use& use : uses) {
-      if (values_[operand->value()].identity != use.identity) return false;
-      ++operand;
+    const std::size_t count = op.result_begin - op.operand_begin;
+    if (quick_half(op.token) != quick || count != uses.size()) return false;
+    const Operand* const operands = operands_ + op.operand_begin;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (values_[operands[i].value()].identity != uses.identity(i)) {
+        return false;
+      }
     }
     ++next_;
     return true;
   }
-  // The same where values must be bound to other blocks first. `rebound`: one
-  // of them was not to be foreseen.
+  // The same by the whole token, where values may have to be bound to other
+  // blocks first.
+  // `rebound`: one of them was not to be foreseen.
   bool advanceRebinding(Token token, std::span<const Use> uses, bool& rebound);
   // The same on a path whose tokens are not known, and whose values are bound
   // as they are met: equal names, the bound operands, and in their order new

@@ -76,6 +76,14 @@ PathId StepFinder::next() const {
 std::vector<PathId> StepFinder::group() const {
   const std::size_t count = runs_.size();
   std::uint64_t ops = 0;
+  if (count > 0) {
+    const Run& run = runs_.back();
+    if (run.ops > 0 && run.ops < kShortRound &&
+        std::uint64_t{run.ops} * run.rounds >= kSteadyOps) {
+      return std::vector<PathId>((kUnrolledOps + run.ops - 1) / run.ops,
+                                 run.path);
+    }
+  }
   for (std::size_t period = 1; 2 * period <= count; ++period) {
     const Run& first = runs_[count - period];
     ops += std::uint64_t{first.ops} * first.rounds;

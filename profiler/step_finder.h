@@ -7,7 +7,8 @@
 //   What is a step?   One round, as a rule. When rounds of several paths
 //                     repeat as a group (micro-batches and then an optimizer;
 //                     train and eval in turn), the group is the step, and
-//                     shall become one path.
+//                     shall become one path. So shall a short round that
+//                     repeats on and on, some hundred ops of it.
 //
 // Where a round ends is decided where ops are matched (Profiler): at the end of
 // the path, where the run jumps to the beginning of another one, and where a
@@ -32,14 +33,21 @@ class StepFinder {
   static constexpr std::size_t kRuns = 128;
   static constexpr std::size_t kContext = 16;
   static constexpr std::uint64_t kMaxGroupOps = 1 << 16;
+  // A round shorter than this that has repeated for so many ops becomes a
+  // group of itself of about so many: the end of a round costs as much as ten
+  // ops.
+  static constexpr std::uint32_t kShortRound = 64;
+  static constexpr std::uint64_t kSteadyOps = 1 << 12;
+  static constexpr std::uint32_t kUnrolledOps = 256;
 
   void roundEnded(PathId path, std::uint32_t ops);
   // What comes next, 0: unknown.
   PathId next() const;
   // What comes after a round of `path`, which is still running.
   PathId nextAfter(PathId path);
-  // The group of rounds that just ended for the second time in a row, in
-  // order, or empty. Asked once after each round.
+  // The group of rounds that just ended for the second time in a row, or a
+  // short one that went on and on, in order; or empty. Asked once after each
+  // round.
   std::vector<PathId> group() const;
   // The group was recorded as this path; its rounds are forgotten.
   void grouped(PathId path, std::uint32_t ops);

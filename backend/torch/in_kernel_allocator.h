@@ -55,7 +55,7 @@ class InKernelScope {
   [[gnu::visibility("hidden")]] static constinit thread_local Current current;
 
  private:
-  Current& current_; // the thread's: found once
+  Current& current_;       // the thread's: found once
   runtime::Error failure_; // the latest
   Current previous_;
 };

@@ -15,11 +15,6 @@ void release_block(void* context) noexcept {
   block->pager->release(block);
 }
 
-c10::DataPtr own_block(memory::Block* block, c10::DeviceIndex index) {
-  return {block->logical_address, block, &release_block,
-          c10::Device(kChameleon, index)};
-}
-
 c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
   index = resolve_index(index);
   if (bytes == 0) return {nullptr, c10::Device(kChameleon, index)};

@@ -30,7 +30,10 @@ inline memory::Block* block_of(const c10::StorageImpl& storage) noexcept {
 }
 
 // A DataPtr that owns `block`.
-c10::DataPtr own_block(memory::Block* block, c10::DeviceIndex index);
+inline c10::DataPtr own_block(memory::Block* block, c10::DeviceIndex index) {
+  return {block->logical_address, block, &release_block,
+          c10::Device(kChameleon, index)};
+}
 
 // A new block of `bytes`, Unbacked; zero bytes: null data on the device.
 // Throws OutOfMemoryError past the logical limit.

@@ -4,7 +4,9 @@
     python tests/benchmarks/op_instructions.py [--case NAME] [--functions N]
 
 Prints for each case what chameleon costs over native, and where it goes by
-stages of a call; then what importing the package adds to `import torch`.
+stages of a call: of ops alone in a loop, and on average of an op in a sequence
+of different ones that repeats, as training does; then what importing the
+package adds to `import torch`.
 
 Runs itself under valgrind's callgrind with instrumentation off, and turns it
 on around two loops of different length; the difference of their counts is the
@@ -17,6 +19,8 @@ from __future__ import annotations
 import argparse
 import collections
 import ctypes
+import functools
+import gc
 import os
 import pathlib
 import re
@@ -25,11 +29,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-SHORT, LONG = 100, 600
+# Rounds of the two loops, before which as many run unseen as the profiler
+# takes to know them.
+LOOPS = {"alone": (100, 600), "sequence": (10, 60)}
+WARM = {"alone": 5000, "sequence": 200}
+WARM_LONG = 300  # of cases that are many ops
+SEQUENCE_OPS = 50
+SEQUENCE = "sequence"  # an op of the sequence, on average
 DEVICES = ("cpu", "chameleon")
-IMPORTS = 7
+MANY_OPS = ("backward", "adamw")
+IMPORTS = 15
 
 REQUESTS = """
 #include <valgrind/callgrind.h>
@@ -40,18 +51,27 @@ void end(const char* name) {
 }
 """
 
-# A stage is what runs in and below these functions; stages do not overlap,
-# except that a kernel contains what it allocates and frees.
+BEGIN, END = "memory::PagerImpl::begin(", "memory::PagerImpl::end("
+ADOPT = "memory::PagerImpl::adopt("
+# A stage is what runs in and below some functions, less what runs in and below
+# others. Stages do not overlap, except that a kernel contains what it allocates
+# and frees.
 STAGES = {
-    "collect": ("kernels::DirectCall::add(",),
-    "begin": ("memory::PagerImpl::begin(",),
-    "twins": ("kernels::TwinStack::push(", "kernels::TwinStack::popTo("),
-    "allocate": ("InKernelAllocator::allocate(",),
-    "adopt": ("kernels::DirectCall::finish(",),
-    "end": ("memory::PagerImpl::end(",),
-    "release": ("backend::release_block(",),
-    "general": ("kernels::call_native(",),
+    "collect": (("kernels::DirectCall::add(",), ()),
+    "begin": ((BEGIN,), ()),
+    "twins": (
+        ("kernels::DirectCall::begin(", "kernels::DirectCall::~DirectCall("),
+        (BEGIN, END),
+    ),
+    "allocate": (("InKernelAllocator::allocate(",), ()),
+    "adopt": (("kernels::DirectCall::finish(",), ()),
+    "end": ((END,), ()),
+    "release": (("backend::release_block(",), ()),
+    "general": (("kernels::call_native(",), ()),
 }
+# The profiler is inline in these: its lines are told by their folder.
+PROFILER = "profiler/"
+PROFILED = {"begin": (BEGIN,), "adopt": (ADOPT,)}
 NATIVE_MEMORY = (
     "c10::DefaultCPUAllocator::allocate(",
     "c10::DefaultCPUAllocator::ReportAndDelete(",
@@ -93,6 +113,20 @@ def make_cases(device: str) -> dict[str, Callable[[], object]]:
     }
 
 
+def make_sequence(device: str) -> Callable[[], object]:
+    """Returns a round of different ops on different tensors."""
+    import torch
+
+    tensors = [torch.ones(8, device=device) for _ in range(SEQUENCE_OPS + 1)]
+    kinds = (torch.add, torch.mul, torch.sub, torch.maximum, torch.div)
+
+    def run() -> None:
+        for i in range(SEQUENCE_OPS):
+            kinds[i % len(kinds)](tensors[i], tensors[i + 1])
+
+    return run
+
+
 def measured(library: str, only: str | None) -> None:
     """Runs the loops; called inside valgrind."""
     import torch
@@ -100,19 +134,24 @@ def measured(library: str, only: str | None) -> None:
 
     requests = ctypes.CDLL(library)
     torch.set_num_threads(1)
+    gc.disable()
+
+    def loop(run: Callable[[], object], kind: str, name: str) -> None:
+        many = name.startswith(MANY_OPS)
+        for _ in range(WARM_LONG if many else WARM[kind]):
+            run()
+        for count in LOOPS[kind]:
+            requests.begin()
+            for _ in range(count):
+                run()
+            requests.end(f"{name}/{kind}/{count}".encode())
+
     for device in DEVICES:
+        loop(make_sequence(device), "sequence", f"{SEQUENCE}/{device}")
         for name, run in make_cases(device).items():
             if only not in (None, name):
                 continue
-            for length, count in (
-                ("warm", 50),
-                ("short", SHORT),
-                ("long", LONG),
-            ):
-                requests.begin()
-                for _ in range(count):
-                    run()
-                requests.end(f"{name}/{device}/{length}".encode())
+            loop(run, "alone", f"{name}/{device}")
 
 
 def annotate(path: pathlib.Path, *arguments: str) -> list[str]:
@@ -125,6 +164,15 @@ def annotate(path: pathlib.Path, *arguments: str) -> list[str]:
     ).stdout.splitlines()
 
 
+def rows(path: pathlib.Path, *arguments: str) -> Iterator[tuple[str, str, int]]:
+    """Yields file, function and instructions."""
+    for line in annotate(path, "--threshold=100", *arguments):
+        found = re.match(r"\s*([\d,]+) \(.{1,7}%\)\s+(\S*?):(.*)$", line)
+        if found and "'" not in found[3].split("[")[0]:
+            function = found[3].split(" [")[0]
+            yield found[2], function, int(found[1].replace(",", ""))
+
+
 class Profile:
     """One loop's counts, whole and by stage."""
 
@@ -135,15 +183,22 @@ class Profile:
         found = re.search(r"^totals: (\d+)", text, re.M)
         self.total = int(found[1]) if found else 0
 
+    @functools.cached_property
     def inclusive(self) -> dict[str, int]:
         """Returns what each function costs with all it calls."""
         costs: dict[str, int] = collections.Counter()
-        for line in annotate(self.path, "--inclusive=yes", "--threshold=100"):
-            found = re.match(r"\s*([\d,]+) \(.{1,7}%\)\s+\S*?:(.*)$", line)
-            if found and "'" not in found[2].split("[")[0]:
-                # What is inlined from another file has a row of its own.
-                cost = int(found[1].replace(",", ""))
-                costs[found[2]] = max(costs[found[2]], cost)
+        for _, function, cost in rows(self.path, "--inclusive=yes"):
+            # What is inlined from another file has a row of its own.
+            costs[function] = max(costs[function], cost)
+        return costs
+
+    @functools.cached_property
+    def profiler(self) -> dict[str, int]:
+        """Returns what each function costs in the profiler's lines."""
+        costs: dict[str, int] = collections.Counter()
+        for file, function, cost in rows(self.path):
+            if PROFILER in file and "chameleon::" in function:
+                costs[function] += cost
         return costs
 
 
@@ -156,33 +211,62 @@ def cost_of(costs: dict[str, int], functions: tuple[str, ...]) -> int:
     )
 
 
-def per_op(
-    profiles: dict[str, Profile], case: str, device: str
-) -> tuple[float, dict[str, float]]:
-    """Returns an op's instructions, and those of each stage."""
-    runs = [profiles[f"{case}/{device}/{n}"] for n in ("short", "long")]
-    short, long = (run.inclusive() for run in runs)
-    named = {**STAGES, "native memory": NATIVE_MEMORY}
-    stages = {
-        stage: (cost_of(long, names) - cost_of(short, names)) / (LONG - SHORT)
-        for stage, names in named.items()
+Figures = dict[str, float]
+
+
+def per_round(profiles: dict[str, Profile], loop: str) -> Figures:
+    """Returns a round's instructions, and those of each stage."""
+    shorter, longer = LOOPS[loop.split("/")[2]]
+    short, long = (profiles[f"{loop}/{n}"] for n in (shorter, longer))
+    rounds = longer - shorter
+
+    def cost(functions: tuple[str, ...], kind: str = "inclusive") -> float:
+        above, below = (getattr(run, kind) for run in (long, short))
+        return (cost_of(above, functions) - cost_of(below, functions)) / rounds
+
+    figures = {
+        stage: cost(inside) - cost(less)
+        for stage, (inside, less) in STAGES.items()
     }
-    return (runs[1].total - runs[0].total) / (LONG - SHORT), stages
+    for stage, functions in PROFILED.items():
+        figures[stage] -= cost(functions, "profiler")
+    figures["profiler"] = cost(("",), "profiler")
+    figures["native memory"] = cost(NATIVE_MEMORY)
+    return {"all": (long.total - short.total) / rounds, **figures}
+
+
+def per_op(profiles: dict[str, Profile], case: str, kind: str) -> Figures:
+    """Returns what one op costs, natively and over native, and its stages."""
+    native, ours = (
+        per_round(profiles, f"{case}/{device}/{kind}") for device in DEVICES
+    )
+    if case == SEQUENCE:  # the average of its ops
+        for figures in (native, ours):
+            for key in figures:
+                figures[key] /= SEQUENCE_OPS
+    saved = ours["native memory"] - native["native memory"]
+    extra = ours["all"] - native["all"]
+    stages = {stage: ours[stage] for stage in (*STAGES, "profiler")}
+    return {
+        "native": native["all"],
+        "extra": extra,
+        **stages,
+        "saved": saved,
+        "rest": extra - saved - sum(stages.values()),
+    }
 
 
 def report(profiles: dict[str, Profile]) -> None:
-    """Prints a row for each case."""
+    """Prints a row for each case, and one for the sequence."""
     cases = list(dict.fromkeys(name.split("/")[0] for name in profiles))
-    columns = ["native", "chameleon", "extra", *STAGES, "saved", "rest"]
-    print(f"{'':13}" + "".join(f"{name:>10}" for name in columns))
-    for case in cases:
-        native, native_stages = per_op(profiles, case, "cpu")
-        ours, stages = per_op(profiles, case, "chameleon")
-        saved = stages.pop("native memory") - native_stages["native memory"]
-        extra = ours - native
-        rest = extra - saved - sum(stages.values())
-        figures = [native, ours, extra, *stages.values(), saved, rest]
-        print(f"{case:13}" + "".join(f"{each:10.0f}" for each in figures))
+    cases.sort(key=lambda case: case == SEQUENCE)
+    for number, case in enumerate(cases):
+        kind = "sequence" if case == SEQUENCE else "alone"
+        figures = per_op(profiles, case, kind)
+        if number == 0:
+            print(f"{'':13}" + "".join(f"{name:>10}" for name in figures))
+        row = "".join(f"{each:10.0f}" for each in figures.values())
+        print(f"{case:13}{row}")
 
 
 def import_milliseconds() -> float:
@@ -248,11 +332,11 @@ def main() -> None:
         for path in sorted(root.glob("out.*"), key=lambda p: int(p.suffix[1:])):
             head = path.read_text(errors="replace")[:4096]
             trigger = re.search(r"Trigger: Client Request: (\S+)", head)
-            if trigger and not trigger[1].endswith("/warm"):
+            if trigger:
                 profiles[trigger[1]] = Profile(path)
         report(profiles)
         for name, profile in profiles.items():
-            if options.functions and name.endswith("chameleon/long"):
+            if options.functions and name.endswith("chameleon/alone/600"):
                 print(f"\n{name}")
                 for line in annotate(profile.path)[: options.functions + 25]:
                     print(line[:160])

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "backend/runtime/simulated_runtime.h"
@@ -130,8 +131,9 @@ class Replay {
           {block, operand.dirties() ? Access::kWrite : Access::kRead});
     }
     memory::Call call;
-    const memory::OpIdentity& identity = tokens_[op];
-    fail(pager_->begin(call, {}, operands, &memory_[identity.name], "op", false,
+    const auto& [name, token] = tokens_[op];
+    const auto identity = memory::OpIdentity::of(name, token);
+    fail(pager_->begin(call, {}, operands, &memory_[name], "op", false,
                        &identity));
     std::vector<std::byte*> results;
     for (const profiler::Operand operand : cycle_.operandsOf(op)) {
@@ -167,9 +169,9 @@ class Replay {
   std::unique_ptr<runtime::DeviceRuntime> runtime_;
   std::unique_ptr<memory::Pager> pager_;
   profiler::OpNames names_;
-  std::vector<Block*> blocks_; // per value
-  std::vector<memory::OpIdentity> tokens_;
-  std::unordered_map<std::uint32_t, memory::OpMemory> memory_; // per name
+  std::vector<Block*> blocks_;                                    // per value
+  std::vector<std::pair<std::uint32_t, profiler::Token>> tokens_; // by name
+  std::unordered_map<std::uint32_t, memory::OpMemory> memory_;    // per name
 };
 
 int run(const Arguments& arguments) {

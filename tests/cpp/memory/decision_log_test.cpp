@@ -86,7 +86,8 @@ class Program {
       sum ^= value->byte;
     }
     Call call;
-    const OpIdentity identity{profiler::op_names().add(name), token};
+    const OpIdentity identity =
+        OpIdentity::of(profiler::op_names().add(name), token);
     EXPECT_FALSE(pager_->begin(call, {}, operands, &memory_[name], name, false,
                                &identity));
     std::byte* const temporary = pager_->allocate(call, 4 * kKiB).value();

@@ -67,8 +67,9 @@ class Training {
                                             : Access::kRead});
     }
     Call call;
-    const OpIdentity identity{
-        profiler::op_names().add("op" + std::to_string(name)), name};
+    const profiler::Token token = name;
+    const OpIdentity identity = OpIdentity::of(
+        profiler::op_names().add("op" + std::to_string(name)), token);
     EXPECT_FALSE(pager_.begin(call, {}, operands, &memory_[name], "op", false,
                               &identity));
     std::uint8_t sum = 0;

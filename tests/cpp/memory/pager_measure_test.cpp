@@ -33,7 +33,8 @@ struct Device {
   void op(std::uint32_t name, Block* block, Access access = Access::kWrite) {
     Call call;
     const Operand operand{block, access};
-    const OpIdentity identity{name, name};
+    const profiler::Token token = name;
+    const OpIdentity identity = OpIdentity::of(name, token);
     ASSERT_TRUE(pager
                     ->begin(call, kStream, {&operand, 1}, &memory, "op", false,
                             &identity)

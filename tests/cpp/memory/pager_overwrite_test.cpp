@@ -147,7 +147,8 @@ TEST_F(PagerOverwriteTest, TheForecastKnows) {
   const auto op = [&](std::uint32_t name, Block* block, Access access) {
     Call call;
     const Operand operand{block, access};
-    const OpIdentity identity{name, name};
+    const profiler::Token token = name;
+    const OpIdentity identity = OpIdentity::of(name, token);
     ASSERT_TRUE(pager
                     ->begin(call, kStream, {&operand, 1}, &over_, "op", false,
                             &identity)

@@ -253,6 +253,47 @@ TEST_P(Adaptation, RandomDivergencesStayLocal) {
   EXPECT_LE(misses, 2 * other + 57);
 }
 
+// The end of a round costs more than an op, so a loop of one op shall not end
+// one with every op; and what comes after the loop is found as ever.
+TEST(Unrolled, ALoopOfOneOpHasFewRoundsAndForecastsEveryOp) {
+  OpDriver driver;
+  driver.create("w", 4096);
+  for (int i = 0; i < 10'000; ++i) driver.op("relu", {"w"}, {"y"});
+  EXPECT_LE(driver.endStep().misses, 20U);
+  const ProfilerState before = driver.profiler.state();
+  EXPECT_EQ(before.path_ops, StepFinder::kUnrolledOps);
+  for (int i = 0; i < 2560; ++i) driver.op("relu", {"w"}, {"y"});
+  EXPECT_EQ(driver.endStep().misses, 0U);
+  EXPECT_EQ(driver.profiler.state().steps - before.steps, 10U);
+  // Another loop, left and come back to in the middle of a round.
+  for (int phase = 0; phase < 4; ++phase) {
+    for (int i = 0; i < 9'000; ++i) driver.op("gelu", {"w"}, {"z"});
+    EXPECT_LE(driver.endStep().misses, phase == 0 ? 20U : 2U) << phase;
+    for (int i = 0; i < 9'001; ++i) driver.op("relu", {"w"}, {"y"});
+    EXPECT_LE(driver.endStep().misses, 2U) << phase;
+  }
+}
+
+// A block that no op makes (a factory's) is another one in every round: one op
+// without forecast each, and no more.
+TEST(Loop, WithANewBlockInEveryRoundIsFound) {
+  OpDriver driver;
+  driver.create("leaf", 512);
+  driver.create("grad", 512);
+  for (int phase = 0; phase < 4; ++phase) {
+    for (int i = 0; i < 400; ++i) {
+      driver.op("sum", {"leaf"}, {"s"}, 512);
+      driver.create("g", 512);
+      driver.op("fill", {"+g"});
+      driver.op("mul", {"g", "leaf"}, {"d"}, 512);
+      driver.drop("g");
+      driver.op("add_", {"+grad", "d"});
+      driver.drop("d");
+    }
+    EXPECT_LE(driver.endStep().misses, phase == 0 ? 416U : 400U) << phase;
+  }
+}
+
 // Nothing ever repeats.
 TEST_P(Adaptation, EndlessNoveltyIsBounded) {
   OpDriver driver(1 << 20);

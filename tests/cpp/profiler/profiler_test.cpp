@@ -183,6 +183,42 @@ TEST(Deaths, DoNotDependOnWhenTheyAreDrained) {
   }
 }
 
+// A result that takes over a dead block's slot is a death and a birth, in one
+// call.
+TEST(Results, InPlaceOfADeadBlock) {
+  std::vector<ProfilerState> states;
+  for (const bool in_place : {false, true}) {
+    Profiler profiler;
+    std::uint64_t identity = 1;
+    const Use weight{1, profiler.born(1, 512), Operand::kReads};
+    BlockSlot last = kNoSlot;
+    std::uint64_t died = 0;
+    std::uint32_t expected = 0;
+    for (std::uint32_t i = 0; i < 4000; ++i) {
+      OpTicket ticket =
+          profiler.observe(i % 10, 100 + i % 10 + (i % 977 == 0), {&weight, 1});
+      expected += ticket.expected ? 1 : 0;
+      ++identity;
+      if (last == kNoSlot) {
+        last = profiler.result(ticket, identity, 512);
+      } else if (in_place) {
+        profiler.resultInPlaceOf(last, died, ticket, identity);
+      } else {
+        profiler.freed(last, died);
+        last = profiler.result(ticket, identity, 512);
+      }
+      died = profiler.opCount();
+    }
+    EXPECT_GT(expected, 3900U);
+    states.push_back(profiler.state());
+  }
+  EXPECT_EQ(states[0].forecast_misses, states[1].forecast_misses);
+  EXPECT_EQ(states[0].steps, states[1].steps);
+  EXPECT_EQ(states[0].divergences, states[1].divergences);
+  EXPECT_EQ(states[0].path_ops, states[1].path_ops);
+  EXPECT_EQ(states[0].memory_bytes, states[1].memory_bytes);
+}
+
 TEST(Memory, OfAStepIsBoundedPerOp) {
   OpDriver driver;
   ToyModel model(driver, 300);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,27 @@ TEST(StepFinder, CountsRounds) {
   EXPECT_EQ(next_of("aaabbaaabb"), 'a');
   // Longer than ever: it goes on.
   EXPECT_EQ(next_of("aaabbaaaa"), 'a');
+}
+
+TEST(StepFinder, AShortRoundThatGoesOnAndOnIsUnrolled) {
+  for (const std::uint32_t ops : {1U, 3U, StepFinder::kShortRound - 1}) {
+    StepFinder finder;
+    std::uint64_t seen = 0;
+    while (seen + ops < StepFinder::kSteadyOps) {
+      finder.roundEnded(7, ops);
+      seen += ops;
+      ASSERT_TRUE(finder.group().empty()) << ops << " " << seen;
+    }
+    finder.roundEnded(7, ops);
+    const std::vector<PathId> group = finder.group();
+    EXPECT_EQ(std::set<PathId>(group.begin(), group.end()),
+              (std::set<PathId>{7}));
+    EXPECT_GE(group.size() * ops, StepFinder::kUnrolledOps);
+    EXPECT_LT((group.size() - 1) * ops, StepFinder::kUnrolledOps);
+  }
+  StepFinder finder; // long enough as it is
+  for (int i = 0; i < 1000; ++i) finder.roundEnded(7, StepFinder::kShortRound);
+  EXPECT_TRUE(finder.group().empty());
 }
 
 TEST(StepFinder, TheLongestContextDecides) {

@@ -56,5 +56,25 @@ TEST(Token, EveryBitInChangesAboutHalfTheBitsOut) {
   }
 }
 
+TEST(Token, QuickHalvesOfNeighbouringSizesDoNotCollide) {
+  std::set<QuickToken> tokens;
+  std::size_t count = 0;
+  for (std::uint64_t op = 0; op < 20; ++op) {
+    for (std::uint64_t a = 0; a < 30; ++a) {
+      for (std::uint64_t b = 0; b < 30; ++b) {
+        QuickHasher hasher(op);
+        hasher.add(a);
+        hasher.add(b);
+        tokens.insert(hasher.token());
+        ++count;
+      }
+    }
+  }
+  EXPECT_GE(tokens.size() + 1, count); // of 18,000 in 2^32
+  const Token whole = whole_token(0x0123456789abcdef, 42);
+  EXPECT_EQ(quick_half(whole), 42U);
+  EXPECT_EQ(whole >> 32, 0x01234567U);
+}
+
 } // namespace
 } // namespace chameleon::profiler
