@@ -18,11 +18,12 @@
 //     another one after the run was executed.
 //   - Running out of memory is reported by whoever needs the bytes; statistics
 //     and options report nothing. The message names the list op. Before that
-//     it was tried on fewer and fewer indices at a time. What was executed stays, what was not stays put off
-//     and is tried again by the next op. It is admitted op by op, each index
-//     needs at most half the budget, and no op begins that cannot be pinned;
-//     so this takes pins of others, a full host, or a failing device. Should a
-//     kernel that writes fail on the inside, the rest of the run is dropped.
+//     it was tried on fewer and fewer indices at a time. What was executed
+//     stays, what was not stays put off and is tried again by the next op. It
+//     is admitted op by op, each index needs at most half the budget, and no op
+//     begins that cannot be pinned; so this takes pins of others, a full host,
+//     or a failing device. Should a kernel that writes fail on the inside, the
+//     rest of the run is dropped.
 //   - A thread that is inside a kernel neither records nor executes: such an
 //     op runs at once.
 //

@@ -121,8 +121,8 @@ bool PagerImpl::evacuateFor(std::size_t bytes, StreamIndex stream,
 }
 
 // Moves the blocks of `bytes` in a row elsewhere, the largest first. False: one
-// of them could not be. Until all have moved nobody gets what they leave: one of
-// them would move into it.
+// of them could not be. Until all have moved nobody gets what they leave: one
+// of them would move into it.
 bool PagerImpl::evacuate(Extent& first, std::size_t bytes, StreamIndex stream,
                          Shortage& shortage) {
   std::vector<Extent*> holes;
