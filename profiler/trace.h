@@ -54,7 +54,7 @@ struct TraceOp {
   std::vector<Storage> out;
   std::vector<std::uint64_t> write;
   std::vector<std::uint64_t> free;
-  std::vector<std::uint64_t> over = {};
+  std::vector<std::uint64_t> over;
   std::uint64_t workspace_bytes = 0;
 };
 

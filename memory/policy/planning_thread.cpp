@@ -129,7 +129,7 @@ void PlanningThread::keep(PathPlanPtr plan) {
 
 PathPlanPtr PlanningThread::make(const Order& order,
                                  profiler::CycleMap& map) const {
-  map = builder_.cycle(order.snapshot);
+  map = profiler::CycleBuilder::cycle(order.snapshot);
   auto made = std::make_shared<PathPlan>();
   made->path = order.path;
   made->budget_bytes = order.budget_bytes;
