@@ -150,7 +150,7 @@ class Replay {
     }
     const auto duration = static_cast<double>(cycle_.duration_ns[op]);
     fail(runtime_->computed({}, {.bytes = duration * kBytesPerNs}));
-    pager_->durations().addOp(identity.token, 0, cycle_.duration_ns[op]);
+    pager_->durations().addOp(token, 0, cycle_.duration_ns[op]);
     pager_->end(call);
     for (const profiler::ValueIndex value : cycle_.freedAfter(op)) {
       if (blocks_[value] != nullptr) pager_->release(blocks_[value]);
