@@ -344,26 +344,8 @@ Extent* ExtentMap::allocate(std::size_t bytes, End end, ExtentUse use) {
   bytes = round(bytes);
   Extent* hole = findFit(bytes, end);
   if (hole == nullptr) return nullptr;
-  free_bytes_ -= bytes;
-  if (hole->bytes == bytes) {
-    remove(hole);
-    hole->use = use;
-    return hole;
-  }
-  Extent* extent = take();
-  extent->bytes = bytes;
-  extent->use = use;
-  extent->fence = hole->fence;
-  if (end == End::kBottom) {
-    extent->offset = hole->offset;
-    linkAfter(extent, hole->previous);
-    resize(hole, hole->offset + bytes, hole->bytes - bytes);
-  } else {
-    extent->offset = hole->offset + hole->bytes - bytes;
-    linkAfter(extent, hole);
-    resize(hole, hole->offset, hole->bytes - bytes);
-  }
-  return extent;
+  const std::size_t room = end == End::kBottom ? 0 : hole->bytes - bytes;
+  return allocateAt(hole, hole->offset + room, bytes, use);
 }
 
 Extent* ExtentMap::allocateAt(Extent* hole, std::size_t offset,

@@ -48,14 +48,6 @@ void subtract(std::vector<Interval>& intervals, Interval bytes) {
   intervals = std::move(left);
 }
 
-std::string text_of(Interval bytes) {
-  char text[64];
-  std::snprintf(text, sizeof text, "[%#zx, +%zu)",
-                static_cast<std::size_t>(bytes.begin),
-                static_cast<std::size_t>(bytes.end - bytes.begin));
-  return text;
-}
-
 } // namespace
 
 CallChecker::CallChecker(const CpuAdversary& adversary, MisuseHandler on_misuse)

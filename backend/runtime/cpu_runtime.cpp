@@ -9,10 +9,9 @@
 #include "backend/runtime/call_checker.h"
 #include "backend/runtime/check.h"
 #include "backend/runtime/copy_engines.h"
-#include "backend/runtime/fault_injection.h"
-#include "backend/runtime/fork_generation.h"
 #include "backend/runtime/line_position.h"
 #include "backend/runtime/machine_memory.h"
+#include "backend/runtime/use_guard.h"
 
 namespace chameleon::runtime {
 
@@ -34,7 +33,7 @@ bool is_commit_range(const std::byte* address, std::size_t bytes) {
          0;
 }
 
-class CpuRuntime final : public DeviceRuntime {
+class CpuRuntime final : public DeviceRuntime, private UseGuard {
  public:
   explicit CpuRuntime(const CpuRuntimeOptions& options)
       : checker_(options.adversary.active()
@@ -196,15 +195,6 @@ class CpuRuntime final : public DeviceRuntime {
   }
 
  private:
-  bool forked() const noexcept { return generation_ != fork_generation(); }
-
-  // Passed by every method that can fail, before it does anything.
-  Error usable(FaultPoint point) const {
-    if (forked()) [[unlikely]]
-      return used_before_fork();
-    return FaultInjection::instance().pass(point);
-  }
-
   bool passed(LinePosition position) {
     if (position.none()) return true;
     return position.onCopyEngine() ? engines_.passed(position)
@@ -230,7 +220,6 @@ class CpuRuntime final : public DeviceRuntime {
     checker_->submitted(stream, reads, writes);
   }
 
-  const std::uint32_t generation_ = fork_generation();
   const std::unique_ptr<CallChecker> checker_;
   CopyEngines engines_; // destroyed first: it drains into the checker
 };

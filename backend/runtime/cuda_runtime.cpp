@@ -17,9 +17,8 @@
 #include "backend/runtime/cuda_events.h"
 #include "backend/runtime/cuda_host_memory.h"
 #include "backend/runtime/cuda_link_probe.h"
-#include "backend/runtime/fault_injection.h"
-#include "backend/runtime/fork_generation.h"
 #include "backend/runtime/machine_memory.h"
+#include "backend/runtime/use_guard.h"
 
 namespace chameleon::runtime {
 
@@ -113,7 +112,7 @@ Error Parts::makeStreams() {
   return make(out, greatest < least ? greatest + 1 : greatest);
 }
 
-class Runtime final : public CudaRuntime {
+class Runtime final : public CudaRuntime, private UseGuard {
  public:
   Runtime(std::unique_ptr<Parts> parts, int ordinal,
           const CudaRuntimeOptions& options)
@@ -268,15 +267,6 @@ class Runtime final : public CudaRuntime {
   void awaitRegistration() override { parts_->host->awaitRegistration(); }
 
  private:
-  bool forked() const noexcept { return generation_ != fork_generation(); }
-
-  // Passed by every method that can fail, before it does anything.
-  Error usable(FaultPoint point) const {
-    if (forked()) [[unlikely]]
-      return used_before_fork();
-    return FaultInjection::instance().pass(point);
-  }
-
   const CudaContext& context() const noexcept { return *parts_->context; }
   const CudaDriver& driver() const noexcept { return context().driver(); }
 
@@ -293,7 +283,6 @@ class Runtime final : public CudaRuntime {
     return parts_->events->record(handleOf(stream), timed);
   }
 
-  const std::uint32_t generation_ = fork_generation();
   std::unique_ptr<Parts> parts_;
   const int ordinal_;
   CUstream_st* (*const stream_of_)(int, std::uint64_t);

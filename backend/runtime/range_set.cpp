@@ -1,11 +1,20 @@
 #include "backend/runtime/range_set.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <iterator>
 
 #include "backend/runtime/check.h"
 
 namespace chameleon::runtime {
+
+std::string text_of(Interval bytes) {
+  char text[64];
+  std::snprintf(text, sizeof text, "[%#zx, +%zu)",
+                static_cast<std::size_t>(bytes.begin),
+                static_cast<std::size_t>(bytes.end - bytes.begin));
+  return text;
+}
 
 void RangeSet::add(Interval interval) {
   if (interval.empty()) return;

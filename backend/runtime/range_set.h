@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 
 #include "backend/runtime/device_runtime.h"
 
@@ -25,6 +26,8 @@ struct Interval {
     return begin < other.end && other.begin < end;
   }
 };
+
+std::string text_of(Interval bytes); // "[0x7f00, +512)"
 
 class RangeSet {
  public:

@@ -9,9 +9,9 @@
 
 #include "backend/runtime/address_space.h"
 #include "backend/runtime/check.h"
-#include "backend/runtime/fault_injection.h"
 #include "backend/runtime/fork_generation.h"
 #include "backend/runtime/options.h"
+#include "backend/runtime/use_guard.h"
 #include "backend/runtime/virtual_time.h"
 
 namespace chameleon::runtime {
@@ -36,7 +36,7 @@ LinkRates link_of(const GpuProfile& profile) {
       per_us(profile.link_both_bytes_per_s), profile.copy_latency_ns * kPerNs};
 }
 
-class SimulatedRuntime final : public DeviceRuntime {
+class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
  public:
   explicit SimulatedRuntime(const GpuProfile& profile)
       : profile_(profile), time_(link_of(profile)) {}
@@ -209,15 +209,6 @@ class SimulatedRuntime final : public DeviceRuntime {
   }
 
  private:
-  bool forked() const noexcept { return generation_ != fork_generation(); }
-
-  // Passed by every method that can fail, before it does anything.
-  Error usable(FaultPoint point) const {
-    if (forked()) [[unlikely]]
-      return used_before_fork();
-    return FaultInjection::instance().pass(point);
-  }
-
   Error take(std::size_t& used, std::size_t bytes, std::size_t limit,
              ErrorCode code, const char* kind) const {
     if (bytes > limit - used) {
@@ -258,7 +249,6 @@ class SimulatedRuntime final : public DeviceRuntime {
     return compute_lines_.back().second;
   }
 
-  const std::uint32_t generation_ = fork_generation();
   const GpuProfile profile_;
   mutable std::mutex mutex_; // a leaf; guards everything below
   VirtualTime time_;

@@ -4,23 +4,8 @@ import pytest
 import torch
 import torch_chameleon
 from support import MIB, same_bits
-from trainings import budget
+from trainings import OPTIMIZERS, budget
 
-OPTIMIZERS = {
-    "sgd": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
-    "adam": (torch.optim.Adam, {"weight_decay": 0.1}),
-    "adam_amsgrad": (torch.optim.Adam, {"amsgrad": True}),
-    "adamw": (torch.optim.AdamW, {}),
-    "adamw_maximize": (torch.optim.AdamW, {"maximize": True}),
-    "adamax": (torch.optim.Adamax, {}),
-    "nadam": (torch.optim.NAdam, {}),
-    "radam": (torch.optim.RAdam, {}),
-    "rmsprop": (torch.optim.RMSprop, {"momentum": 0.5, "centered": True}),
-    "adagrad": (torch.optim.Adagrad, {}),
-    "adadelta": (torch.optim.Adadelta, {}),
-    "asgd": (torch.optim.ASGD, {}),
-    "rprop": (torch.optim.Rprop, {}),
-}
 IMPLEMENTATIONS = {
     "foreach": {"foreach": True},
     "for_loop": {"foreach": False},

@@ -20,6 +20,23 @@ from torch_chameleon.demo.model import GPT, Shape
 
 TRAININGS = {}
 
+# Of torch.optim, with options that make them keep all they can keep.
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    "adam": (torch.optim.Adam, {"weight_decay": 0.1}),
+    "adam_amsgrad": (torch.optim.Adam, {"amsgrad": True}),
+    "adamw": (torch.optim.AdamW, {}),
+    "adamw_maximize": (torch.optim.AdamW, {"maximize": True}),
+    "adamax": (torch.optim.Adamax, {}),
+    "nadam": (torch.optim.NAdam, {}),
+    "radam": (torch.optim.RAdam, {}),
+    "rmsprop": (torch.optim.RMSprop, {"momentum": 0.5, "centered": True}),
+    "adagrad": (torch.optim.Adagrad, {}),
+    "adadelta": (torch.optim.Adadelta, {}),
+    "asgd": (torch.optim.ASGD, {}),
+    "rprop": (torch.optim.Rprop, {}),
+}
+
 
 def training(function):
     TRAININGS[function.__name__] = function

@@ -22,14 +22,6 @@ constexpr std::size_t kBacklog = 1024; // a launch queue is as long
 constexpr double kBytesPerNs = 25;
 constexpr double kTaskNs = 1000;
 
-std::string text_of(Interval bytes) {
-  char text[64];
-  std::snprintf(text, sizeof text, "[%#zx, +%zu)",
-                static_cast<std::size_t>(bytes.begin),
-                static_cast<std::size_t>(bytes.end - bytes.begin));
-  return text;
-}
-
 std::string name_of(WorkPoint point) {
   return "entry " + std::to_string(point.count) + " of line " +
          std::to_string(point.line);
