@@ -7,6 +7,7 @@
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/storage.h"
 #include "kernels/simulated/kernel_memory.h"
+#include "kernels/nested.h"
 #include "kernels/tensor_access.h"
 #include "kernels/twins.h"
 
@@ -51,7 +52,7 @@ at::Tensor Adoption::tensor(at::Tensor native) const {
     storage.set_data_ptr_noswap(memory(std::move(data), storage.nbytes()));
     storage.set_allocator(backend::device_allocator());
   }
-  if (native.use_count() == 1) [[likely]] {
+  if (native.use_count() == 1 && !is_nested(impl)) [[likely]] {
     TensorAccess::retarget(impl, impl.key_set(), device);
     return native;
   }
@@ -72,6 +73,7 @@ void Adoption::storage(c10::StorageImpl& outer, c10::StorageImpl& alias,
 }
 
 void Adoption::shape(c10::TensorImpl& outer, const c10::TensorImpl& twin) {
+  if (is_nested(twin)) return; // it stays as it was made
   // linalg_lu_solve.out leaves a lazy conjugation.
   if (outer.is_conj() != twin.is_conj()) outer._set_conj(twin.is_conj());
   if (outer.is_neg() != twin.is_neg()) outer._set_neg(twin.is_neg());

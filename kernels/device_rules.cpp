@@ -21,6 +21,7 @@ struct ArgumentRow {
 constexpr std::array kAnyCpu{
     ArgumentRow{"aten::index", "indices"},
     ArgumentRow{"aten::_index_put_impl_", "indices"},
+    ArgumentRow{"aten::_nested_from_padded", "cpu_nested_shape_example"},
     ArgumentRow{"aten::_foreach_addcmul", "scalars"},
     ArgumentRow{"aten::_foreach_addcmul_", "scalars"},
     ArgumentRow{"aten::_foreach_addcdiv", "scalars"},

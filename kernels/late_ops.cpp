@@ -205,6 +205,12 @@ void redirect_if_new(State& all, const c10::OperatorName& name) {
 
 } // namespace
 
+std::shared_ptr<const OpPlan> plan_of(const c10::OperatorHandle& op) {
+  std::shared_ptr<const LateOp> late = known(op);
+  const OpPlan* plan = &late->plan;
+  return {std::move(late), plan};
+}
+
 void redirect_new_kernel(const std::string& op) {
   State& all = state();
   const std::lock_guard scan(all.scan_mutex);

@@ -16,7 +16,10 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <string>
+
+#include "kernels/op_plan.h"
 
 namespace chameleon::kernels {
 
@@ -28,6 +31,9 @@ void register_late_ops();
 // Thread-safe. Must not be called from a registration.
 void redirect_new_kernel(const std::string& op);
 void redirect_new_kernels();
+
+// The plan of an op that redirect.h has none for; made at the first call.
+std::shared_ptr<const OpPlan> plan_of(const c10::OperatorHandle& op);
 
 // Set when a schema was registered: its kernels follow.
 extern std::atomic<bool> schemas_are_new;

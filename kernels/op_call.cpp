@@ -14,6 +14,7 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/adoption.h"
+#include "kernels/nested.h"
 #include "kernels/op_token.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/simulated_call.h"
@@ -115,9 +116,15 @@ class NativeCall {
                   static_cast<int>(index_),
                   " and chameleon:", static_cast<int>(index), "!");
       index_ = index;
+      const bool nested = is_nested(tensor);
+      nested_ = nested_ || nested;
       slots_.push_back(static_cast<std::uint32_t>(
-          twins_.add(tensor, argument.writes, argument.overwrites)));
-      add_to_token(token_, tensor);
+          twins_.add(tensor, argument.writes, argument.overwrites && !nested)));
+      if (nested) [[unlikely]] {
+        token_.add(static_cast<std::uint64_t>(tensor.numel()));
+      } else {
+        add_to_token(token_, tensor);
+      }
       add_to_token(quick_, tensor);
     } else if (&tensor != c10::UndefinedTensorImpl::singleton()) {
       strays_.push_back({&tensor, &argument});
@@ -176,7 +183,9 @@ class NativeCall {
       in_kernel_ = true;
       if (started_ != nullptr) *started_ = true;
       if (backend::target().holds_data) [[likely]] {
-        op_.redispatchBoxed(backend::target().dispatch_key, &stack_);
+        op_.redispatchBoxed(
+            nested_ ? nested_dispatch_key() : backend::target().dispatch_key,
+            &stack_);
         scope.throwIfFailed();
         in_kernel_ = false;
         syncWrites(pinned);
@@ -403,6 +412,7 @@ class NativeCall {
   bool result_elsewhere_ = false; // a Device argument names another device
   profiler::TokenHasher token_{plan_.number};
   profiler::QuickHasher quick_{plan_.number};
+  bool nested_ = false;        // one of the tensors
   bool has_generator_ = false; // one of ours among the arguments
   bool in_kernel_ = false;
   // Unless a caller above has counted, which keeps the kernel from it.

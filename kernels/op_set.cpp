@@ -111,7 +111,7 @@ std::vector<c10::OperatorHandle> collect_op_set() {
         {text.substr(0, dot),
          dot == std::string::npos ? std::string() : text.substr(dot + 1)});
     if (!op || !is_redirectable(*op)) continue; // or unknown to this torch
-    if (text == "aten::_nested_view_from_buffer") continue; // nested layout
+    if (text == "aten::_nested_view_from_buffer") continue; // see nested
     TORCH_INTERNAL_ASSERT(
         !returns_view(op->schema()) && !takes_storage(op->schema()),
         "chameleon: ", text,

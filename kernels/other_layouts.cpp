@@ -1,4 +1,4 @@
-// Tensors that are not dense: sparse, nested and quantized ones. Ops on them
+// Tensors that are not dense: sparse and quantized ones. Ops on them
 // that are not composed of dense ones say so in one sentence.
 #include <string_view>
 
@@ -8,7 +8,6 @@ namespace chameleon::kernels {
 namespace {
 
 constexpr char kSparse[] = "sparse";
-constexpr char kNested[] = "nested";
 constexpr char kQuantized[] = "quantized";
 
 template <const char* kind>
@@ -23,9 +22,6 @@ TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
 }
 TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse<kSparse>>());
-}
-TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse<kNested>>());
 }
 TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse<kQuantized>>());

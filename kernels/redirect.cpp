@@ -38,6 +38,11 @@ class Redirect final : public c10::OperatorKernel {
   const OpPlan* plan_;
 };
 
+// Direct kernels adopt dense results.
+bool returns_nested(const std::string& name) {
+  return name.compare(0, 14, "aten::_nested_") == 0;
+}
+
 std::vector<std::string>& names() {
   static auto* list = new std::vector<std::string>;
   return *list;
@@ -62,7 +67,8 @@ void register_redirects() {
     const auto* plan = new OpPlan(op); // leaked, as the libraries are
     auto general =
         c10::BoxedKernel::makeFromFunctor(std::make_unique<Redirect>(plan));
-    if (!register_direct(*library, text.c_str(), op, plan, general)) {
+    if (returns_nested(text) ||
+        !register_direct(*library, text.c_str(), op, plan, general)) {
       library->impl(text.c_str(),
                     torch::CppFunction::makeFromBoxedKernel(general));
     }

@@ -3,6 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorOptions.h>
 
+#include "kernels/nested.h"
 #include "kernels/tensor_access.h"
 
 namespace chameleon::kernels {
@@ -85,7 +86,8 @@ void TwinSet::unbind() noexcept {
   if (shells_ == nullptr) return;
   Shells& pool = *shells_;
   for (c10::intrusive_ptr<c10::TensorImpl>& twin : twins_) {
-    if (pool.tensors.size() < kMaxShells && is_empty_shell(twin)) {
+    if (pool.tensors.size() < kMaxShells && is_empty_shell(twin) &&
+        !is_nested(*twin)) {
       TensorAccess::storageOf(*twin) = c10::Storage();
       pool.tensors.push_back(std::move(twin));
     }
@@ -187,9 +189,15 @@ c10::intrusive_ptr<c10::TensorImpl> TwinSet::twin(const c10::TensorImpl& outer,
       }
     }
   }
-  c10::intrusive_ptr<c10::TensorImpl> twin = take(shells_->tensors, &new_shell);
-  TensorAccess::show(outer, *twin, c10::Storage(entries_[index].alias),
-                     backend::target_device(outer.device().index()));
+  const c10::Device device = backend::target_device(outer.device().index());
+  c10::Storage alias(entries_[index].alias);
+  c10::intrusive_ptr<c10::TensorImpl> twin;
+  if (is_nested(outer)) [[unlikely]] {
+    twin = make_nested(outer, std::move(alias), device);
+  } else {
+    twin = take(shells_->tensors, &new_shell);
+    TensorAccess::show(outer, *twin, std::move(alias), device);
+  }
   twins_.push_back(twin);
   if (entries_[index].shared) shared_.emplace_back(&outer, twin.get());
   return twin;
@@ -206,6 +214,7 @@ const TwinSet::Entry* TwinSet::find(
 c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
                                                c10::Storage storage,
                                                c10::Device device) {
+  if (is_nested(like)) return make_nested(like, std::move(storage), device);
   c10::intrusive_ptr<c10::TensorImpl> outer =
       c10::make_intrusive<c10::TensorImpl>(std::move(storage), like.key_set(),
                                            like.dtype());

@@ -126,6 +126,8 @@ def _seen(tensor, storages):
 def packed(tensor):
     tensor = tensor.detach()
     if tensor.layout != torch.strided:
+        if tensor.dtype == torch.complex32:  # which to_dense() does not take
+            tensor = tensor.to(torch.complex64)
         tensor = tensor.to_dense()
     host = tensor.cpu()
     packed = torch.empty(host.numel(), dtype=host.dtype)

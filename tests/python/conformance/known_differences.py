@@ -66,6 +66,14 @@ KNOWN = (
         "sparse layouts are not supported, and each op says so",
     ),
     Known(
+        "transforms",
+        "sparse_sampled_addmm|sparse_mm_reduce|to_sparse",
+        "*",
+        "*chameleon works on dense (strided) tensors*",
+        "sparse layouts are not supported, and each op says so",
+        sometimes=True,
+    ),
+    Known(
         "ops",
         "quantile|nanquantile|split_with_sizes_copy|kron|inner|tensordot|"
         "norm_nuc|linalg_vecdot|linalg_cond|linalg_matrix_power|"
@@ -122,7 +130,7 @@ KNOWN = (
         "leaf *: version: *",
         "loading a state moves mu_product to the parameter's device, which is "
         "a copy for every device but the CPU",
-        dtypes="float32",
+        dtypes="float32|complex64|complex128",
     ),
     Known(
         "modules",
@@ -154,7 +162,7 @@ KNOWN = (
         "sparse layouts are not supported",
     ),
     Known(
-        "ops",
+        "ops|transforms",
         "linalg_lstsq*",
         "*",
         "leaf *: bits: *",
@@ -169,6 +177,14 @@ KNOWN = (
         "*max_pool1d_impl*",
         "max_pool1d has a kernel of its own for CPU tensors without gradients; "
         "all other devices go through max_pool2d, which takes integers",
+    ),
+    Known(
+        "ops",
+        "nn_functional_max_pool1d",
+        "forward",
+        "leaf 0: version: 1 and 0",
+        "max_pool1d has a kernel of its own for CPU tensors without gradients, "
+        "which counts a version of its result",
     ),
     Known(
         "*",
@@ -196,6 +212,32 @@ KNOWN = (
         "leaf 1: dtype: * and torch.float32",
         "the reference asks whether the device is called cpu",
         dtypes="bfloat16|float16",
+    ),
+    Known(
+        "refs",
+        "_refs_arange",
+        "*",
+        "leaf 0: bits: *",
+        "the reference asks whether the device is called cpu, and multiplies "
+        "in float64 then",
+        dtypes="float32",
+    ),
+    Known(
+        "ops",
+        "histc",
+        "refused",
+        "only native raised NotImplementedError: * not implemented for *",
+        "CUDA's histc takes integers, and Mixture-of-Experts models pass them",
+        dtypes="int*|uint8|uint16",
+    ),
+    Known(
+        "ops",
+        "quantile|nanquantile",
+        "refused",
+        'raised RuntimeError: * and NotImplementedError: "ge_cpu" not *',
+        "both refuse; for every device but the CPU the probabilities are "
+        "checked before the dtype",
+        dtypes="float8*",
     ),
 )
 

@@ -10,6 +10,7 @@ import copy
 import torch
 from torch.nn.parameter import UninitializedTensorMixin
 
+from conformance.gradients import gradients, in_order, joined
 from conformance.op_checks import tensors
 from conformance.placing import Placer
 
@@ -77,9 +78,9 @@ def _run(info, dtype, training, given):
         )
         roots = [r for r in tensors(results) if r.requires_grad]
         if roots:
-            torch.autograd.backward(roots, _weights(roots, device))
-        gradients = [s.grad for s in _sources(module, operands)]
-        return results, gradients, operands, _state(module)
+            joined(roots, _weights(roots, device)).backward()
+        derived = [s.grad for s in _sources(module, operands)]
+        return results, derived, operands, _state(module)
 
     return action
 
@@ -114,6 +115,7 @@ def double_backward(info, dtype):
         return
     for given in inputs(info, dtype, True):
 
+        @in_order
         def action(device, given=given):
             module, operands, results = _called(
                 info, dtype, True, given, device
@@ -122,19 +124,13 @@ def double_backward(info, dtype):
             sources = _sources(module, operands)
             if not roots or not sources:
                 return results
-            first = torch.autograd.grad(
-                roots,
-                sources,
-                _weights(roots, device),
-                create_graph=True,
-                allow_unused=True,
-            )
+            weights = _weights(roots, device)
+            first = gradients(roots, sources, weights, create_graph=True)
             roots = [g for g in first if g is not None and g.requires_grad]
             if not roots:
                 return first
-            return first, torch.autograd.grad(
-                roots, sources, _weights(roots, device), allow_unused=True
-            )
+            weights = _weights(roots, device)
+            return first, gradients(roots, sources, weights)
 
         yield action
 
@@ -191,7 +187,7 @@ def channels_last(info, dtype):
             results = module(first, *args, **operands[1])
             roots = [r for r in tensors(results) if r.requires_grad]
             if roots:
-                torch.autograd.backward(roots, _weights(roots, device))
+                joined(roots, _weights(roots, device)).backward()
             return results, first, first.grad, _state(module)
 
         yield action

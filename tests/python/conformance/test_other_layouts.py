@@ -25,7 +25,6 @@ def eye():
         lambda: torch.eye(4).to_sparse_csr().to("chameleon").to_dense(),
         lambda: torch.eye(4).to_sparse_csr().to("chameleon") @ eye(),
         lambda: eye().to_mkldnn(),
-        lambda: torch.nested.nested_tensor([torch.ones(2)]).to("chameleon"),
         lambda: torch.quantize_per_tensor(
             torch.ones(3), 0.1, 0, torch.qint8
         ).to("chameleon"),

@@ -10,6 +10,7 @@ from torch import func
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from conformance.gradients import gradients, in_order
 from conformance.op_checks import tensors
 from conformance.placing import Placer
 from conformance.samples import samples_of
@@ -62,6 +63,7 @@ def like(numbers, seed=7):
 
 
 def _action(op, sample, act):
+    @in_order
     def action(device):
         try:
             return act(Call(op, sample, device))
@@ -89,16 +91,11 @@ def _double_backward(call):
     roots = [r for r in call(*call.numbers) if r.requires_grad]
     if not roots or not sources:
         return ()
-    first = torch.autograd.grad(
-        roots, sources, like(roots), create_graph=True, allow_unused=True
-    )
+    first = gradients(roots, sources, like(roots), create_graph=True)
     roots = [g for g in first if g is not None and g.requires_grad]
     if not roots:
         return first
-    second = torch.autograd.grad(
-        roots, sources, like(roots, 8), allow_unused=True
-    )
-    return first, second
+    return first, gradients(roots, sources, like(roots, 8))
 
 
 def _forward_ad(call):
