@@ -61,12 +61,12 @@ KNOWN = (
     Known(
         "ops",
         "sparse_sampled_addmm|sparse_mm_reduce|to_sparse",
-        "*",
+        "[!r]*",
         "* NotImplementedError: *chameleon works on dense (strided) tensors*",
         "sparse layouts are not supported, and each op says so",
     ),
     Known(
-        "transforms",
+        "ops|transforms",
         "sparse_sampled_addmm|sparse_mm_reduce|to_sparse",
         "*",
         "*chameleon works on dense (strided) tensors*",

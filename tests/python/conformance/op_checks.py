@@ -38,7 +38,8 @@ SOURCES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 REFERENCES = 16
 
 
-def _placed(op, sample, device):
+def placed(op, sample, device):
+    """A sample's (input, args, kwargs) on a device."""
     placer = Placer(device)
     if op.name in CPU_ARGUMENTS:
         return placer(sample.input), sample.args, placer(sample.kwargs)
@@ -67,7 +68,7 @@ def _real(dtype):
 
 def _call(op, function, sample, *, backward=False, copies=False):
     def action(device):
-        operands = _placed(op, sample, device)
+        operands = placed(op, sample, device)
         given, args, kwargs = operands
         if copies:  # what is written may be neither a leaf nor the sample
             given = tree_map(

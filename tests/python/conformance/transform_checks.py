@@ -11,8 +11,7 @@ from torch.autograd import forward_ad
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from conformance.gradients import gradients, in_order
-from conformance.op_checks import tensors
-from conformance.placing import Placer
+from conformance.op_checks import placed, tensors
 from conformance.samples import samples_of
 
 
@@ -31,8 +30,7 @@ class Call:
 
     def __init__(self, op, sample, device):
         self.op = op
-        placed = Placer(device)((sample.input, sample.args, sample.kwargs))
-        self.leaves, self.structure = tree_flatten(placed)
+        self.leaves, self.structure = tree_flatten(placed(op, sample, device))
         self.where = [i for i, x in enumerate(self.leaves) if _is_number(x)]
         self.numbers = tuple(self.leaves[i] for i in self.where)
 
