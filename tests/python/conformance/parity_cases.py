@@ -26,6 +26,8 @@ def moved_to(device):
     def move(value):
         if isinstance(value, torch.device) and value.type == "cpu":
             return torch.device(device)
+        if isinstance(value, str) and value == "cpu":
+            return device
         if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
             return value
         source = value.detach()
