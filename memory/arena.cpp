@@ -205,20 +205,41 @@ void Arena::free(Extent* extent, const Fence& fence) {
   if (extent->use == ExtentUse::kInCall || extent->use == ExtentUse::kForeign) {
     adopt(extent, nullptr);
   }
-  if (!fence.empty()) {
-    if (extent->fence.empty()) {
-      extent->fence = fence;
-    } else {
-      const FenceJoiner joiner = fence_joiner(timelines_);
-      joiner.join(joiner.context, extent->fence, fence);
-    }
-  }
+  addFence(extent, fence);
   discarded(extent->offset, extent->bytes);
   if (apart_) {
     freed_.add(extent->offset, extent->bytes, extent->fence);
     extent->fence.clear();
   }
   extents_.free(extent);
+}
+
+void Arena::addFence(Extent* extent, const Fence& fence) {
+  if (fence.empty()) return;
+  if (extent->fence.empty()) {
+    extent->fence = fence;
+    return;
+  }
+  const FenceJoiner joiner = fence_joiner(timelines_);
+  joiner.join(joiner.context, extent->fence, fence);
+}
+
+Extent* Arena::split(Extent* extent, std::size_t bytes) {
+  CHAMELEON_CHECK(
+      extent->use == ExtentUse::kInCall && bytes > 0 && bytes < extent->bytes,
+      "a part of an extent that is not in-call, or not a part");
+  Extent* const second = extents_.split(extent, bytes);
+  index_.insert(second);
+  return second;
+}
+
+void Arena::join(Extent* extent) {
+  CHAMELEON_CHECK(extent->use == ExtentUse::kInCall &&
+                      extent->next != nullptr &&
+                      extent->next->use == ExtentUse::kInCall,
+                  "in-call extents that are joined are no neighbours");
+  index_.erase(extent->next);
+  extents_.join(extent);
 }
 
 void Arena::adopt(Extent* extent, Block* block) {

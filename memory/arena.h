@@ -69,6 +69,19 @@ class Arena {
   // kept too). Callers with no such work pass an empty fence.
   void free(Extent* extent, const Fence& fence);
 
+  // Parts of an in-call extent (HeldHole), see ExtentMap.
+  Extent* split(Extent* extent, std::size_t bytes);
+  void join(Extent* extent);
+  // Who gets the extent's bytes next waits for `fence` as well.
+  void addFence(Extent* extent, const Fence& fence);
+  // An extent's bytes hold no value any more / are about to be written.
+  void discarded(const Extent& extent) noexcept {
+    discarded(extent.offset, extent.bytes);
+  }
+  void revived(const Extent& extent) noexcept {
+    revived(extent.offset, extent.bytes);
+  }
+
   // From now on free space keeps its fences piece by piece. It costs some time,
   // so it begins when blocks first leave.
   void keepFreedApart() noexcept { apart_ = true; }

@@ -420,6 +420,25 @@ Extent* ExtentMap::free(Extent* extent) {
   return extent;
 }
 
+Extent* ExtentMap::split(Extent* extent, std::size_t bytes) {
+  Extent* second = take();
+  second->offset = extent->offset + bytes;
+  second->bytes = extent->bytes - bytes;
+  second->use = extent->use;
+  second->fence = extent->fence;
+  extent->bytes = bytes;
+  linkAfter(second, extent);
+  return second;
+}
+
+void ExtentMap::join(Extent* extent) {
+  Extent* second = extent->next;
+  merge(extent->fence, second->fence);
+  extent->bytes += second->bytes;
+  unlink(second);
+  recycle(second);
+}
+
 Extent* ExtentMap::slideDown(Extent* extent) {
   Extent* hole = extent->previous;
   CHAMELEON_CHECK(hole != nullptr && hole->use == ExtentUse::kFree &&

@@ -102,6 +102,12 @@ class ExtentMap {
   // the free extent that now holds its bytes and those of free neighbours.
   Extent* free(Extent* extent);
 
+  // Cuts an extent in use in two, the first of `bytes`; returns the second.
+  // Both carry its fence. It is no block's. REQUIRES: a multiple of kAlignment.
+  Extent* split(Extent* extent, std::size_t bytes);
+  // The extent in use behind it becomes a part of it, with its fence.
+  void join(Extent* extent);
+
   // Compaction: exchanges `extent` (in use) with the free extent directly
   // before it, so that the used one moves down and keeps its identity. Returns
   // the hole that follows it, coalesced; the hole keeps its fence.

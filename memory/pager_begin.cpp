@@ -35,6 +35,8 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
   Fence waits;
   // A second failure is one too many, and a third attempt runs exclusively.
   const bool must_not_fail = !may_retry || call.failures_ > 0;
+  call.must_not_fail_ = must_not_fail;
+  call.quick_ = identity != nullptr ? identity->quick : 0;
   if (call.failures_ > 0 || !beginFast(call, operands, must_not_fail, waits)) {
     if (Error error = beginSlow(call, operands, must_not_fail, waits)) {
       return error;
@@ -219,6 +221,12 @@ bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
 // One hole for all that the kernel will allocate, while its operands can still
 // be moved out of the way. Where a failure does harm the hole is kept: by
 // letting no other call in, or by taking it now.
+std::size_t PagerImpl::holeWished(const Call& call) const noexcept {
+  const std::size_t span = call.must_not_fail_ ? spans_.find(call.quick_) : 0;
+  return span == 0 ? call.room_bytes_
+                   : std::min<std::size_t>(span, call.room_bytes_);
+}
+
 bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
                                   Shortage& shortage) {
   const bool guess = call.memory_ != nullptr &&
@@ -226,15 +234,16 @@ bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
   if (call.room_bytes_ == 0 || (guess && !must_not_fail)) return true;
   // After a failure the hole is taken: the kernel's own small allocations may
   // be what splits a run that is only there.
-  if (call.failures_ == 0 &&
-      largestRun(/*moving=*/false, call.room_bytes_) >= call.room_bytes_) {
+  const std::size_t bytes = holeWished(call);
+  if (call.failures_ == 0 && largestRun(/*moving=*/false, bytes) >= bytes) {
     if (!must_not_fail) return true;
     call.exclusive_ = alone && admission_.makeExclusive();
+    call.hole_due_ = call.exclusive_;
     if (call.exclusive_) return true;
   }
-  holdHole(call, place(call.room_bytes_, End::kTop, ExtentUse::kInCall,
-                       call.stream_, shortage));
-  if (call.hole_ != nullptr) {
+  holdHole(call,
+           place(bytes, End::kTop, ExtentUse::kInCall, call.stream_, shortage));
+  if (!call.hole_.empty()) {
     if (!must_not_fail) freeHole(call);
     return true;
   }
@@ -296,6 +305,7 @@ void PagerImpl::undo(Call& call) noexcept {
   }
   admission_.subtract(1, freed, call.exclusive_);
   call.exclusive_ = false;
+  call.hole_due_ = false;
   admission_.wakeLocked();
 }
 

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "memory/block.h"
+#include "memory/first_fit.h"
+#include "memory/held_hole.h"
 #include "memory/op_timer.h"
 #include "profiler/profiler.h"
 
@@ -36,8 +38,8 @@ struct Operand {
 };
 
 // What is learned about one kind of op (the kernels layer owns one per op):
-// how many bytes it allocates inside its kernel, and how large its operands
-// are, at most.
+// how many bytes it needs inside its kernel, and how large its operands are, at
+// most.
 struct OpMemory {
   std::atomic<std::size_t> peak_bytes{0};
   std::atomic<std::size_t> operand_bytes{0};
@@ -169,6 +171,8 @@ class Call {
   bool exclusive_ = false;     // no other call enters beside it
   bool held_ = false;          // nobody waits for it (Pager::hold)
   bool failed_ = false;        // an allocation failed in this attempt
+  bool must_not_fail_ = false; // no allocation may: it would be the last one
+  bool hole_due_ = false;      // made when it first allocates: it is exclusive
   std::uint32_t failures_ = 0; // attempts that failed so
   int* depth_ = nullptr;       // calls that its thread is inside of
   std::uint64_t tick_ = 0;
@@ -181,7 +185,10 @@ class Call {
   bool observed_ = false;                 // the profiler saw the op
   std::unique_ptr<OpTiming> timing_;      // null, mostly: this op is not timed
   std::forward_list<OldBytes> old_bytes_; // empty, mostly
-  Extent* hole_ = nullptr; // held for in-call allocations that must not fail
+  // Of a call that must not fail. By op and sizes: what it needs is learned.
+  profiler::QuickToken quick_ = 0;
+  FirstFit layout_; // of all that it allocates, wherever that lies
+  HeldHole hole_;   // guarded by the pager's lock
   // In-call memory that is a spare block's, one pin each. How many more the
   // call may take: a kernel that must not fail needs its room in one piece.
   InlineList<Block*, kInline> spares_;

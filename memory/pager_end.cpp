@@ -75,15 +75,13 @@ void PagerImpl::leave(Call& call) noexcept {
 }
 
 void PagerImpl::holdHole(Call& call, Extent* hole) noexcept {
-  call.hole_ = hole;
-  if (hole != nullptr) hole_bytes_ += hole->bytes;
+  if (hole == nullptr) return;
+  hole_bytes_ += hole->bytes;
+  call.hole_.hold(hole);
 }
 
 void PagerImpl::freeHole(Call& call) noexcept {
-  if (call.hole_ == nullptr) return;
-  hole_bytes_ -= call.hole_->bytes;
-  arena_->free(call.hole_, {});
-  call.hole_ = nullptr;
+  if (!call.hole_.empty()) hole_bytes_ -= call.hole_.release(*arena_);
 }
 
 void PagerImpl::hold(Call& call) noexcept {
@@ -92,7 +90,8 @@ void PagerImpl::hold(Call& call) noexcept {
       "hold() of a call that does not run or has allocated");
   call.held_ = true;
   --*call.depth_;
-  if (call.hole_ != nullptr) {
+  call.hole_due_ = false;
+  if (!call.hole_.empty()) {
     const Lock lock(*this);
     freeHole(call);
   }

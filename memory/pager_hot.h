@@ -156,6 +156,7 @@ struct UsesOf {
     call.operand_bytes_ = bytes;
     call.room_bytes_ = entry.room_bytes;
     call.exclusive_ = entry.exclusive;
+    call.hole_due_ = entry.exclusive;
     call.spares_left_ = entry.exclusive ? entry.more_splits : SIZE_MAX;
     return true;
   }
@@ -267,7 +268,13 @@ struct UsesOf {
   call.failures_ = call.failed_ ? call.failures_ : 0;
   if (call.memory_ == nullptr) return;
   raise(call.memory_->operand_bytes, call.operand_bytes_);
-  raise(call.memory_->peak_bytes, call.peak_bytes_);
+  // The peak, if its pieces may lie anywhere.
+  std::size_t needed = call.peak_bytes_;
+  if (call.must_not_fail_ && needed > 0) {
+    needed = call.layout_.span();
+    if (call.quick_ != 0) spans_.raise(call.quick_, needed);
+  }
+  raise(call.memory_->peak_bytes, needed);
   if (!call.failed_ && !call.memory_->known.load(std::memory_order_relaxed)) {
     call.memory_->known.store(true, std::memory_order_release);
   }
@@ -280,10 +287,11 @@ struct UsesOf {
     fixed_extents_.fetch_sub(call.pins_.size(), std::memory_order_relaxed);
   }
   call.pins_.clear();
-  if (call.hole_ != nullptr) {
+  if (!call.hole_.empty()) {
     const Lock lock(*this);
     freeHole(call);
   }
+  if (call.must_not_fail_) call.layout_.clear();
   admission_.subtract(call.held_ ? 0 : 1, freed + call.room_bytes_,
                       call.exclusive_);
   admission_.wake();
@@ -292,6 +300,7 @@ struct UsesOf {
   call.active_ = false;
   call.exclusive_ = false;
   call.held_ = false;
+  call.hole_due_ = false;
   call.room_bytes_ = 0;
   call.adopted_bytes_ = 0;
   call.peak_bytes_ = 0;

@@ -20,6 +20,7 @@
 #include "memory/arena.h"
 #include "memory/decision_log.h"
 #include "memory/host_pool.h"
+#include "memory/learned_spans.h"
 #include "memory/logical_space.h"
 #include "memory/pager.h"
 #include "memory/policy/policy.h"
@@ -273,6 +274,7 @@ class PagerImpl {
                          Shortage& shortage);
   void commit(Call& call, Fence& waits);
   void undo(Call& call) noexcept;
+  std::size_t holeWished(const Call& call) const noexcept;
   void holdHole(Call& call, Extent* hole) noexcept;
   void freeHole(Call& call) noexcept;
   runtime::Error waitFor(StreamIndex stream, const Fence& fence);
@@ -388,7 +390,10 @@ class PagerImpl {
   std::string name() const; // "chameleon:0"
 
   // ---- pager_in_call.cpp ----
-  runtime::Result<std::byte*> allocateExtent(Call& call, std::size_t rounded);
+  runtime::Result<std::byte*> allocateExtent(Call& call, std::size_t rounded,
+                                             std::size_t offset);
+  Extent* cutHole(Call& call, std::size_t offset, std::size_t bytes);
+  void giveBack(Call& call, Extent* extent, const Fence& fence) noexcept;
   void adopted(Call& call, Block& block) noexcept;
   void list(Call& call, Extent* extent);
   void forget(Call& call, std::size_t index) noexcept;
@@ -429,6 +434,7 @@ class PagerImpl {
 
   // Without the lock.
   SpareBlocks spares_;
+  LearnedSpans spans_;
   std::atomic<Block*> released_{nullptr};
   std::atomic<std::size_t> released_bytes_{0}; // of these, rounded
   std::atomic<std::uint64_t> ticks_{0};

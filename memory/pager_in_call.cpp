@@ -22,38 +22,43 @@ Result<std::byte*> PagerImpl::allocate(Call& call, std::size_t bytes) {
     const Lock lock(*this);
     drainReleased();
   }
+  const std::size_t offset =
+      call.must_not_fail_ ? call.layout_.find(rounded) : 0;
   if (Block* const block = takeSpare(call, rounded)) {
     if (!usesInOrder(*block, call.stream_)) [[unlikely]] {
       if (Error error = orderSpare(call, *block)) return error;
     }
     note(Decision::kAllocate, block->device_address, rounded);
+    if (call.must_not_fail_) {
+      call.layout_.add(offset, rounded, block->device_address);
+    }
     return block->device_address;
   }
-  return allocateExtent(call, rounded);
+  return allocateExtent(call, rounded, offset);
 }
 
-Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded) {
+// `offset`: where the call's layout has it.
+Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded,
+                                             std::size_t offset) {
   Shortage shortage;
   Extent* extent = nullptr;
   std::byte* address = nullptr;
   Fence waits;
   {
     const Lock lock(*this);
-    const bool had_hole = call.hole_ != nullptr;
-    freeHole(call);
-    extent =
-        place(rounded, End::kTop, ExtentUse::kInCall, call.stream_, shortage);
+    if (call.must_not_fail_) extent = cutHole(call, offset, rounded);
+    if (extent == nullptr) {
+      freeHole(call);
+      extent =
+          place(rounded, End::kTop, ExtentUse::kInCall, call.stream_, shortage);
+    }
     if (extent != nullptr) {
       if (!inOrder(extent->fence, call.stream_)) waits = extent->fence;
       extent->fence.clear();
       address = arena_->address(*extent);
       note(Decision::kAllocate, address, rounded);
       list(call, extent);
-      if (had_hole && call.room_bytes_ > call.in_call_bytes_) {
-        holdHole(call,
-                 allocateFree(call.room_bytes_ - call.in_call_bytes_, End::kTop,
-                              ExtentUse::kInCall, call.stream_));
-      }
+      if (call.must_not_fail_) call.layout_.add(offset, rounded, address);
     }
   }
   if (extent != nullptr) {
@@ -62,8 +67,9 @@ Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded) {
     Error error = waitFor(call.stream_, waits);
     if (!error) return address;
     const Lock lock(*this);
+    if (call.must_not_fail_) call.layout_.remove(address);
     forget(call, indexOf(call, extent));
-    arena_->free(extent, waits);
+    giveBack(call, extent, waits);
     return error;
   }
   if (!call.failed_) {
@@ -75,6 +81,31 @@ Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded) {
                      shortage);
 }
 
+// From the hole that the call holds. Null: it has none, or needs something else
+// than it did when this was learned.
+Extent* PagerImpl::cutHole(Call& call, std::size_t offset, std::size_t bytes) {
+  if (call.hole_due_) {
+    call.hole_due_ = false;
+    Shortage ignored;
+    holdHole(call, place(holeWished(call), End::kTop, ExtentUse::kInCall,
+                         call.stream_, ignored));
+  }
+  Extent* const extent = call.hole_.cut(*arena_, offset, bytes);
+  if (extent != nullptr) hole_bytes_ -= bytes;
+  return extent;
+}
+
+// An in-call extent that is listed no more.
+void PagerImpl::giveBack(Call& call, Extent* extent,
+                         const Fence& fence) noexcept {
+  const std::size_t bytes = extent->bytes;
+  if (call.hole_.takeBack(*arena_, extent, fence)) {
+    hole_bytes_ += bytes;
+  } else {
+    arena_->free(extent, fence);
+  }
+}
+
 void PagerImpl::free(Call* hint, std::byte* address) noexcept {
   note(Decision::kFree, address, 0);
   if (hint != nullptr && !hint->spares_.empty()) {
@@ -84,6 +115,7 @@ void PagerImpl::free(Call* hint, std::byte* address) noexcept {
       return;
     }
   }
+  if (hint != nullptr && hint->must_not_fail_) hint->layout_.remove(address);
   std::size_t foreign_bytes = 0;
   {
     const Lock lock(*this);
@@ -93,14 +125,15 @@ void PagerImpl::free(Call* hint, std::byte* address) noexcept {
       return;
     }
     StreamIndex stream;
+    Call* call = nullptr;
     if (extent->use == ExtentUse::kForeign) {
       foreign_bytes = extent->bytes;
       fixed_extents_.fetch_sub(1, std::memory_order_relaxed);
       stream = extent->fence.slots()[0].stream(); // of the call it outlived
     } else {
-      Call& call = ownerOf(hint, extent);
-      stream = call.stream_;
-      forget(call, indexOf(call, extent));
+      call = &ownerOf(hint, extent);
+      stream = call->stream_;
+      forget(*call, indexOf(*call, extent));
     }
     if (checks_callers_) [[unlikely]] {
       const ByteRange range{address, extent->bytes};
@@ -109,7 +142,11 @@ void PagerImpl::free(Call* hint, std::byte* address) noexcept {
     // Kernels up to now may use it.
     Fence fence;
     fence.add(timelines_.advance(stream));
-    arena_->free(extent, fence);
+    if (call != nullptr) {
+      giveBack(*call, extent, fence);
+    } else {
+      arena_->free(extent, fence);
+    }
   }
   if (foreign_bytes != 0) {
     admission_.subtract(0, foreign_bytes);
