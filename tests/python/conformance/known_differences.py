@@ -97,13 +97,11 @@ KNOWN = (
     ),
     Known(
         "sparse",
-        "*",
-        "moved *|mixed *",
-        "*RuntimeError: unsupported tensor layout: Sparse???|"
-        "*RuntimeError: dense_dim expected * layout but got Sparse???|"
-        "*RuntimeError: * with Sparse??? layout is not implemented yet",
-        "a compressed tensor can be moved, not computed with: some ops say so "
-        "before the device is asked",
+        "mul",
+        "mixed *",
+        "*RuntimeError: unsupported tensor layout: Sparse???",
+        "a mix of devices and layouts; the shape function of a structured op "
+        "looks at layouts first, before any device is asked",
         sometimes=True,
     ),
     Known(
