@@ -1,4 +1,15 @@
-"""Deterministic mode and torch.backends' flags: honoured as natively."""
+"""Deterministic mode and torch.backends' flags: honoured as natively.
+
+Which ops alert in deterministic mode is the kernels' business: they ask the
+global context themselves (`alertNotDeterministic`), on the physical device's
+dispatch key, and nothing between the dispatcher and them catches, clears or
+changes that. Checked here with the CPU as the physical device, whose list is
+shorter than CUDA's: the ops on it raise the native sentence, having written
+nothing; with `warn_only` every entry of the operator database runs the same
+calls and gives the same errors and warnings as natively (one sample of each by
+default). Ops that alert on CUDA alone run no CUDA kernel here and are not
+checked by these tests.
+"""
 
 import contextlib
 import warnings
