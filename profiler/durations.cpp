@@ -9,7 +9,7 @@ namespace {
 constexpr double kWeight = 0.2;       // of a new sample
 constexpr double kOutlier = 4.0;      // times the estimate
 constexpr int kBelieved = 3;          // outliers in a row
-constexpr double kSurprise = 0.1;     // a change that matters
+constexpr double kSurprise = 0.1;     // a change that matters to a plan
 constexpr double kFade = 0.995;       // of the fit, per sample
 constexpr std::uint32_t kSettle = 32; // samples before sampling less
 constexpr std::uint64_t kLargeCopyBytes = 1 << 20;
@@ -59,7 +59,8 @@ void Durations::addOp(Token token, std::uint64_t bytes,
   const auto sample = static_cast<double>(duration_ns);
   const double old = estimate.duration_ns;
   double now = sample;
-  if (estimate.samples > 0) {
+  bool unknown = estimate.samples == 0;
+  if (!unknown) {
     const int sign =
         sample > old * kOutlier ? 1 : (sample * kOutlier < old ? -1 : 0);
     const int before = estimate.outliers;
@@ -67,6 +68,7 @@ void Durations::addOp(Token token, std::uint64_t bytes,
         sign == 0 ? 0 : (before * sign > 0 ? before + sign : sign));
     if (std::abs(estimate.outliers) >= kBelieved) {
       estimate.outliers = 0; // things did change: start from here
+      unknown = true;
     } else if (sign != 0) {
       return;
     } else {
@@ -84,12 +86,14 @@ void Durations::addOp(Token token, std::uint64_t bytes,
   fit_[3] += x * x;
   fit_[4] += x * sample;
 
-  const bool surprise =
-      estimate.samples == 1 || std::abs(now - old) > kSurprise * old;
-  settled_ = surprise ? 0 : settled_ + 1;
-  std::uint32_t stride = stride_.load(std::memory_order_relaxed);
-  if (surprise) {
+  if (unknown || std::abs(now - old) > kSurprise * old) {
     version_.fetch_add(1, std::memory_order_relaxed);
+  }
+  // Short ops scatter by more than that for ever, which more samples of them
+  // would not change.
+  settled_ = unknown ? 0 : settled_ + 1;
+  std::uint32_t stride = stride_.load(std::memory_order_relaxed);
+  if (unknown) {
     stride = std::max(stride / 2, kDense);
   } else if (settled_ % kSettle == 0) {
     stride = std::min(stride * 2, kSparse);

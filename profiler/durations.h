@@ -112,7 +112,7 @@ class Durations {
   std::unordered_map<Token, Estimate> tokens_;
   // Fading sums of the fit: weight, bytes, ns, bytes^2, bytes x ns.
   std::array<double, 5> fit_{};
-  std::uint32_t settled_ = 0; // samples in a row that were no surprise
+  std::uint32_t settled_ = 0; // samples in a row of ops that were known
   std::array<Link, 4> links_{};
 };
 
