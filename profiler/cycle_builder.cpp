@@ -31,10 +31,11 @@ void add_values(const PathSnapshot& snapshot, CycleMap& map) {
     if (again(v)) continue;
     const PathValue& value = values[v];
     map.value_of[v] = map.cycle.addValue(value.bytes);
-    const bool persistent = value.carried();
-    map.values.push_back({value.birth_op, value.output,
-                          persistent ? bindings[v].slot : kNoSlot,
-                          persistent ? bindings[v].identity : 0});
+    if (bindings[v].persists) {
+      map.values.push_back({kNone, 0, bindings[v].slot, bindings[v].identity});
+    } else {
+      map.values.push_back({value.birth_op, value.output, kNoSlot, 0});
+    }
   }
   for (std::uint32_t v = 0; v < values.size(); ++v) {
     if (map.value_of[v] == kNone) {
@@ -52,7 +53,7 @@ std::vector<std::vector<ValueIndex>> deaths(const PathSnapshot& snapshot,
   std::vector<std::vector<ValueIndex>> dead(ops);
   for (std::uint32_t v = 0; v < path.values().size(); ++v) {
     const PathValue& value = path.values()[v];
-    if (value.carried()) continue;
+    if (value.carried() || bindings[v].persists) continue;
     std::uint32_t last = path.usesOf(v).back().position();
     std::uint32_t free = bindings[v].free_op;
     const std::uint32_t next = bindings[v].successor;
@@ -73,11 +74,15 @@ std::vector<std::vector<ValueIndex>> deaths(const PathSnapshot& snapshot,
 }
 
 // By value; those of one value in their order.
-std::vector<Operand> sorted_operands(const OpPath& path, std::uint32_t op,
-                                     const CycleMap& map) {
+std::vector<Operand> sorted_operands(const PathSnapshot& snapshot,
+                                     std::uint32_t op, const CycleMap& map) {
   std::vector<Operand> operands;
-  for (const Operand operand : path.operands(op)) {
-    const Operand own(map.value_of[operand.value()], operand.flags());
+  for (const Operand operand : snapshot.path->operands(op)) {
+    std::uint32_t flags = operand.flags();
+    if (snapshot.bindings[operand.value()].persists) {
+      flags &= ~Operand::kCreates;
+    }
+    const Operand own(map.value_of[operand.value()], flags);
     operands.insert(std::upper_bound(operands.begin(), operands.end(), own,
                                      [](Operand a, Operand b) {
                                        return a.value() < b.value();
@@ -111,7 +116,8 @@ std::optional<PathSnapshot> CycleBuilder::copyOf(PathId id) const {
   for (const PathValue& value : path.values()) {
     snapshot.bindings.push_back({value.identity, value.slot, value.free_op,
                                  value.source_path, value.source_value,
-                                 value.successor});
+                                 value.successor,
+                                 value.carried() || profiler_.outlives(value)});
   }
   snapshot.workspaces.reserve(path.size());
   for (std::uint32_t i = 0; i < path.size(); ++i) {
@@ -138,7 +144,7 @@ CycleMap CycleBuilder::cycle(const PathSnapshot& snapshot) {
   for (std::uint32_t i = 0; i < path.size(); ++i) {
     map.cycle.addOp(snapshot.durations_ns[i], snapshot.workspaces[i]);
     map.op_names.push_back(path.op(i).op);
-    const std::vector<Operand> operands = sorted_operands(path, i, map);
+    const std::vector<Operand> operands = sorted_operands(snapshot, i, map);
     for (std::size_t k = 0; k < operands.size();) {
       const ValueIndex value = operands[k].value();
       std::uint32_t flags = operands[k].flags();

@@ -31,7 +31,7 @@ struct CycleMap {
   // Per value of the cycle, what it is.
   struct Value {
     std::uint32_t birth_op = kNone; // kNone: persistent
-    std::uint32_t output = 0;
+    std::uint32_t output = 0;       // as PathValue's
     BlockSlot slot = kNoSlot; // persistent: the block it is bound to
     std::uint64_t identity = 0;
   };
@@ -51,6 +51,7 @@ struct PathSnapshot {
     PathId source_path;
     std::uint32_t source_value;
     std::uint32_t successor;
+    bool persists; // also what only seemed to be handed in
   };
   std::shared_ptr<const OpPath> path;
   std::vector<Binding> bindings;          // per value

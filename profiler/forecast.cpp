@@ -68,7 +68,8 @@ NextUse Forecast::answer(BlockSlot slot) const {
   const bool here = block.value < values.size() &&
                     values[block.value].identity == block.identity;
   answer.distance_ops = end - now;
-  if (here && !values[block.value].carried() &&
+  const bool stays = here && profiler_.outlives(values[block.value]);
+  if (here && !stays && !values[block.value].carried() &&
       block.birth_round != profiler_.matcher_.round()) {
     // Left from the round before, and not carried into this one.
     answer.kind = NextUseKind::kNoMore;
@@ -95,12 +96,13 @@ NextUse Forecast::answer(BlockSlot slot) const {
     const PathValue& own = values[block.value];
     value = own.successor;
     const bool dies = own.free_op != kNone && own.free_op < end;
-    if (value == kNone && own.carried() && own.source_path != path->id() &&
-        !dies) {
+    if (value == kNone &&
+        (stays ||
+         (own.carried() && own.source_path != path->id() && !dies))) {
       value = block.value; // persistent
     }
   } else {
-    value = next->carriedValue(block.identity);
+    value = next->valueBoundTo(block.identity);
   }
   if (value == kNone) {
     if (here) answer.kind = NextUseKind::kNoMore;

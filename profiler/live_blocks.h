@@ -22,10 +22,11 @@ struct LiveBlock {
   // Hints, valid where the value they lead to has this identity.
   std::uint32_t value = 0;          // in the path that is followed
   std::uint32_t recorded_value = 0; // in the path that is being recorded
-  // Birth: a result of which op on which path. 0: no op made it.
+  // Birth: which value of which path. 0: no op that is known made it.
   std::uint32_t birth_path = 0;
   std::uint32_t birth_value = 0;
   std::uint32_t birth_round = 0;
+  std::uint64_t begun_at = 0; // the op that used it first; see begins()
   BlockSlot next_free = kNoSlot;
 };
 
@@ -43,6 +44,19 @@ class LiveBlocks {
   const LiveBlock& operator[](BlockSlot slot) const noexcept {
     return blocks_[slot];
   }
+  // The op being observed, by its number from 1.
+  void setNow(std::uint64_t op) noexcept { now_ = op; }
+  // A block that no op made, and that no op had used before that one: for all
+  // who follow the run it begins there.
+  bool begins(const LiveBlock& block) const noexcept {
+    return block.begun_at == now_ ||
+           (block.begun_at == 0 && block.birth_path == 0);
+  }
+  void beginNow(LiveBlock& block) const noexcept { block.begun_at = now_; }
+  // No op made it, and it stands for what lived before.
+  void beganBefore(LiveBlock& block) const noexcept {
+    if (begins(block)) block.begun_at = kBefore;
+  }
   bool alive(BlockSlot slot, std::uint64_t identity) const noexcept {
     return slot < blocks_.size() && identity != 0 &&
            blocks_[slot].identity == identity;
@@ -52,10 +66,13 @@ class LiveBlocks {
   }
 
  private:
+  static constexpr std::uint64_t kBefore = ~std::uint64_t{0};
+
   BlockSlot grow();
 
   std::vector<LiveBlock> blocks_;
   BlockSlot free_ = kNoSlot;
+  std::uint64_t now_ = 1;
 };
 
 inline BlockSlot LiveBlocks::add(std::uint64_t identity, std::uint64_t bytes,
@@ -67,6 +84,7 @@ inline BlockSlot LiveBlocks::add(std::uint64_t identity, std::uint64_t bytes,
   block.bytes = bytes;
   block.owner = owner;
   block.birth_path = 0;
+  block.begun_at = 0;
   return slot;
 }
 

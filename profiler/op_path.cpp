@@ -147,9 +147,10 @@ void OpPath::finish() {
   for (std::uint32_t v = 0; v < values_.size(); ++v) {
     const PathValue& value = values_[v];
     hasher.add(value.bytes);
-    if (!value.carried()) continue;
-    carried_.push_back(v);
-    by_identity_.emplace_back(value.identity, v);
+    if (value.carried()) carried_.push_back(v);
+    if (value.carried() || value.handedIn()) {
+      by_identity_.emplace_back(value.identity, v);
+    }
   }
   std::sort(by_identity_.begin(), by_identity_.end());
   structure_ = hasher.token();
@@ -179,10 +180,9 @@ void OpPath::link(std::uint32_t value, PathId source_path,
   if (source_path == id_) values_[source_value].successor = value;
 }
 
-std::uint32_t OpPath::carriedValue(std::uint64_t identity) const noexcept {
-  const auto found =
-      std::lower_bound(by_identity_.begin(), by_identity_.end(),
-                       std::pair<std::uint64_t, std::uint32_t>(identity, 0));
+std::uint32_t OpPath::valueBoundTo(std::uint64_t identity) const noexcept {
+  const auto found = std::lower_bound(by_identity_.begin(), by_identity_.end(),
+                                      Identity(identity, 0));
   if (found == by_identity_.end() || found->first != identity) return kNone;
   return values_[found->second].identity == identity ? found->second : kNone;
 }
@@ -210,8 +210,10 @@ bool OpPath::beginsLike(const OpPath& other) const {
   for (std::size_t v = 0; v < values_.size(); ++v) {
     const PathValue& a = values_[v];
     const PathValue& b = other.values_[v];
-    if (a.bytes != b.bytes || a.birth_op != b.birth_op ||
-        a.output != b.output) {
+    // What was new here may have been there before.
+    const bool seems_new = a.handedIn() && b.carried();
+    if (a.bytes != b.bytes ||
+        (!seems_new && (a.birth_op != b.birth_op || a.output != b.output))) {
       return false;
     }
   }

@@ -1,8 +1,10 @@
 // A path: one recorded sequence of ops, as a rule one step, in which every
 // storage is a *value* with a number of its own.
 //
-//   born     an op of this path makes it; its identity in words is (position
-//            of that op, output number);
+//   born     it begins at an op of this path; its identity in words is (position
+//            of that op, output number). Either the op makes it, or it was
+//            handed to the op as memory that no op had touched before (a
+//            factory's): then `output` is kHandedIn + which one of those;
 //   carried  it was there when the path began: a persistent block, or a
 //            transient of an earlier path (`source` says which value of which).
 //
@@ -48,7 +50,7 @@ struct PathValue {
   std::uint64_t bytes = 0;
   BlockSlot slot = kNoSlot;       // of the block it is bound to
   std::uint32_t birth_op = kNone; // kNone: carried
-  std::uint32_t output = 0;       // which result of birth_op
+  std::uint32_t output = 0;       // which of birth_op's
   // The op after which it was last seen to die, kNone: not seen. At or past
   // the path's end: that much into the path that came next.
   std::uint32_t free_op = kNone;
@@ -56,7 +58,10 @@ struct PathValue {
   std::uint32_t source_value = 0;
   std::uint32_t successor = kNone; // the value it becomes in the next round
 
+  static constexpr std::uint32_t kHandedIn = std::uint32_t{1} << 31;
+
   bool carried() const noexcept { return birth_op == kNone; }
+  bool handedIn() const noexcept { return !carried() && output >= kHandedIn; }
 };
 
 // One use of one value: where, and how (Operand's flags).
@@ -145,8 +150,13 @@ class OpPath {
   // The carried value is what `source_value` of `source_path` became.
   void link(std::uint32_t value, PathId source_path,
             std::uint32_t source_value);
-  // The carried value that was bound to this block at finish(), or kNone.
-  std::uint32_t carriedValue(std::uint64_t identity) const noexcept;
+  // Which values may have been there before the path began: the carried ones,
+  // and those handed in (their blocks may be there still when it begins again);
+  // by the blocks that they were bound to at finish().
+  using Identity = std::pair<std::uint64_t, std::uint32_t>;
+  std::span<const Identity> identities() const noexcept { return by_identity_; }
+  // The one that was and is bound to this block, or kNone.
+  std::uint32_t valueBoundTo(std::uint64_t identity) const noexcept;
   // Equal for equal sequences with equal structure.
   std::uint64_t structure() const noexcept { return structure_; }
 
@@ -205,7 +215,7 @@ class OpPath {
   std::vector<std::uint32_t> use_end_; // per value
   std::vector<std::uint32_t> carried_; // values
   std::vector<std::uint32_t> linked_;
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> by_identity_;
+  std::vector<Identity> by_identity_; // sorted
   std::vector<std::uint32_t> elapsed_;
   std::uint64_t structure_ = 0;
   std::uint32_t walks_ = 0;

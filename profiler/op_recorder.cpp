@@ -41,12 +41,18 @@ std::uint32_t OpRecorder::valueOf(const LiveBlock& block) const noexcept {
 }
 
 void OpRecorder::record(std::uint32_t op, Token token,
-                        std::span<const Use> uses) {
+                        std::span<const Use> uses, std::uint32_t round) {
   path_.addOp(op, token);
+  std::uint32_t output = PathValue::kHandedIn;
   for (const Use& use : uses) {
     LiveBlock& block = blocks_[use.slot];
+    std::uint32_t flags = use.flags;
     std::uint32_t v = valueOf(block);
-    if (v == kNone) {
+    if (v == kNone && blocks_.begins(block)) {
+      v = bear(use.slot, output++, round);
+      blocks_.beginNow(block);
+      flags |= Operand::kCreates;
+    } else if (v == kNone) {
       PathValue value;
       value.identity = block.identity;
       value.bytes = block.bytes;
@@ -56,12 +62,18 @@ void OpRecorder::record(std::uint32_t op, Token token,
       v = path_.addValue(value);
       block.recorded_value = v;
     }
-    path_.addUse(v, use.flags);
+    path_.addUse(v, flags);
   }
 }
 
 void OpRecorder::recordResult(BlockSlot slot, std::uint32_t output,
                               std::uint32_t round) {
+  path_.addResult(bear(slot, output, round));
+}
+
+// A value that begins with the op recorded last.
+std::uint32_t OpRecorder::bear(BlockSlot slot, std::uint32_t output,
+                               std::uint32_t round) {
   LiveBlock& block = blocks_[slot];
   PathValue value;
   value.identity = block.identity;
@@ -70,11 +82,11 @@ void OpRecorder::recordResult(BlockSlot slot, std::uint32_t output,
   value.birth_op = path_.size() - 1;
   value.output = output;
   const std::uint32_t v = path_.addValue(value);
-  path_.addResult(v);
   block.recorded_value = v;
   block.birth_path = path_.id();
   block.birth_value = v;
   block.birth_round = round;
+  return v;
 }
 
 } // namespace chameleon::profiler

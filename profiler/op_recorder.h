@@ -43,13 +43,17 @@ class OpRecorder {
     if (path_.size() > 0) path_ = OpPath();
   }
 
-  void record(std::uint32_t op, Token token, std::span<const Use> uses);
+  // In this round; so are the blocks that begin with the op.
+  void record(std::uint32_t op, Token token, std::span<const Use> uses,
+              std::uint32_t round);
   // A result of the op recorded last, born in this round.
   void recordResult(BlockSlot slot, std::uint32_t output, std::uint32_t round);
   // The value that stands for a live block here, or kNone.
   std::uint32_t valueOf(const LiveBlock& block) const noexcept;
 
  private:
+  std::uint32_t bear(BlockSlot slot, std::uint32_t output, std::uint32_t round);
+
   LiveBlocks& blocks_;
   OpPath path_;
   bool active_ = false;

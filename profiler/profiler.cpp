@@ -23,20 +23,18 @@ BlockSlot Profiler::born(std::uint64_t identity, std::uint64_t bytes,
 // The last op before the death is number op_count - 1.
 void Profiler::recordDeath(const LiveBlock& block,
                            std::uint64_t op_count) noexcept {
-  const auto after = [op_count](std::uint64_t begin) {
-    return op_count > begin ? static_cast<std::uint32_t>(op_count - 1 - begin)
-                            : 0;
+  const auto diedAt = [op_count](PathValue& value, std::uint64_t begin) {
+    if (op_count <= begin) return; // earlier: it is heard of late
+    value.free_op = static_cast<std::uint32_t>(op_count - 1 - begin);
   };
   if (recorder_.active()) {
     const std::uint32_t v = recorder_.valueOf(block);
-    if (v != kNone) {
-      recorder_.path().values()[v].free_op = after(recording_begin_);
-    }
+    if (v != kNone) diedAt(recorder_.path().values()[v], recording_begin_);
   } else if (OpPath* const path = matcher_.path()) {
     std::vector<PathValue>& values = path->values();
     if (block.value < values.size() &&
         values[block.value].identity == block.identity) {
-      values[block.value].free_op = after(round_begin_);
+      diedAt(values[block.value], round_begin_);
     }
   }
   // It outlived the round that made it.
@@ -44,8 +42,8 @@ void Profiler::recordDeath(const LiveBlock& block,
       block.birth_round != matcher_.round()) {
     OpPath* const path = history_.find(previous_path_);
     if (path == nullptr) return;
-    path->values()[block.birth_value].free_op = after(
-        round_begin_ - std::min<std::uint64_t>(round_begin_, previous_ops_));
+    diedAt(path->values()[block.birth_value],
+           round_begin_ - std::min<std::uint64_t>(round_begin_, previous_ops_));
   }
 }
 
@@ -56,6 +54,7 @@ OpTicket Profiler::observeWhole(std::uint32_t op, Token token,
                                 std::span<const Use> uses) noexcept {
   const Guard guard(lock_);
   countOp();
+  blocks_.setNow(opCount());
   const bool same = matcher_.advance(quick_half(token), UseList{uses});
   if (expected_ != 0 && enterExpected(op, token, uses)) {
     return ticket(true);
@@ -200,7 +199,7 @@ void Profiler::record(std::uint32_t op, Token token,
     recording_begin_ = round_begin_;
     entered_at_ = kNone;
   }
-  recorder_.record(op, token, uses);
+  recorder_.record(op, token, uses, matcher_.round());
   watching_deaths_ = true;
 }
 
@@ -238,6 +237,7 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output) {
   ticket.position = kNone;
   if (position + 1 != matcher_.position()) return;
   stopGroup();
+  blocks_.setNow(opCount());
   if (!recorder_.active()) {
     std::vector<Use> uses;
     for (const Operand use : path.uses(position)) {
@@ -275,6 +275,16 @@ void Profiler::finished(const OpTicket& ticket, std::uint64_t workspace_bytes) {
 }
 
 // ---- answers ---------------------------------------------------------------
+
+// A path that was recorded when its blocks were new (a first step's weights) is
+// handed what in fact stays from round to round: it was not seen to die, or did
+// not die in the round before the last.
+bool Profiler::outlives(const PathValue& value) const noexcept {
+  return value.handedIn() && value.successor == kNone &&
+         blocks_.alive(value.slot, value.identity) &&
+         (value.free_op == kNone ||
+          blocks_[value.slot].birth_round + 1 < matcher_.round());
+}
 
 OpPath* Profiler::pathAfter() const {
   const OpPath* const path = matcher_.path();

@@ -192,6 +192,7 @@ class Profiler {
   OpTicket observeWhole(std::uint32_t op, Token token,
                         std::span<const Use> uses) noexcept; // takes the lock
   OpTicket ticket(bool expected) const noexcept;
+  bool outlives(const PathValue& value) const noexcept;
   bool automatic() const noexcept;
   // profiler_expected.cpp
   void waitForExpected();

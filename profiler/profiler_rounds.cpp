@@ -13,8 +13,9 @@ constexpr std::uint32_t kPatience = 4; // unknown ops before all is unknown
 constexpr std::uint32_t kFirstWalks = 4;
 constexpr std::uint32_t kWalksBetween = 16;
 
-// Where a recorded step is best cut, in [begin, end]: the fewest values born
-// before are used at or after it. `end` if that is as good as any.
+// Where a recorded step is best cut, in [begin, end]: the fewest values made
+// before are used at or after it. `end` if that is as good as any. (What is
+// handed in may have come to stay, as a first step's weights.)
 std::uint32_t calmest_position(const OpPath& path, std::uint32_t begin,
                                std::uint32_t end) {
   std::vector<std::uint32_t> last(path.values().size());
@@ -24,7 +25,9 @@ std::uint32_t calmest_position(const OpPath& path, std::uint32_t begin,
   std::vector<std::int32_t> change(end - begin + 2);
   for (std::size_t v = 0; v < last.size(); ++v) {
     const std::uint32_t birth = path.values()[v].birth_op;
-    if (birth == kNone || birth >= end || last[v] < begin) continue;
+    if (birth >= end || path.values()[v].handedIn() || last[v] < begin) {
+      continue;
+    }
     ++change[birth < begin ? 0 : birth + 1 - begin];
     --change[std::min(last[v], end) + 1 - begin];
   }
@@ -223,6 +226,10 @@ void Profiler::bearAgain(const OpPath& recording, std::uint32_t begin,
     LiveBlock& block = blocks_[value.slot];
     if (block.value >= path.values().size() ||
         path.values()[block.value].identity != block.identity) {
+      continue;
+    }
+    if (path.values()[block.value].carried()) { // it replaces another one
+      block.birth_path = 0;
       continue;
     }
     block.birth_path = path.id();

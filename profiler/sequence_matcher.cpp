@@ -23,18 +23,27 @@ const OpPath* SequenceMatcher::pathOf(PathId id) const noexcept {
 
 // ---- bindings ------------------------------------------------------------
 
-bool SequenceMatcher::bindable(const OpPath& path, const PathValue& value,
-                               const LiveBlock& block, bool& rebound) const {
+// What was handed in is there for rounds: it only seemed to be new.
+bool SequenceMatcher::stays(const PathValue& value) const {
+  return value.handedIn() && blocks_.alive(value.slot, value.identity) &&
+         blocks_[value.slot].birth_round + 1 < round_;
+}
+
+bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
+                               const PathValue& value, const LiveBlock& block,
+                               bool& rebound) const {
   if (value.identity == block.identity) return true;
   if (value.bytes != block.bytes) return false;
   const bool born_now = block.birth_path != 0 && block.birth_round == round_;
   if (!value.carried()) {
-    if (!born_now) return false;
     // Bound to another block of this round.
     if (blocks_.alive(value.slot, value.identity) &&
         blocks_[value.slot].birth_round == round_) {
       return false;
     }
+    if (stays(value)) return false;
+    if (value.birth_op == position) return blocks_.begins(block);
+    if (!born_now) return false;
     const OpPath* const birth = pathOf(block.birth_path);
     if (birth == nullptr) return false;
     const PathValue& born = birth->values()[block.birth_value];
@@ -61,26 +70,40 @@ bool SequenceMatcher::advanceRebinding(Token token, std::span<const Use> uses,
   std::vector<PathValue>& values = path_->values();
   bool other = false;
   for (std::size_t i = 0; i < uses.size(); ++i) {
-    if (!bindable(*path_, values[operands[i].value()], blocks_[uses[i].slot],
-                  other)) {
+    if (!bindable(*path_, position(), values[operands[i].value()],
+                  blocks_[uses[i].slot], other)) {
       return false;
     }
   }
   rebound = other;
   for (std::size_t i = 0; i < uses.size(); ++i) {
     const std::uint32_t v = operands[i].value();
-    PathValue& value = values[v];
-    LiveBlock& block = blocks_[uses[i].slot];
-    if (value.identity == block.identity) continue;
-    value.identity = block.identity;
-    value.slot = uses[i].slot;
-    block.value = v;
-    if (value.carried() && block.birth_path != 0) {
+    const LiveBlock& block = blocks_[uses[i].slot];
+    if (values[v].identity == block.identity) continue;
+    bind(v, uses[i].slot);
+    if (values[v].carried() && block.birth_path != 0) {
       path_->link(v, block.birth_path, block.birth_value);
     }
   }
   ++next_;
   return true;
+}
+
+// To an operand of the op that is being observed.
+void SequenceMatcher::bind(std::uint32_t v, BlockSlot slot) {
+  PathValue& value = path_->values()[v];
+  LiveBlock& block = blocks_[slot];
+  value.identity = block.identity;
+  value.slot = slot;
+  block.value = v;
+  if (value.carried()) {
+    blocks_.beganBefore(block);
+  } else if (blocks_.begins(block)) {
+    blocks_.beginNow(block);
+    block.birth_path = path_->id();
+    block.birth_value = v;
+    block.birth_round = round_;
+  }
 }
 
 bool SequenceMatcher::choose(const OpPath& path, std::uint32_t position,
@@ -93,23 +116,29 @@ bool SequenceMatcher::choose(const OpPath& path, std::uint32_t position,
   open_.clear(); // operands that are bound to nothing yet
   for (const Operand operand : operands) {
     const PathValue& value = values[operand.value()];
-    if (value.identity == 0 && value.carried()) {
+    if (value.identity == 0 &&
+        (value.carried() || value.birth_op == position)) {
       open_.push_back(operand.value());
     }
   }
   chosen_.clear();
-  std::size_t next = 0;
   for (const Use& use : uses) {
     const LiveBlock& block = blocks_[use.slot];
     std::uint32_t v = block.value;
     if (v >= values.size() || values[v].identity != block.identity) {
-      if (next == open_.size()) return false;
-      v = open_[next++];
-      if (values[v].bytes != block.bytes) return false;
+      // The first one that it can be.
+      const auto next =
+          std::find_if(open_.begin(), open_.end(), [&](std::uint32_t open) {
+            return values[open].bytes == block.bytes &&
+                   (values[open].carried() || blocks_.begins(block));
+          });
+      if (next == open_.end()) return false;
+      v = *next;
+      open_.erase(next);
     }
     chosen_.push_back(v);
   }
-  if (next != open_.size()) return false;
+  if (!open_.empty()) return false;
   // The bound ones are those that the path says.
   open_.assign(chosen_.begin(), chosen_.end());
   std::sort(open_.begin(), open_.end());
@@ -127,11 +156,7 @@ bool SequenceMatcher::advanceUnbound(std::uint32_t op,
                                      std::span<const Use> uses) {
   if (next_ == end_ || !choose(*path_, position(), op, uses)) return false;
   for (std::size_t i = 0; i < uses.size(); ++i) {
-    PathValue& value = path_->values()[chosen_[i]];
-    LiveBlock& block = blocks_[uses[i].slot];
-    value.identity = block.identity;
-    value.slot = uses[i].slot;
-    block.value = chosen_[i];
+    bind(chosen_[i], uses[i].slot);
   }
   ++next_;
   return true;
@@ -153,7 +178,9 @@ void SequenceMatcher::bindOp(OpPath& path, std::uint32_t position,
     if (!blocks_.alive(actual.slot, actual.identity)) continue;
     LiveBlock& block = blocks_[actual.slot];
     block.value = v;
-    if (other && value.carried() && block.birth_path != 0) {
+    // (One that begins there only replaces another one.)
+    if (other && value.carried() && actual.birth_op != recorded &&
+        block.birth_path != 0) {
       path.link(v, block.birth_path, block.birth_value);
     }
   }
@@ -173,10 +200,10 @@ void SequenceMatcher::setCursor(OpPath* path, std::uint32_t position) noexcept {
   values_ = path->values().data();
 }
 
-// Queries find a block's value by its hint: carried values are known before
-// their first use.
+// Queries find a block's value by its hint: what was there before is known
+// before its first use.
 void SequenceMatcher::hintCarried(OpPath& path) {
-  for (const std::uint32_t v : path.carried()) {
+  for (const auto& [identity, v] : path.identities()) {
     const PathValue& value = path.values()[v];
     if (blocks_.alive(value.slot, value.identity)) {
       blocks_[value.slot].value = v;
@@ -239,8 +266,13 @@ bool SequenceMatcher::sameOp(const OpPath& path, std::uint32_t position,
     const PathValue& a = path.values()[here[i].value()];
     const PathValue& b = own.values()[there[i].value()];
     if (a.identity == b.identity) continue;
-    if (a.bytes != b.bytes || a.carried() != b.carried()) return false;
-    if (a.carried()) {
+    if (a.bytes != b.bytes || stays(a)) return false;
+    if (a.carried() != b.carried()) {
+      // In the place of one that is gone.
+      if (!a.carried() || !b.handedIn() || blocks_.alive(a.slot, a.identity)) {
+        return false;
+      }
+    } else if (a.carried()) {
       const bool same_source = a.source_path != 0 &&
                                a.source_path == b.source_path &&
                                a.source_value == b.source_value;
@@ -267,10 +299,7 @@ bool SequenceMatcher::sameOpEarlier(std::uint32_t earlier,
     const PathValue& a = own.values()[here[i].value()];
     const PathValue& b = own.values()[there[i].value()];
     if (a.bytes != b.bytes || a.output != b.output) return false;
-    if (b.carried()) { // made by no op, as the one that is gone
-      if (a.carried() && !blocks_.alive(a.slot, a.identity)) continue;
-      return false;
-    }
+    if (b.carried()) return false;
     // The first round may use a carried value where later ones use what the
     // round before made.
     const std::uint32_t distance = recorded - b.birth_op;
@@ -313,13 +342,14 @@ std::uint32_t SequenceMatcher::context(const OpPath& path,
   return length;
 }
 
-// An operand says which place it is: a block that was carried in.
+// An operand says which place it is: a block that was there before.
 bool SequenceMatcher::anchored(const OpPath& path,
                                std::uint32_t position) const {
   const std::span<const Operand> uses = path.uses(position);
   return std::any_of(uses.begin(), uses.end(), [&](Operand use) {
     const PathValue& value = path.values()[use.value()];
-    return value.carried() && blocks_.alive(value.slot, value.identity);
+    return (value.carried() || value.handedIn()) &&
+           blocks_.alive(value.slot, value.identity);
   });
 }
 
@@ -344,7 +374,7 @@ bool SequenceMatcher::fits(const OpPath& path, std::uint32_t position) const {
   }
   bool rebound = false;
   for (std::size_t i = 0; i < here.size(); ++i) {
-    if (!bindable(path, path.values()[here[i].value()],
+    if (!bindable(path, position, path.values()[here[i].value()],
                   blocks_[own.values()[there[i].value()].slot], rebound)) {
       return false;
     }

@@ -8,6 +8,7 @@
 //   born      to the result of the matched op that bears it; after a jump into
 //             the middle of a path, to a block of the same bytes that was born
 //             in this round as the same output of an op with the same token;
+//             what is handed in, to a block that no op had used before;
 //   carried   to the same block as ever; to the transient that was its source
 //             in the round before; or, when the old block is dead, to another
 //             one of the same bytes (counted as a miss, though it goes on).
@@ -127,8 +128,11 @@ class SequenceMatcher {
   ContextMatch relocate(bool in_itself);
 
  private:
-  bool bindable(const OpPath& path, const PathValue& value,
-                const LiveBlock& block, bool& rebound) const;
+  bool bindable(const OpPath& path, std::uint32_t position,
+                const PathValue& value, const LiveBlock& block,
+                bool& rebound) const;
+  bool stays(const PathValue& value) const;
+  void bind(std::uint32_t v, BlockSlot slot);
   bool choose(const OpPath& path, std::uint32_t position, std::uint32_t op,
               std::span<const Use> uses);
   bool fits(const OpPath& path, std::uint32_t position) const;

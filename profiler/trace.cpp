@@ -30,6 +30,10 @@ Trace make_trace(const CycleMap& map, const OpNames& names,
       const std::uint64_t bytes = cycle.value_bytes[operand.value()];
       (operand.creates() ? op.out : op.in).emplace_back(number, bytes);
       if (operand.dirties()) op.write.push_back(number);
+      if (operand.creates() &&
+          map.values[operand.value()].output >= PathValue::kHandedIn) {
+        op.fresh.push_back(number);
+      }
       if (!operand.creates() && !operand.needsBytes()) {
         op.over.push_back(number);
       }
@@ -129,6 +133,28 @@ Result<Cycle> make_cycle(const Trace& trace, std::size_t step) {
   return cycle;
 }
 
+namespace {
+
+bool is_in(const std::vector<std::uint64_t>& list, std::uint64_t number) {
+  return std::find(list.begin(), list.end(), number) != list.end();
+}
+
+// What it is handed: fresh ones where their number says, which is how the
+// operands of an op that were recorded are in order.
+std::vector<TraceOp::Storage> operands_of(const TraceOp& op) {
+  std::vector<TraceOp::Storage> operands = op.in;
+  for (const TraceOp::Storage& storage : op.out) {
+    if (!is_in(op.fresh, storage.first)) continue;
+    const auto at = std::find_if(
+        operands.begin(), operands.end(),
+        [&](const auto& other) { return other.first > storage.first; });
+    operands.insert(at, storage);
+  }
+  return operands;
+}
+
+} // namespace
+
 Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
                          PathId id) {
   const Result<Cycle> cycle = make_cycle(trace, step); // it is one
@@ -146,24 +172,30 @@ Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
   for (std::uint32_t i = 0; i < ops; ++i) {
     const TraceOp& op = trace.ops[begin + i];
     path.addOp(names.add(op.op), 0);
-    for (const auto& [number, bytes] : op.in) {
+    std::uint32_t output = PathValue::kHandedIn;
+    for (const auto& [number, bytes] : operands_of(op)) {
+      const bool fresh = is_in(op.fresh, number);
       const auto [at, added] = alive.try_emplace(number, 0);
       if (added) {
         PathValue value;
         value.bytes = bytes;
-        carried[number] = at->second = path.addValue(value);
+        if (fresh) {
+          value.birth_op = i;
+          value.output = output++;
+        }
+        at->second = path.addValue(value);
+        if (!fresh) carried[number] = at->second;
       }
-      const auto isIn = [wanted =
-                             number](const std::vector<std::uint64_t>& list) {
-        return std::find(list.begin(), list.end(), wanted) != list.end();
-      };
-      path.addUse(at->second,
-                  (isIn(op.over) ? Operand::kOverwrites : Operand::kReads) |
-                      (isIn(op.write) ? Operand::kWrites : 0));
+      path.addUse(
+          at->second,
+          (is_in(op.over, number) ? Operand::kOverwrites : Operand::kReads) |
+              (is_in(op.write, number) ? Operand::kWrites : 0) |
+              (fresh ? Operand::kCreates : 0));
     }
     path.setWorkspace(i, op.workspace_bytes);
-    std::uint32_t output = 0;
+    output = 0;
     for (const auto& [number, bytes] : op.out) {
+      if (is_in(op.fresh, number)) continue;
       PathValue value;
       value.bytes = bytes;
       value.birth_op = i;

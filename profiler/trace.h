@@ -9,13 +9,15 @@
 //   {"step":1}
 //
 // One header, one op a line, a step line at each step's end. `in`: operands
-// that have a value before the op; `out`: storages that it creates; `write`:
-// those of both that it writes; `free`: those that die after it. Two fields may
-// be missing: `over`, those of `in` and `write` that it overwrites completely
-// and unread (none), and `workspace`, what it takes from the arena and gives
-// back before it ends, at most at one time (0). Numbers are storages, sizes
-// bytes, `t` the time of the op's begin in ns. Bandwidths are bytes per second,
-// one way alone and both ways together; 0: not known.
+// that have a value before the op; `out`: storages that begin with it; `write`:
+// those of both that it writes; `free`: those that die after it. Three fields
+// may be missing: `over`, those of `in` and `write` that it overwrites
+// completely and unread (none); `fresh`, those of `out` that it does not make
+// but is handed, as memory that no op has touched before (none); and
+// `workspace`, what it takes from the arena and gives back before it ends, at
+// most at one time (0). Numbers are storages, sizes bytes, `t` the time of the
+// op's begin in ns. Bandwidths are bytes per second, one way alone and both
+// ways together; 0: not known.
 //
 // A step repeats: a storage that no op of it creates was there before. One that
 // is freed before it is created again lived across the step's end.
@@ -55,6 +57,7 @@ struct TraceOp {
   std::vector<std::uint64_t> write;
   std::vector<std::uint64_t> free;
   std::vector<std::uint64_t> over;
+  std::vector<std::uint64_t> fresh;
   std::uint64_t workspace_bytes = 0;
 };
 

@@ -240,6 +240,7 @@ class Reader {
         {"step", [&] { return in.integer(step); }},
         {"over", [&] { return numbers(op.over); }},
         {"workspace", [&] { return in.integer(op.workspace_bytes); }},
+        {"fresh", [&] { return numbers(op.fresh); }},
     };
     const bool good = in.object([&](const std::string& key) {
       for (unsigned i = 0; i < std::size(kMembers); ++i) {
@@ -253,7 +254,7 @@ class Reader {
     if (!good) return false;
     constexpr unsigned kStep = 0x80;
     constexpr unsigned kOp = 0x7f;
-    constexpr unsigned kMayLack = 0x300;
+    constexpr unsigned kMayLack = 0x700;
     if (seen == kStep) return endStep(in, step);
     if ((seen & ~kMayLack) != kOp) {
       return in.fail(
@@ -320,6 +321,14 @@ class Reader {
           })) {
         return in.fail("storage " + std::to_string(number) +
                        " is overwritten but not among in and write");
+      }
+    }
+    for (const std::uint64_t number : op.fresh) {
+      if (std::none_of(
+              op.out.begin(), op.out.end(),
+              [&](const auto& storage) { return storage.first == number; })) {
+        return in.fail("storage " + std::to_string(number) +
+                       " is fresh but not among out");
       }
     }
     for (const std::uint64_t number : op.free) {

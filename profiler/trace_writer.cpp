@@ -92,6 +92,7 @@ std::string write_trace(const Trace& trace) {
     append_list(text, R"(,"write":)", op.write, number);
     append_list(text, R"(,"free":)", op.free, number);
     if (!op.over.empty()) append_list(text, R"(,"over":)", op.over, number);
+    if (!op.fresh.empty()) append_list(text, R"(,"fresh":)", op.fresh, number);
     if (op.workspace_bytes > 0) {
       text += R"(,"workspace":)";
       append(text, op.workspace_bytes);

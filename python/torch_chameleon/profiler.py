@@ -181,10 +181,11 @@ def export_trace(path: str | os.PathLike[str], device: Device = None) -> None:
     of an op has its name, begin `t` and `dur_ns` in ns, and storages as
     `[number, bytes]`: `in` had a value before the op, `out` are created by it;
     `write` are the numbers of those it writes, `free` of those that die after
-    it. Two keys may be missing: `over`, the numbers of `in` that it writes
-    completely without reading them, and `workspace`, the bytes that it takes
-    and gives back meanwhile. `{"step":1}` ends the file. Durations are
-    estimates from the ops that were timed.
+    it. Three keys may be missing: `over`, the numbers of `in` that it writes
+    completely without reading them; `fresh`, the numbers of `out` that it is
+    handed as memory that no op has touched before; and `workspace`, the bytes
+    that it takes and gives back meanwhile. `{"step":1}` ends the file.
+    Durations are estimates from the ops that were timed.
 
     Args:
         path: The file, replaced if it exists.

@@ -37,6 +37,12 @@ class OpDriver {
     profiler.freed(at->second.slot, profiler.opCount());
     blocks_.erase(at);
   }
+  // It dies now; the profiler is told later, by the caller.
+  Block forget(const std::string& name) {
+    const Block dead = blocks_.at(name);
+    blocks_.erase(name);
+    return dead;
+  }
   bool has(const std::string& name) const { return blocks_.count(name) > 0; }
   const Block& block(const std::string& name) const { return blocks_.at(name); }
 
