@@ -32,7 +32,7 @@ struct CycleMap {
   struct Value {
     std::uint32_t birth_op = kNone; // kNone: persistent
     std::uint32_t output = 0;       // as PathValue's
-    BlockSlot slot = kNoSlot; // persistent: the block it is bound to
+    BlockSlot slot = kNoSlot;       // persistent: the block it is bound to
     std::uint64_t identity = 0;
   };
   std::vector<Value> values;

@@ -97,8 +97,7 @@ NextUse Forecast::answer(BlockSlot slot) const {
     value = own.successor;
     const bool dies = own.free_op != kNone && own.free_op < end;
     if (value == kNone &&
-        (stays ||
-         (own.carried() && own.source_path != path->id() && !dies))) {
+        (stays || (own.carried() && own.source_path != path->id() && !dies))) {
       value = block.value; // persistent
     }
   } else {

@@ -324,9 +324,9 @@ class Reader {
       }
     }
     for (const std::uint64_t number : op.fresh) {
-      if (std::none_of(
-              op.out.begin(), op.out.end(),
-              [&](const auto& storage) { return storage.first == number; })) {
+      if (std::none_of(op.out.begin(), op.out.end(), [&](const auto& storage) {
+            return storage.first == number;
+          })) {
         return in.fail("storage " + std::to_string(number) +
                        " is fresh but not among out");
       }

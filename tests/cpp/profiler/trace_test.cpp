@@ -132,7 +132,8 @@ TEST(Trace, WritesTheExactFields) {
   trace.header.out_bytes_per_second = 5.5e10;
   trace.header.both_bytes_per_second = 9e10;
   trace.header.copy_latency_ns = 7000;
-  trace.ops.push_back({"aten::mm", 0, 5, {{1, 512}}, {{2, 1024}}, {2}, {}, {}, {}});
+  trace.ops.push_back(
+      {"aten::mm", 0, 5, {{1, 512}}, {{2, 1024}}, {2}, {}, {}, {}});
   trace.ops.push_back({"tab\t", 5, 1, {{2, 1024}}, {}, {}, {2}, {}, {}});
   trace.step_ends.push_back(2);
   EXPECT_EQ(write_trace(trace),

@@ -1,0 +1,71 @@
+"""The exported step is the step that ran: its memory, value by value."""
+
+import json
+
+_SCRIPT = """
+import json
+import torch, torch_chameleon
+from torch import nn
+from torch.nn import functional as F
+from torch_chameleon import config, profiler
+
+config.hbm_budget = 1 << 30
+torch.manual_seed(0)
+
+# What needs memory that no op makes: contiguous(), float(), copies from CPU.
+class Mix(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        y = self.a(x).transpose(1, 2).contiguous().transpose(1, 2)
+        return self.b(y.to(torch.float64).square().to(torch.float32)) + x
+
+model = nn.Sequential(*(Mix(96) for _ in range(4))).to("chameleon")
+optimizer = torch.optim.AdamW(model.parameters())
+peaks = []
+for _ in range(8):
+    torch_chameleon.reset_swap_stats()
+    x = torch.randn(16, 64, 96).to("chameleon")
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    del loss, x
+    peaks.append(torch_chameleon.swap_stats()["peak_logical_bytes"])
+    torch_chameleon.step()
+profiler.export_trace(PATH)
+print(json.dumps(peaks))
+"""
+
+
+def peak_of(ops):
+    """Most bytes of storages that live at a time; how many of them there are.
+
+    What is created later than it is freed lives across the step's end.
+    """
+    sizes = {key: size for op in ops for key, size in op["in"] + op["out"]}
+    created = {key for op in ops for key, _ in op["out"]}
+    live = dict.fromkeys(sizes.keys() - created)
+    peak, count = 0, 0
+    for _ in range(2):
+        for op in ops:
+            live.update((key, None) for key, _ in op["out"])
+            total = sum(sizes[key] for key in live)
+            peak, count = max((peak, count), (total, len(live)))
+            for key in op["free"]:
+                live.pop(key, None)
+    return peak, count
+
+
+def test_its_peak_is_that_of_the_run(tmp_path, fresh):
+    path = str(tmp_path / "step.jsonl")
+    peaks = json.loads(fresh(f"PATH = {path!r}\n" + _SCRIPT).splitlines()[-1])
+    assert len(set(peaks[2:])) == 1
+    with open(path) as lines:
+        ops = [op for op in map(json.loads, lines) if "op" in op]
+    assert any(op.get("fresh") for op in ops)
+    peak, count = peak_of(ops)
+    # A trace counts rounded sizes; all else is equal.
+    assert 0 <= peak - peaks[-1] < 512 * count
