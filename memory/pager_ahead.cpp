@@ -51,6 +51,7 @@ void PagerImpl::fulfil(const Call& call) {
         break;
       case Action::Kind::kFetch:
         if (meant && mayFetchAhead(block)) {
+          block.claims = 1; // once; no victim, and not moved by compaction
           ahead_.push_back({&block, false, true, false, nullptr});
         }
         // One batch, up to where the next one begins.
@@ -115,7 +116,6 @@ void PagerImpl::fetchAhead(StreamIndex stream) {
   std::int64_t bytes = 0;
   for (Wanted& wanted : wanted_) {
     Block& block = *wanted.block;
-    block.claims = 1; // no victim, and not to be moved by compaction
     wanted.extent = place(block.rounded_bytes, End::kBottom, ExtentUse::kBlock,
                           stream, shortage);
     if (wanted.extent == nullptr) break;

@@ -66,8 +66,10 @@ void ForecastPolicy::wishes(const profiler::OpTicket& ticket,
     }
     done_ = ticket.position + 1;
   }
-  setGate();
+  begin_ = profiler_.opCount() - 1 - ticket.position;
   resolve(list);
+  bringBack(list);
+  setGate();
 }
 
 // Another sequence, another place in it, another round, or another plan. What
@@ -97,8 +99,45 @@ void ForecastPolicy::setGate() noexcept {
     if (next != end.end()) {
       position = static_cast<std::uint32_t>(next - end.begin());
     }
+    if (!returns_.empty()) {
+      const std::uint64_t now = begin_ + lookAhead(); // at position 0
+      const std::uint64_t next_use = returns_.front().next_use;
+      position = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+          position, next_use > now ? next_use - now : 0));
+    }
   }
   gate_.askAt(epoch_, position);
+}
+
+// As often as victims are put in order, so that one of them does not come back
+// at once.
+std::uint64_t ForecastPolicy::lookAhead() const noexcept {
+  return plan_->plan->ops() / kRanksPerCycle;
+}
+
+// A victim that the plan takes to be there.
+void ForecastPolicy::expectBack(Block& block) {
+  const NextUse use =
+      forecast_.nextUse(block.profiler_slot.load(std::memory_order_relaxed));
+  if (use.kind != NextUseKind::kKnown || use.overwritten_first) return;
+  returns_.push_back(
+      {profiler_.opCount() + use.distance_ops, &block, block.identity});
+  std::push_heap(returns_.begin(), returns_.end());
+  setGate();
+}
+
+void ForecastPolicy::bringBack(std::vector<Wish>& list) {
+  if (plan_ == nullptr) return;
+  const std::uint64_t now = profiler_.opCount() - 1;
+  bool joined = false; // they are one batch
+  while (!returns_.empty() && returns_.front().next_use <= now + lookAhead()) {
+    const Return due = returns_.front();
+    std::pop_heap(returns_.begin(), returns_.end());
+    returns_.pop_back();
+    if (due.next_use <= now) continue; // that is no longer ahead
+    list.push_back({Action::Kind::kFetch, due.block, due.identity, joined});
+    joined = true;
+  }
 }
 
 // Actions speak of values; these are the blocks.
@@ -124,6 +163,7 @@ void ForecastPolicy::resolve(std::vector<Wish>& list) {
 // ---- victims ---------------------------------------------------------------
 
 bool ForecastPolicy::better(const Victim& a, const Victim& b) noexcept {
+  if (a.small != b.small) return b.small;
   if (a.far != b.far) return a.far;
   if (!a.far && a.distance_ops != b.distance_ops) {
     return a.distance_ops > b.distance_ops;
@@ -142,13 +182,14 @@ void ForecastPolicy::rank() {
   }
   uses_.resize(slots_.size());
   forecast_.nextUses(slots_, uses_);
+  const std::uint64_t small_bytes = PlanningThread::keptBytes(budget_bytes_);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = *blocks_[i];
     const NextUse& use = uses_[i];
     const bool far =
         use.kind != NextUseKind::kKnown || 2 * use.distance_ops > place.ops;
     ranked_.push_back(
-        {blocks_[i], block.identity, far,
+        {blocks_[i], block.identity, block.rounded_bytes <= small_bytes, far,
          block.last_use_tick.load(std::memory_order_relaxed),
          use.distance_ops * (block.hasHostCopy() ? kCleanFactor : 1)});
   }
@@ -173,6 +214,7 @@ Block* ForecastPolicy::victim(Usable usable) {
         continue;
       }
       left(block);
+      if (plan_ != nullptr) expectBack(block);
       return &block;
     }
     if (fresh) return nullptr;

@@ -10,6 +10,11 @@
 // costs one copy, not two). Source: simulated study of swap schedules; half a
 // cycle of look-ahead is enough, and beyond it Belady's order does harm.
 //
+// While a plan is followed, it does not know of victims that it did not choose:
+// those come back a little ahead of their next use, beside what the plan
+// fetches. Blocks that are too small to be worth a copy are victims only where
+// there is no other.
+//
 // Thread safety: as Policy says.
 #pragma once
 
@@ -56,14 +61,27 @@ class ForecastPolicy final : public Policy {
   struct Victim {
     Block* block;
     std::uint64_t identity;
+    bool small;
     bool far;
     std::uint64_t tick;  // of the last use
     double distance_ops; // near ones: to the next use
+  };
+  // What is to come back before the op of this number.
+  struct Return {
+    std::uint64_t next_use;
+    Block* block;
+    std::uint64_t identity;
+    bool operator<(const Return& other) const noexcept { // the nearest on top
+      return next_use > other.next_use;
+    }
   };
   static bool better(const Victim& a, const Victim& b) noexcept;
 
   void arrive(const profiler::OpTicket& ticket);
   void resolve(std::vector<Wish>& list);
+  void expectBack(Block& block);
+  void bringBack(std::vector<Wish>& list);
+  std::uint64_t lookAhead() const noexcept; // ops
   void setGate() noexcept;
   void rank();
 
@@ -78,6 +96,9 @@ class ForecastPolicy final : public Policy {
   PathPlanPtr plan_; // null: none for where the run is
   profiler::PathId path_ = 0;
   std::uint32_t done_ = 0; // actions before ops < done_ were taken
+
+  std::uint64_t begin_ = 0;     // number of the op at position 0
+  std::vector<Return> returns_; // a heap
 
   std::vector<Block*> blocks_;  // known ones, at their policy_slot
   std::vector<Victim> ranked_;  // the best victim last

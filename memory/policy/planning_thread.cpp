@@ -91,6 +91,11 @@ PathPlanPtr PlanningThread::order(profiler::PathId path,
   return nullptr;
 }
 
+// Small values move in small budgets, too.
+std::uint64_t PlanningThread::keptBytes(std::uint64_t budget_bytes) {
+  return std::min(PlannerOptions().keep_bytes, budget_bytes >> 12);
+}
+
 std::uint64_t PlanningThread::plansMade() const {
   const std::lock_guard lock(mutex_);
   return plans_made_;
@@ -137,8 +142,7 @@ PathPlanPtr PlanningThread::make(const Order& order,
   PlannerOptions options;
   options.budget_bytes = order.budget_bytes - order.budget_bytes / kSlackShare;
   options.link = made->link;
-  // Small values move in small budgets, too.
-  options.keep_bytes = std::min(options.keep_bytes, order.budget_bytes >> 12);
+  options.keep_bytes = keptBytes(order.budget_bytes);
   runtime::Result<PlanPtr> plan = plan_cycle(map.cycle, options);
   if (!plan.ok()) return made;
   made->plan = std::move(*plan);

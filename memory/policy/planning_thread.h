@@ -65,6 +65,8 @@ class PlanningThread {
   // The same for whoever has time: it is made when this returns.
   void planAndWait(profiler::PathId path, std::uint64_t budget_bytes);
   std::uint64_t plansMade() const;
+  // Values of at most so many bytes never move in a plan.
+  static std::uint64_t keptBytes(std::uint64_t budget_bytes);
 
  private:
   static constexpr std::size_t kMaxPlans = 32;

@@ -87,11 +87,6 @@ def demo(steps, of_last):
 """
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="468 of 1,855 faults at k = 2, 768 of 4,010 at k = 4: small blocks "
-    "(17 and 6 KB on average; 2.7 and 0.7 % of the bytes). Cause not settled",
-)
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 4])
 def test_faults_are_few_after_warm_up(k, fresh, capsys):
