@@ -52,6 +52,31 @@ TEST(ForecastPolicy, FetchesAheadOfNeed) {
   EXPECT_GT(fetches, 100);
 }
 
+// The room that a plan counts on is taken by others for a while: what leaves
+// for them against the plan comes back ahead of need.
+TEST(ForecastPolicy, VictimsThatThePlanDidNotChooseComeBack) {
+  Device device("forecast", kBudget);
+  Pager& pager = *device.pager;
+  Training training(pager, kLayers);
+  for (int i = 0; i < 3; ++i) training.step();
+  settle(pager, training);
+  for (int i = 0; i < 3; ++i) training.step();
+  Block* const guest = pager.create(3 * kBytes).value();
+  const Operand operand{guest, Access::kWrite};
+  Call call;
+  ASSERT_FALSE(pager.begin(call, {}, {&operand, 1}, nullptr, "guest", false));
+  pager.hold(call);
+  training.step();
+  pager.resetStats();
+  for (int i = 0; i < 4; ++i) training.step();
+  const Stats stats = pager.stats();
+  EXPECT_GT(stats.prefetch_hits, 100);
+  EXPECT_LE(20 * stats.faults, stats.prefetch_hits);
+  pager.end(call);
+  pager.release(guest);
+  pager.checkInvariants(3);
+}
+
 // The plan that was followed when a step ended, and the step's figures.
 TEST(ForecastPolicy, TheStepSaysWhatWasPlanned) {
   Device device("forecast", kBudget);
