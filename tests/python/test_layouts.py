@@ -138,21 +138,6 @@ def test_jagged_moves():
     assert same_bits(y.cpu().values(), x.values())
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: torch.nested.nested_tensor(
-            [torch.ones(2), torch.ones(3)], device="chameleon"
-        ).to_padded_tensor(0),
-        lambda: torch.nested.nested_tensor([torch.ones(2)]).to("chameleon") + 1,
-    ],
-)
-def test_nested_of_the_strided_layout(make):
-    with pytest.raises(NotImplementedError) as caught:
-        make()
-    one_sentence(caught, "nested tensors")
-
-
 # ---- quantized and others
 
 QUANTIZED = {

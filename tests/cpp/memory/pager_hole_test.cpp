@@ -64,6 +64,7 @@ class PagerHoleTest : public PagerTest {
           Block* written, OpMemory& memory, std::uint64_t seed,
           const profiler::Token* token = nullptr) {
     std::vector<Operand> operands;
+    operands.reserve(read.size() + 1);
     for (Block* block : read) operands.push_back({block, Access::kRead});
     operands.push_back({written, Access::kWrite});
     OpIdentity identity{};
@@ -189,6 +190,7 @@ TEST_F(PagerHoleTest, OtherSequencesRunAsWell) {
 TEST_F(PagerHoleTest, LearnsBySize) {
   open(64 * kUnit);
   std::vector<Block*> others;
+  others.reserve(15);
   for (std::size_t i = 0; i < 15; ++i) others.push_back(filled(4 * kUnit, i));
   Block* const written = filled(4 * kUnit, 99); // full: 64 units
   OpMemory memory;
