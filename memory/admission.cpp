@@ -9,6 +9,47 @@ namespace chameleon::memory {
 Admission::Admission(std::mutex& mutex, std::size_t budget_bytes)
     : mutex_(mutex), budget_(budget_bytes) {}
 
+// Not at once: exclusively, with less than it wishes, or against other threads.
+Admission::Entry Admission::enterOtherwise(
+    std::size_t bytes, std::size_t wish,
+    std::optional<std::size_t> exclusive_splits) noexcept {
+  std::uint64_t word = word_.load(std::memory_order_relaxed);
+  for (;;) {
+    const Load now = unpack(word);
+    const std::size_t budget = budgetBytes();
+    const bool alone = now.calls == 0;
+    if (now.exclusive) return {};
+    std::size_t room = wish;
+    if (now.bytes + bytes + wish > budget) {
+      if (!alone || now.bytes + bytes > budget) return {};
+      room = (budget - now.bytes - bytes) >> kUnitShift << kUnitShift;
+    }
+    const bool exclusive = exclusive_splits.has_value() && room > 0;
+    std::size_t more_splits = 0;
+    if (exclusive) {
+      // With n extents in the way the free bytes lie in n + 1 pieces at most.
+      const std::size_t pieces = (budget - now.bytes - bytes) / room;
+      if (!alone || pieces < *exclusive_splits + 1) return {};
+      more_splits = pieces - *exclusive_splits - 1;
+    }
+    if (word_.compare_exchange_weak(
+            word, (word + pack(1, bytes + room)) | (exclusive ? kExclusive : 0),
+            std::memory_order_seq_cst, std::memory_order_relaxed)) {
+      if (!closed()) [[likely]]
+        return {true, exclusive, room, more_splits};
+      return turnBack(bytes + room, exclusive);
+    }
+  }
+}
+
+// Who closed the gate may have looked at the load just before.
+Admission::Entry Admission::turnBack(std::size_t bytes,
+                                     bool exclusive) noexcept {
+  subtract(1, bytes, exclusive);
+  wake();
+  return {};
+}
+
 void Admission::add(std::uint32_t calls, std::size_t bytes) noexcept {
   word_.fetch_add(pack(calls, bytes), std::memory_order_seq_cst);
 }

@@ -137,6 +137,9 @@ class Admission {
     return (std::uint64_t{calls} << kCallShift) | (bytes >> kUnitShift);
   }
 
+  Entry enterOtherwise(std::size_t bytes, std::size_t wish,
+                       std::optional<std::size_t> exclusive_splits) noexcept;
+  Entry turnBack(std::size_t bytes, bool exclusive) noexcept;
   void wakeWaiters() noexcept;
 
   std::mutex& mutex_;
@@ -152,39 +155,21 @@ class Admission {
   Ticket last_ticket_ = 0;
 };
 
-inline Admission::Entry Admission::enter(
+[[gnu::always_inline]] inline Admission::Entry Admission::enter(
     std::size_t bytes, std::size_t wish,
     std::optional<std::size_t> exclusive_splits) noexcept {
   std::uint64_t word = word_.load(std::memory_order_relaxed);
-  for (;;) {
-    const Load now = unpack(word);
-    const std::size_t budget = budgetBytes();
-    const bool alone = now.calls == 0;
-    if (now.exclusive) return {};
-    std::size_t room = wish;
-    if (now.bytes + bytes + wish > budget) {
-      if (!alone || now.bytes + bytes > budget) return {};
-      room = (budget - now.bytes - bytes) >> kUnitShift << kUnitShift;
-    }
-    const bool exclusive = exclusive_splits.has_value() && room > 0;
-    std::size_t more_splits = 0;
-    if (exclusive) {
-      // With n extents in the way the free bytes lie in n + 1 pieces at most.
-      const std::size_t pieces = (budget - now.bytes - bytes) / room;
-      if (!alone || pieces < *exclusive_splits + 1) return {};
-      more_splits = pieces - *exclusive_splits - 1;
-    }
-    if (word_.compare_exchange_weak(
-            word, (word + pack(1, bytes + room)) | (exclusive ? kExclusive : 0),
-            std::memory_order_seq_cst, std::memory_order_relaxed)) {
-      if (!closed()) [[likely]]
-        return {true, exclusive, room, more_splits};
-      // Who closed the gate may have looked at the load just before.
-      subtract(1, bytes + room, exclusive);
-      wake();
-      return {};
-    }
+  const std::size_t needed = bytes + wish;
+  if ((wish > 0 && exclusive_splits.has_value()) || (word & kExclusive) != 0 ||
+      ((word & kUnitMask) << kUnitShift) + needed > budgetBytes() ||
+      !word_.compare_exchange_strong(word, word + pack(1, needed),
+                                     std::memory_order_seq_cst,
+                                     std::memory_order_relaxed)) [[unlikely]] {
+    return enterOtherwise(bytes, wish, exclusive_splits);
   }
+  if (!closed()) [[likely]]
+    return {true, false, wish};
+  return turnBack(needed, false);
 }
 
 inline void Admission::subtract(std::uint32_t calls, std::size_t bytes,

@@ -27,10 +27,15 @@ Result<Block*> Pager::create(std::size_t bytes) { return impl_->create(bytes); }
 
 void Pager::release(Block* block) noexcept { impl_->release(block); }
 
+Error Pager::begin(Call& call, const OpRequest& request) {
+  return impl_->begin(call, request);
+}
+
 Error Pager::begin(Call& call, Stream stream, std::span<const Operand> operands,
                    OpMemory* memory, std::string_view op, bool may_retry,
                    const OpIdentity* identity) {
-  return impl_->begin(call, stream, operands, memory, op, may_retry, identity);
+  const OpKind kind{.name = op, .memory = memory, .may_retry = may_retry};
+  return impl_->begin(call, {kind, stream, operands, identity});
 }
 
 void Pager::end(Call& call) noexcept { impl_->end(call); }

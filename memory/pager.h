@@ -64,6 +64,16 @@ struct OpIdentity {
   }
 };
 
+// An op call, as it asks to begin.
+struct OpRequest {
+  const OpKind& kind;
+  runtime::Stream stream;
+  std::span<const Operand> operands;
+  // The op is shown to the profiler, and what the policy wants before it is
+  // done; each block occurs once then. Null: neither.
+  const OpIdentity* identity = nullptr;
+};
+
 class PagerImpl;
 
 class Pager {
@@ -89,12 +99,10 @@ class Pager {
   // before later work on `stream`. Waits for other calls to end where that is
   // needed and helps (a thread that is inside a call already fails instead, so
   // waits cannot form a circle); fails with kOutOfDeviceMemory /
-  // kOutOfHostMemory / kDevice. `op` is for messages and must live until
-  // end(). After success device_address of each operand is valid until end().
-  // `may_retry`: the op writes nothing, so that a failed in-call allocation
-  // may be answered by end() and another begin() (Call::worthRetrying()).
-  // `identity`: the op is shown to the profiler, and what the policy wants
-  // before it is done; each block occurs once then. Null: neither.
+  // kOutOfHostMemory / kDevice. After success device_address of each operand is
+  // valid until end().
+  runtime::Error begin(Call& call, const OpRequest& request);
+  // The same for an op without an OpKind of its own.
   runtime::Error begin(Call& call, runtime::Stream stream,
                        std::span<const Operand> operands, OpMemory* memory,
                        std::string_view op, bool may_retry,

@@ -12,41 +12,35 @@ using runtime::Error;
 WaitHooks PagerImpl::wait_hooks;
 constinit thread_local int PagerImpl::calls_of_thread = 0;
 
-Error PagerImpl::begin(Call& call, runtime::Stream stream,
-                       std::span<const Operand> operands, OpMemory* memory,
-                       std::string_view op, bool may_retry,
-                       const OpIdentity* identity) {
+Error PagerImpl::begin(Call& call, const OpRequest& request) {
   CHAMELEON_CHECK(!call.active_, "begin() of a call that has not ended");
-  call.stream_ = timelines_.indexOf(stream);
+  const std::span<const Operand>& operands = request.operands;
+  call.stream_ = timelines_.indexOf(request.stream);
   call.failed_ = false;
   call.tick_ = ticks_.fetch_add(1, std::memory_order_relaxed) + 1;
-  call.op_ = op;
-  call.memory_ = memory;
-  // A retry is the op that was seen already.
-  if (call.failures_ == 0) call.observed_ = identity != nullptr;
-  if (identity != nullptr && call.failures_ == 0) {
-    if (durations_.shouldSample()) [[unlikely]] {
-      startTiming(call, stream, *identity);
+  call.op_ = request.kind.name;
+  call.memory_ = request.kind.memory;
+  if (call.failures_ == 0) { // a retry is the op that was seen already
+    call.observed_ = request.identity != nullptr;
+    if (call.observed_) {
+      if (durations_.shouldSample()) [[unlikely]] {
+        startTiming(call, request.stream, *request.identity);
+      }
+      observe(call, *request.identity, operands);
+      if (gate_.due(call.ticket_)) fulfil(call);
     }
-    observe(call, *identity, operands);
-    if (gate_.due(call.ticket_)) fulfil(call);
   }
 
   Fence waits;
   // A second failure is one too many, and a third attempt runs exclusively.
-  const bool must_not_fail = !may_retry || call.failures_ > 0;
+  const bool must_not_fail = !request.kind.may_retry || call.failures_ > 0;
   call.must_not_fail_ = must_not_fail;
-  call.quick_ = identity != nullptr ? identity->quick : 0;
+  call.quick_ = request.identity != nullptr ? request.identity->quick : 0;
   if (call.failures_ > 0 || !beginFast(call, operands, must_not_fail, waits)) {
     if (Error error = beginSlow(call, operands, must_not_fail, waits)) {
       return error;
     }
-  }
-  call.pins_.assign(operands);
-  if (decisions_.on()) [[unlikely]] {
-    for (const Operand& operand : operands) {
-      note(Decision::kPin, *operand.block, operand.block->bytes);
-    }
+    call.pins_.assign(operands);
   }
   call.active_ = true;
   call.depth_ = &calls_of_thread;
@@ -59,6 +53,11 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
       return error;
     }
   }
+  if (decisions_.on()) [[unlikely]] {
+    for (const Operand& operand : operands) {
+      note(Decision::kPin, *operand.block, operand.block->bytes);
+    }
+  }
   if (checks_callers_) [[unlikely]] {
     reviveWritten(operands);
   }
@@ -66,6 +65,20 @@ Error PagerImpl::begin(Call& call, runtime::Stream stream,
     beginTiming(call);
   }
   return {};
+}
+
+// Of an op that never ended well: at least as much as its operands have. Where
+// these are larger than any seen so far: in proportion.
+std::size_t PagerImpl::roomGuessed(const OpMemory& memory, std::size_t bytes) {
+  const bool known = memory.known.load(std::memory_order_acquire);
+  const std::size_t seen = memory.operand_bytes.load(std::memory_order_relaxed);
+  std::size_t peak = memory.peak_bytes.load(std::memory_order_relaxed);
+  if (bytes > seen && seen > 0) {
+    peak = static_cast<std::size_t>(static_cast<double>(peak) *
+                                    static_cast<double>(bytes) /
+                                    static_cast<double>(seen));
+  }
+  return ExtentMap::round(known ? peak : std::max(peak, bytes));
 }
 
 // beginFast() could not pin them all, but the first `pinned`.

@@ -46,20 +46,32 @@ struct OpMemory {
   std::atomic<bool> known{false};
 };
 
-// A list whose first N items need no heap.
+// What is the same for all calls of an op; the kernels layer has one per op.
+struct OpKind {
+  std::string_view name;      // for messages; must live until end()
+  OpMemory* memory = nullptr; // null: nothing is learned
+  // The op writes nothing, so that a failed in-call allocation may be answered
+  // by end() and another begin() (Call::worthRetrying()).
+  bool may_retry = false;
+};
+
+// A list in one piece, the first N items of which need no heap.
 template <typename T, std::size_t N>
 class InlineList {
   static_assert(std::is_trivial_v<T>);
 
  public:
   void assign(std::span<const T> items) {
-    if (items.size() <= N) [[likely]] {
-      std::copy(items.begin(), items.end(), inline_.begin());
-      size_ = items.size();
-      return;
+    std::copy(items.begin(), items.end(), resize(items.size()));
+  }
+  // `size` items, whose values the caller sets.
+  T* resize(std::size_t size) {
+    if (size > N) [[unlikely]] {
+      growMore();
+      more_->resize(size);
     }
-    clear();
-    for (const T& item : items) push_back(item);
+    size_ = size;
+    return data();
   }
   void push_back(const T& item) {
     if (size_ < N) [[likely]] {
@@ -68,40 +80,50 @@ class InlineList {
       pushMore(item);
     }
   }
-  void clear() noexcept {
-    size_ = 0;
-    more_.clear();
-  }
+  void clear() noexcept { size_ = 0; }
   bool empty() const noexcept { return size_ == 0; }
   // The last item takes its place.
   void remove(std::size_t i) noexcept {
-    (*this)[i] = (*this)[--size_];
-    if (size_ >= N) more_.pop_back();
+    (*this)[i] = (*this)[size_ - 1];
+    if (size_ > N) [[unlikely]]
+      more_->pop_back();
+    if (--size_ == N && more_ != nullptr) [[unlikely]]
+      std::copy(more_->begin(), more_->end(), inline_.begin());
   }
   std::size_t size() const noexcept { return size_; }
-  T& operator[](std::size_t i) noexcept {
-    return i < N ? inline_[i] : more_[i - N];
+  T* data() noexcept { return size_ <= N ? inline_.data() : more_->data(); }
+  const T* data() const noexcept {
+    return size_ <= N ? inline_.data() : more_->data();
   }
-  const T& operator[](std::size_t i) const noexcept {
-    return i < N ? inline_[i] : more_[i - N];
-  }
+  T& operator[](std::size_t i) noexcept { return data()[i]; }
+  const T& operator[](std::size_t i) const noexcept { return data()[i]; }
+  T* begin() noexcept { return data(); }
+  T* end() noexcept { return data() + size_; }
+  const T* begin() const noexcept { return data(); }
+  const T* end() const noexcept { return data() + size_; }
   // size(), where nothing fits.
   template <typename Predicate>
   std::size_t findIf(Predicate predicate) const noexcept {
+    const T* const items = data();
     std::size_t i = 0;
-    while (i < size_ && !predicate((*this)[i])) ++i;
+    while (i < size_ && !predicate(items[i])) ++i;
     return i;
   }
 
  private:
-  [[gnu::noinline]] void pushMore(const T& item) {
-    more_.push_back(item);
+  [[gnu::noinline, gnu::cold]] void growMore() {
+    if (more_ == nullptr) more_ = std::make_unique<std::vector<T>>();
+  }
+  [[gnu::noinline, gnu::cold]] void pushMore(const T& item) {
+    growMore();
+    if (size_ == N) more_->assign(inline_.begin(), inline_.end());
+    more_->push_back(item);
     ++size_;
   }
 
   std::size_t size_ = 0;
-  std::array<T, N> inline_; // the first size_ have values
-  std::vector<T> more_;
+  std::unique_ptr<std::vector<T>> more_; // all items, where they exceed N
+  std::array<T, N> inline_;              // all items, where they do not
 };
 
 // A figure that one thread at a time writes and any thread may read.

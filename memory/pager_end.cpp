@@ -42,8 +42,7 @@ void PagerImpl::end(Call& call) noexcept {
   }
   if (call.listed_ || !call.spares_.empty()) makeForeign(call, position);
   std::size_t freed = call.adopted_bytes_;
-  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
-    const auto [block, access] = call.pins_[i];
+  for (const auto [block, access] : call.pins_) {
     stamp(*block, position);
     if (writes(access)) {
       block->last_write.store(position.word, std::memory_order_release);
@@ -51,9 +50,9 @@ void PagerImpl::end(Call& call) noexcept {
     }
     freed += unpin(*block);
   }
-  for (std::size_t i = 0; i < call.adopted_.size(); ++i) {
+  for (Block* const adopted : call.adopted_) {
     // Nobody else has pinned or used it since: its tensor is not out yet.
-    Block& block = *call.adopted_[i];
+    Block& block = *adopted;
     block.last_use[0].store(position.word, std::memory_order_relaxed);
     for (std::size_t use = 1; use < Block::kUseSlots; ++use) {
       block.last_use[use].store(0, std::memory_order_relaxed);
@@ -68,9 +67,7 @@ void PagerImpl::end(Call& call) noexcept {
 
 void PagerImpl::leave(Call& call) noexcept {
   std::size_t freed = 0;
-  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
-    freed += unpin(*call.pins_[i].block);
-  }
+  for (const Operand& operand : call.pins_) freed += unpin(*operand.block);
   retire(call, freed);
 }
 
@@ -108,25 +105,21 @@ void PagerImpl::hold(Call& call) noexcept {
 void PagerImpl::report(Call& call) noexcept {
   std::vector<ByteRange> reads;
   std::vector<ByteRange> writes;
-  for (std::size_t i = 0; i < call.pins_.size(); ++i) {
-    const Operand& operand = call.pins_[i];
+  for (const Operand& operand : call.pins_) {
     const Block& block = *operand.block;
     (memory::writes(operand.access) ? writes : reads)
         .push_back({block.device_address, block.bytes});
   }
-  for (std::size_t i = 0; i < call.spares_.size(); ++i) {
-    const Block& block = *call.spares_[i];
-    writes.push_back({block.device_address, block.rounded_bytes});
+  for (const Block* block : call.spares_) {
+    writes.push_back({block->device_address, block->rounded_bytes});
   }
-  for (std::size_t i = 0; i < call.adopted_.size(); ++i) {
-    const Block& block = *call.adopted_[i];
-    writes.push_back({block.device_address, block.bytes});
+  for (const Block* block : call.adopted_) {
+    writes.push_back({block->device_address, block->bytes});
   }
   if (call.listed_) {
     const Lock lock(*this);
-    for (std::size_t i = 0; i < call.in_call_.size(); ++i) {
-      const Extent& extent = *call.in_call_[i];
-      writes.push_back({arena_->address(extent), extent.bytes});
+    for (const Extent* extent : call.in_call_) {
+      writes.push_back({arena_->address(*extent), extent->bytes});
     }
   }
   runtime_.submitted(timelines_.stream(call.stream_), reads, writes);

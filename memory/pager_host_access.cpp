@@ -50,8 +50,9 @@ Error PagerImpl::readDevice(Block& block, std::size_t offset,
   Call call;
   const Operand operand{&block, Access::kRead};
   counters_.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
-  if (Error error = begin(call, stream, {&operand, 1}, nullptr,
-                          "a copy to the host", /*may_retry=*/true)) {
+  static constexpr OpKind kKind{.name = "a copy to the host",
+                                .may_retry = true};
+  if (Error error = begin(call, {kKind, stream, {&operand, 1}})) {
     return error;
   }
   const runtime::Copy copy{destination, block.device_address + offset, bytes};
@@ -130,8 +131,8 @@ Error PagerImpl::writeDevice(Block& block, std::size_t offset,
   Call call;
   const Operand operand{&block, Access::kWrite};
   counters_.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
-  if (Error error = begin(call, stream, {&operand, 1}, nullptr,
-                          "a copy from the host", /*may_retry=*/false)) {
+  static constexpr OpKind kKind{.name = "a copy from the host"};
+  if (Error error = begin(call, {kKind, stream, {&operand, 1}})) {
     return error;
   }
   // What begin() made the compute stream wait for is part of the uses.

@@ -28,7 +28,7 @@ inline constexpr std::array<std::uint32_t, 4> kUseFlags{
 
 // Operands as the profiler asks for them.
 struct UsesOf {
-  std::span<const Operand> operands;
+  const std::span<const Operand>& operands;
   std::size_t size() const noexcept { return operands.size(); }
   std::uint64_t identity(std::size_t i) const noexcept {
     return operands[i].block->identity.load(std::memory_order_relaxed);
@@ -41,7 +41,8 @@ struct UsesOf {
 };
 
 [[gnu::always_inline]] inline void PagerImpl::observe(
-    Call& call, const OpIdentity& identity, std::span<const Operand> operands) {
+    Call& call, const OpIdentity& identity,
+    const std::span<const Operand>& operands) {
   call.ticket_ =
       profiler_.observe(identity.name, identity.quick, UsesOf{operands},
                         [&] { return identity.whole(); });
@@ -87,28 +88,22 @@ struct UsesOf {
 
 // ---- the way in ------------------------------------------------------------
 
-// The room to commit for what the kernel will allocate. Of an op that never
-// ended well: at least as much as its operands have.
+// The room to commit for what the kernel will allocate.
 [[gnu::always_inline]] inline std::size_t PagerImpl::roomWished(
     const OpMemory* memory, std::size_t bytes) const {
   if (memory == nullptr) return 0;
-  const bool known = memory->known.load(std::memory_order_acquire);
-  std::size_t peak = memory->peak_bytes.load(std::memory_order_relaxed);
-  // Operands larger than any seen so far: in proportion.
-  const std::size_t seen =
-      memory->operand_bytes.load(std::memory_order_relaxed);
-  if (bytes > seen && seen > 0) {
-    peak = static_cast<std::size_t>(static_cast<double>(peak) *
-                                    static_cast<double>(bytes) /
-                                    static_cast<double>(seen));
+  if (!memory->known.load(std::memory_order_acquire) ||
+      bytes > memory->operand_bytes.load(std::memory_order_relaxed))
+      [[unlikely]] {
+    return roomGuessed(*memory, bytes);
   }
-  return ExtentMap::round(known ? peak : std::max(peak, bytes));
+  return ExtentMap::round(memory->peak_bytes.load(std::memory_order_relaxed));
 }
 
 // Pins without the lock: all operands are Resident, none needs its host copy
 // dropped, all fits beside the other calls, and nobody waits.
 [[gnu::always_inline]] inline bool PagerImpl::beginFast(
-    Call& call, std::span<const Operand> operands, bool must_not_fail,
+    Call& call, const std::span<const Operand>& operands, bool must_not_fail,
     Fence& waits) {
   // Released blocks lie where they are until somebody needs the lock anyway;
   // a lot of them is a reason to take it.
@@ -128,6 +123,7 @@ struct UsesOf {
       admission_.enter(bytes, roomWished(call.memory_, bytes), splits);
   if (!entry.admitted) return false;
 
+  Operand* const pins = call.pins_.resize(operands.size());
   std::size_t shared_bytes = 0; // committed already, by earlier pins
   std::size_t pinned = 0;
   bool good = true;
@@ -143,6 +139,7 @@ struct UsesOf {
                          word, word + 1, std::memory_order_acquire,
                          std::memory_order_relaxed));
     if (!good) break;
+    pins[pinned] = operand;
     if (Block::pinsOf(word) > 0) shared_bytes += block.rounded_bytes;
     block.last_use_tick.store(call.tick_, std::memory_order_relaxed);
     const Position written{block.last_write.load(std::memory_order_acquire)};
@@ -162,6 +159,7 @@ struct UsesOf {
   }
 
   backOut(operands, pinned, entry, shared_bytes);
+  call.pins_.clear();
   waits.clear();
   return false;
 }

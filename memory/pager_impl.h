@@ -77,10 +77,7 @@ class PagerImpl {
   void recordUse(Block& block, runtime::Stream stream);
 
   // ---- pager_begin.cpp, pager_end.cpp ----
-  runtime::Error begin(Call& call, runtime::Stream stream,
-                       std::span<const Operand> operands, OpMemory* memory,
-                       std::string_view op, bool may_retry,
-                       const OpIdentity* identity = nullptr);
+  runtime::Error begin(Call& call, const OpRequest& request);
   void end(Call& call) noexcept;
   void hold(Call& call) noexcept;
 
@@ -246,7 +243,8 @@ class PagerImpl {
   };
 
   std::size_t roomWished(const OpMemory* memory, std::size_t bytes) const;
-  bool beginFast(Call& call, std::span<const Operand> operands,
+  static std::size_t roomGuessed(const OpMemory& memory, std::size_t bytes);
+  bool beginFast(Call& call, const std::span<const Operand>& operands,
                  bool must_not_fail, Fence& waits);
   void backOut(std::span<const Operand> operands, std::size_t pinned,
                const Admission::Entry& entry,
@@ -315,7 +313,7 @@ class PagerImpl {
 
   // ---- pager_ahead.cpp ----
   void observe(Call& call, const OpIdentity& identity,
-               std::span<const Operand> operands);
+               const std::span<const Operand>& operands);
   void introduce(Call& call, Block& block) noexcept; // no lock
   void forgetDead(Block& block) noexcept;            // no lock
   void fulfil(const Call& call);                     // takes the lock

@@ -236,8 +236,7 @@ void PagerImpl::unlist(Call& call) noexcept {
 // The call ends: what it still has allocated outlives it.
 void PagerImpl::makeForeign(Call& call, Position position) noexcept {
   const Lock lock(*this);
-  for (std::size_t i = 0; i < call.in_call_.size(); ++i) {
-    Extent* const extent = call.in_call_[i];
+  for (Extent* const extent : call.in_call_) {
     arena_->makeForeign(extent);
     extent->fence.add(position); // the stream that a later free() is ordered on
     call.room_bytes_ -= extent->bytes; // stays committed
@@ -246,9 +245,7 @@ void PagerImpl::makeForeign(Call& call, Position position) noexcept {
   call.in_call_.clear();
   call.in_call_bytes_ = 0;
   if (call.listed_) unlist(call);
-  for (std::size_t i = 0; i < call.spares_.size(); ++i) {
-    outliveSpare(call, *call.spares_[i], position);
-  }
+  for (Block* const block : call.spares_) outliveSpare(call, *block, position);
   call.spares_.clear();
   call.spare_bytes_ = 0;
 }
