@@ -104,7 +104,7 @@ class Check {
   bool isOrdinary(const c10::IValue& value) const {
     if (!value.isTensor()) return false;
     const c10::TensorImpl& tensor = *value.unsafeToTensorImpl();
-    return TensorAccess::isPlain(tensor) &&
+    return TensorAccess::isPlain(tensor, TensorAccess::outerKeys()) &&
            tensor.device().index() == device_.index && tensor.numel() > 0 &&
            tensor.is_non_overlapping_and_dense();
   }

@@ -24,46 +24,56 @@ bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
 
 } // namespace
 
-DirectCall::Slot DirectCall::add(const at::Tensor& outer,
-                                 const ArgumentPlan& argument) noexcept {
-  const c10::TensorImpl& impl = *outer.unsafeGetTensorImpl();
-  if (!TensorAccess::isPlain(impl)) {
-    return stays_on_cpu(outer, argument) ? kNone : kRefused;
-  }
-  const bool writes = argument.writes;
-  memory::Block* const block =
-      backend::block_of(*impl.unsafe_storage().unsafeGetStorageImpl());
-  if (block == nullptr) return kRefused;
-  for (std::size_t i = 0; i < count_; ++i) {
-    if (operands_[i].block != block) continue;
-    if (outers_[i]->unsafeGetTensorImpl() != &impl) return kRefused;
-    if (writes || operands_[i].access != Access::kRead) {
-      operands_[i].access = Access::kWrite; // and perhaps reads
+// False: one of the tensors is not for the short way.
+[[gnu::always_inline]] inline bool DirectCall::findOperands() noexcept {
+  const c10::DispatchKeySet plain = TensorAccess::outerKeys();
+  profiler::QuickHasher quick(plan_.number);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < collected_count_; ++i) {
+    const auto [outer, argument] = collected_[i];
+    c10::TensorImpl& impl = *outer->unsafeGetTensorImpl();
+    const bool listed = argument->kind == ArgumentKind::kTensorList;
+    if (!TensorAccess::isPlain(impl, plain)) [[unlikely]] {
+      if (listed || !stays_on_cpu(*outer, *argument)) return false;
+      operand_of_[i] = kNone;
+      continue;
     }
-    writes_ = writes_ || writes;
-    return static_cast<Slot>(i); // one tensor twice is one operand
+    memory::Block* const block =
+        backend::block_of(*impl.unsafe_storage().unsafeGetStorageImpl());
+    if (block == nullptr) return false;
+    const bool writes = argument->writes;
+    writes_ |= writes;
+    std::size_t at = 0;
+    while (at < count && operands_[at].block != block) ++at;
+    operand_of_[i] = static_cast<Slot>(at);
+    if (at < count) [[unlikely]] {
+      // The twins of a list lie in a row.
+      if (listed || outers_[at] != &impl) return false;
+      if (writes || operands_[at].access != Access::kRead) {
+        operands_[at].access = Access::kWrite; // and perhaps reads
+      }
+      continue;
+    }
+    if (at > 0 && block->pager != operands_[0].block->pager) return false;
+    Access access = writes ? Access::kWrite : Access::kRead;
+    if (argument->overwrites && is_all_of_storage(impl)) {
+      access = Access::kOverwrite;
+    }
+    operands_[at] = {block, access};
+    outers_[at] = &impl;
+    quick.add(TensorAccess::numel(impl)); // as add_to_token()
+    ++count;
   }
-  if (count_ == kMaxOperands ||
-      (count_ > 0 && block->pager != operands_[0].block->pager)) {
-    return kRefused;
-  }
-  Access access = writes ? Access::kWrite : Access::kRead;
-  if (argument.overwrites && is_all_of_storage(impl)) {
-    access = Access::kOverwrite;
-  }
-  operands_[count_] = {block, access};
-  outers_[count_] = &outer;
-  add_to_token(quick_, impl);
-  writes_ = writes_ || writes;
-  return static_cast<Slot>(count_++);
+  quick_ = quick.token();
+  count_ = count;
+  return count > 0;
 }
 
 bool DirectCall::begin() {
-  // Without data the general way keeps the time.
-  // (The general way keeps the time, where it is modelled.)
-  if (count_ == 0 || backend::target().models_time) return false;
-  TwinStack& twins = TwinStack::ofThread();
-  if (!twins.hasRoomFor(count_)) return false;
+  // The general way keeps the time, where it is modelled.
+  if (!findOperands() || backend::target().models_time) return false;
+  ThreadState& thread = ThreadState::ofThread();
+  if (!thread.twins.hasRoomFor(count_)) return false;
   const c10::DeviceIndex index = outers_[0]->device().index();
   device_ = &backend::context(index, plan_.name);
   const std::span<const memory::Operand> operands(operands_.data(), count_);
@@ -72,18 +82,19 @@ bool DirectCall::begin() {
     return false;
   }
   backend::finish_deferred_work();
-  pin(plan_, *device_, call_, operands, quick_.token(), &tokenOf, this);
+  thread_ = &thread;
+  twins_ = thread.twins.top();
+  pin(plan_, *device_, thread.stream(), call_, operands, quick_, &tokenOf,
+      this);
   held_ = true;
   // Unless a caller above has counted, which keeps the kernel from it.
   counts_versions_ =
-      plan_.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
-                                   c10::DispatchKey::ADInplaceOrView);
-  twins_ = &twins;
-  first_ = twins.depth();
+      plan_.counts_versions &&
+      !thread.keys.excluded().has(c10::DispatchKey::ADInplaceOrView);
   const c10::Device target = backend::target_device(index);
   for (std::size_t i = 0; i < count_; ++i) {
-    twins.push(*outers_[i]->unsafeGetTensorImpl(),
-               operands_[i].block->device_address, target);
+    thread.twins.push(*outers_[i], operands_[i].block->device_address,
+                      thread.twin_keys, target);
   }
   return true;
 }
@@ -92,30 +103,45 @@ profiler::Token DirectCall::tokenOf(const void* call) {
   const auto& self = *static_cast<const DirectCall*>(call);
   profiler::TokenHasher token(self.plan_.number);
   for (std::size_t i = 0; i < self.count_; ++i) {
-    add_to_token(token, *self.outers_[i]->unsafeGetTensorImpl());
+    add_to_token(token, *self.outers_[i]);
   }
-  return profiler::whole_token(token.token(), self.quick_.token());
+  return profiler::whole_token(token.token(), self.quick_);
 }
 
-void DirectCall::finishWrites() {
-  if (!writes_) return;
+void DirectCall::finishWritten() {
   call_.overwritten();
-  const Adoption adoption{*device_->pager, call_, device_->index};
   for (std::size_t i = 0; i < count_; ++i) {
-    const Access access = operands_[i].access;
-    if (!memory::writes(access)) continue;
-    c10::TensorImpl& outer = *outers_[i]->unsafeGetTensorImpl();
-    const c10::TensorImpl& twin =
-        *this->twin(static_cast<Slot>(i)).unsafeGetTensorImpl();
-    if (access == Access::kOverwrite && outer.sizes() != twin.sizes()) {
-      keep_rest(call_, *operands_[i].block, twin);
+    if (!memory::writes(operands_[i].access)) continue;
+    c10::TensorImpl& outer = *outers_[i];
+    const c10::TensorImpl& twin = *twins_[i].unsafeGetTensorImpl();
+    const c10::StorageImpl& alias =
+        *twin.unsafe_storage().unsafeGetStorageImpl();
+    // Most kernels write bytes only.
+    if (alias.data() != operands_[i].block->device_address ||
+        alias.nbytes() !=
+            outer.unsafe_storage().unsafeGetStorageImpl()->nbytes() ||
+        twin.key_set() != thread_->twin_keys ||
+        !TensorAccess::sameShape(outer, twin)) [[unlikely]] {
+      finishWritten(i);
     }
-    adoption.storage(*outer.unsafe_storage().unsafeGetStorageImpl(),
-                     *twin.unsafe_storage().unsafeGetStorageImpl(),
-                     operands_[i].block->device_address);
-    Adoption::shape(outer, twin);
     if (counts_versions_ && !outer.is_inference()) outer.bump_version();
   }
+}
+
+// The kernel gave it another shape, other memory, or a lazy bit.
+[[gnu::cold, gnu::noinline]] void DirectCall::finishWritten(
+    std::size_t operand) {
+  const auto [block, access] = operands_[operand];
+  c10::TensorImpl& outer = *outers_[operand];
+  const c10::TensorImpl& twin = *twins_[operand].unsafeGetTensorImpl();
+  if (access == Access::kOverwrite && outer.sizes() != twin.sizes()) {
+    keep_rest(call_, *block, twin);
+  }
+  const Adoption adoption{*device_->pager, call_, device_->index};
+  adoption.storage(*outer.unsafe_storage().unsafeGetStorageImpl(),
+                   *twin.unsafe_storage().unsafeGetStorageImpl(),
+                   block->device_address);
+  Adoption::shape(outer, twin);
 }
 
 void DirectCall::finish(at::Tensor& result) {
@@ -130,7 +156,7 @@ void DirectCall::finishOther(at::Tensor& result, const Adoption& adoption) {
   const c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
   for (std::size_t i = 0; i < count_; ++i) {
     const c10::Storage& alias =
-        twin(static_cast<Slot>(i)).unsafeGetTensorImpl()->unsafe_storage();
+        twins_[i].unsafeGetTensorImpl()->unsafe_storage();
     if (!alias.is_alias_of(impl.unsafe_storage())) continue;
     result = at::Tensor(
         make_outer(impl, outers_[i]->storage(),
@@ -140,9 +166,9 @@ void DirectCall::finishOther(at::Tensor& result, const Adoption& adoption) {
   result = adoption.tensor(std::move(result));
 }
 
-DirectCall::~DirectCall() {
+[[gnu::flatten]] DirectCall::~DirectCall() {
   if (!held_) return;
-  twins_->popTo(first_);
+  thread_->twins.popTo(twins_);
   device_->pager->end(call_);
   sample_memory(*device_);
 }

@@ -11,7 +11,6 @@
 #include <cstdint>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "backend/torch/autocast.h"
 #include "backend/torch/device.h"
@@ -19,7 +18,7 @@
 #include "kernels/adoption.h"
 #include "kernels/op_call.h"
 #include "kernels/op_plan.h"
-#include "kernels/twin_stack.h"
+#include "kernels/thread_state.h"
 #include "memory/pager.h"
 
 namespace chameleon::kernels {
@@ -27,28 +26,30 @@ namespace chameleon::kernels {
 // One direct call: its operands, from collecting them to letting go of them.
 class DirectCall {
  public:
-  static constexpr std::size_t kMaxOperands = 64;
-  using Slot = std::uint8_t; // an operand's number
+  static constexpr std::size_t kMaxListed = 64;    // tensors of lists
+  static constexpr std::size_t kMaxArguments = 32; // besides
+  using Slot = std::uint8_t; // a tensor's number among those collected
   static constexpr Slot kRefused = 0xff;
   static constexpr Slot kNone = 0xfe; // an argument without a tensor
 
-  explicit DirectCall(const OpPlan& plan) : plan_(plan), quick_(plan.number) {}
+  [[gnu::always_inline]] explicit DirectCall(const OpPlan& plan)
+      : plan_(plan) {}
   ~DirectCall(); // lets go of twins, then unpins
   DirectCall(const DirectCall&) = delete;
   DirectCall& operator=(const DirectCall&) = delete;
 
-  // ---- collecting. kRefused: this call is not for the short way.
-  // An operand on the CPU, where the op takes one, stays as it is.
-  Slot add(const at::Tensor& outer, const ArgumentPlan& argument) noexcept;
-  // Tensors in a row; the slot of the first.
+  // ---- collecting: the tensors among the arguments, in their order
+  Slot add(const at::Tensor& outer, const ArgumentPlan& argument) noexcept {
+    collected_[collected_count_] = {&outer, &argument};
+    return static_cast<Slot>(collected_count_++);
+  }
+  // Tensors in a row; the slot of the first. kRefused: too many.
   template <typename List>
   Slot addAll(const List& outers, const ArgumentPlan& argument) noexcept {
     if (outers.size() == 0) return kNone;
-    const std::size_t first = count_;
-    for (const at::Tensor& outer : outers) {
-      const std::size_t expected = count_;
-      if (add(outer, argument) != expected) return kRefused;
-    }
+    if (collected_count_ + outers.size() > kMaxListed) return kRefused;
+    const std::size_t first = collected_count_;
+    for (const at::Tensor& outer : outers) add(outer, argument);
     return static_cast<Slot>(first);
   }
 
@@ -56,14 +57,22 @@ class DirectCall {
   // Pins and makes twins. False: not for the short way. Throws
   // OutOfMemoryError; nothing changed then.
   bool begin();
+  // What the kernel gets for a collected tensor: its twin, or where it stays
+  // on the CPU itself.
+  const at::Tensor& native(Slot slot, const at::Tensor& outer) const noexcept {
+    const Slot operand = operand_of_[slot];
+    return operand == kNone ? outer : twins_[operand];
+  }
   at::Tensor& twin(Slot slot) const noexcept {
-    return (*twins_)[first_ + slot];
+    return twins_[operand_of_[slot]];
   }
   at::TensorList twins(Slot first, std::size_t count) const noexcept {
     return {&twin(first), count};
   }
   // What the kernel did to the operands that it wrote.
-  void finishWrites();
+  void finishWrites() {
+    if (writes_) finishWritten();
+  }
   // A result of the kernel becomes a chameleon tensor.
   void finish(at::Tensor& result);
 
@@ -71,33 +80,51 @@ class DirectCall {
   class Scope {
    public:
     [[gnu::always_inline]] explicit Scope(DirectCall& call)
-        : below_(kKeysAboveKernels),
-          memory_(call.device_->pager, &call.call_) {}
+        : below_(call.thread_->keys),
+          autocast_(below_.excluded()),
+          memory_(call.device_->pager, &call.call_, call.thread_->in_kernel) {}
+    [[gnu::always_inline]] ~Scope() = default;
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
     // Throws if the kernel passed over a failed allocation.
     void throwIfFailed() const { memory_.throwIfFailed(); }
 
    private:
-    c10::impl::ExcludeDispatchKeyGuard below_;
+    BelowAutograd below_;
     backend::TargetAutocast autocast_;
     backend::InKernelScope memory_;
   };
 
  private:
+  struct Collected {
+    const at::Tensor* outer;
+    const ArgumentPlan* argument;
+  };
+  static constexpr std::size_t kMaxOperands = kMaxListed + kMaxArguments;
+
+  bool findOperands() noexcept;
+  void finishWritten();
+  void finishWritten(std::size_t operand);
   void finishOther(at::Tensor& result, const Adoption& adoption);
   static profiler::Token tokenOf(const void* call);
 
   const OpPlan& plan_;
-  profiler::QuickHasher quick_;
-  std::size_t count_ = 0;
-  bool writes_ = false; // any operand
+  profiler::QuickToken quick_; // of the op and its operands
+  std::size_t collected_count_ = 0;
+  std::size_t count_ = 0; // of operands: one tensor twice is one
+  bool writes_ = false;   // any operand
   bool held_ = false;
   bool counts_versions_ = false; // of what is written, here
-  std::size_t first_ = 0;        // depth of the first twin
-  TwinStack* twins_ = nullptr;
+  ThreadState* thread_ = nullptr;
+  at::Tensor* twins_ = nullptr; // of the operands
   backend::DeviceContext* device_ = nullptr;
   memory::Call call_;
-  std::array<memory::Operand, kMaxOperands> operands_; // the first count_
-  std::array<const at::Tensor*, kMaxOperands> outers_;
+  // The first collected_count_:
+  std::array<Collected, kMaxOperands> collected_;
+  std::array<Slot, kMaxOperands> operand_of_; // kNone: stays on the CPU
+  // The first count_:
+  std::array<memory::Operand, kMaxOperands> operands_;
+  std::array<c10::TensorImpl*, kMaxOperands> outers_;
 };
 
 } // namespace chameleon::kernels

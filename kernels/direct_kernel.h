@@ -44,7 +44,7 @@ struct Passing<const at::Tensor&> {
   static const at::Tensor& forward(const DirectCall& call,
                                    DirectCall::Slot slot,
                                    const at::Tensor& outer) {
-    return slot == DirectCall::kNone ? outer : call.twin(slot);
+    return call.native(slot, outer);
   }
 };
 
@@ -67,7 +67,8 @@ struct Passing<const std::optional<at::Tensor>&> {
   static std::optional<at::Tensor> forward(
       const DirectCall& call, DirectCall::Slot slot,
       const std::optional<at::Tensor>& outer) {
-    return slot == DirectCall::kNone ? outer : call.twin(slot);
+    if (slot == DirectCall::kNone) return outer;
+    return call.native(slot, *outer);
   }
 };
 
@@ -162,6 +163,8 @@ class DirectKernel;
 // Boxed callers reach it through the dispatcher's own unboxing.
 template <typename Return, typename... Arguments>
 class DirectKernel<Return(Arguments...)> {
+  static_assert(sizeof...(Arguments) <= DirectCall::kMaxArguments);
+
  public:
   // `general` runs any call; `plan` must outlive the kernel.
   DirectKernel(const c10::OperatorHandle& op, const OpPlan* plan,
@@ -191,8 +194,8 @@ class DirectKernel<Return(Arguments...)> {
   // Empty: not for the short way, or out of memory inside a kernel that may
   // run again.
   template <std::size_t... I>
-  std::optional<Kept> direct(std::index_sequence<I...> indices,
-                             Arguments&... arguments) const {
+  [[gnu::always_inline]] std::optional<Kept> direct(
+      std::index_sequence<I...> indices, Arguments&... arguments) const {
     DirectCall call(*plan_);
     Slots slots;
     const bool collected =

@@ -166,8 +166,8 @@ class NativeCall {
     in_kernel_ = false;
     Pinned pinned{*device.pager, call_};
     const auto operands = twins_.operands();
-    pin(plan_, device, call_, {operands.data(), operands.size()},
-        quick_.token(), &tokenOf, this);
+    pin(plan_, device, backend::current_stream(index_), call_,
+        {operands.data(), operands.size()}, quick_.token(), &tokenOf, this);
     pinned.held = true;
     // Unbinds on every way out, before the pins go.
     struct Unbind {
@@ -177,8 +177,8 @@ class NativeCall {
     twins_.bind();
     replaceArguments();
     {
-      const c10::impl::ExcludeDispatchKeyGuard below(kKeysAboveKernels);
-      const backend::TargetAutocast autocast;
+      const BelowAutograd below;
+      const backend::TargetAutocast autocast(below.excluded());
       const backend::InKernelScope scope(&pinned.pager, &pinned.call);
       in_kernel_ = true;
       if (started_ != nullptr) *started_ = true;

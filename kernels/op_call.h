@@ -7,6 +7,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
@@ -28,19 +29,38 @@ inline constexpr c10::DispatchKeySet kKeysAboveKernels =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView |
     c10::DispatchKeySet(c10::DispatchKey::AutocastCPU);
 
+// There while it lives. As c10's guard for excluding keys, inline.
+class BelowAutograd {
+ public:
+  explicit BelowAutograd(c10::impl::PODLocalDispatchKeySet& keys =
+                             c10::impl::raw_local_dispatch_key_set) noexcept
+      : keys_(keys), before_(keys.excluded_) {
+    keys_.set_excluded(keys_.excluded() | kKeysAboveKernels);
+  }
+  ~BelowAutograd() { keys_.excluded_ = before_; }
+  BelowAutograd(const BelowAutograd&) = delete;
+  BelowAutograd& operator=(const BelowAutograd&) = delete;
+
+  c10::DispatchKeySet excluded() const noexcept { return keys_.excluded(); }
+
+ private:
+  c10::impl::PODLocalDispatchKeySet& keys_; // the thread's
+  std::uint64_t before_;
+};
+
 // Where every op call enters the pager, direct or not; on success pager.end()
 // is the caller's to call. Throws OutOfMemoryError; nothing changed then.
 // `token` of `caller` is what the profiler knows the call by, `quick` its quick
 // half.
 inline void pin(const OpPlan& plan, backend::DeviceContext& device,
-                memory::Call& call, std::span<const memory::Operand> operands,
+                runtime::Stream stream, memory::Call& call,
+                std::span<const memory::Operand> operands,
                 profiler::QuickToken quick,
                 profiler::Token (*token)(const void* caller),
                 const void* caller) {
   const memory::OpIdentity identity{plan.number, quick, token, caller};
   backend::throw_if(
-      device.pager->begin(call, backend::current_stream(device.index), operands,
-                          &plan.memory, plan.name, plan.mayRetry(), &identity));
+      device.pager->begin(call, {plan.kind, stream, operands, &identity}));
 }
 
 // A point of the memory history, when one is being recorded.

@@ -74,16 +74,16 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
 
   for (std::size_t i = 0; i < schema_arguments.size(); ++i) {
     const c10::Argument& argument = schema_arguments[i];
-    const std::optional<ArgumentKind> kind = kind_of(argument);
-    if (!kind) continue;
+    const std::optional<ArgumentKind> what = kind_of(argument);
+    if (!what) continue;
     const auto* alias = argument.alias_info();
     const bool written = (alias != nullptr && alias->isWrite()) ||
                          writes_unannounced(base, argument.name());
-    arguments.push_back({static_cast<std::uint16_t>(i), *kind, written,
+    arguments.push_back({static_cast<std::uint16_t>(i), *what, written,
                          written && overwrites_unread(name),
                          cpu_rule(name, argument, written)});
     writes = writes || written;
-    random = random || *kind == ArgumentKind::kGenerator;
+    random = random || *what == ArgumentKind::kGenerator;
   }
   random = random || op.hasTag(at::Tag::nondeterministic_seeded);
   is_list_op =
@@ -120,6 +120,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
     }
     results.push_back(result);
   }
+  kind = {.name = name, .memory = &memory, .may_retry = mayRetry()};
 }
 
 } // namespace chameleon::kernels

@@ -64,6 +64,7 @@ struct OpPlan {
   // write: here of twins, which nobody sees.
   bool counts_versions;
   mutable memory::OpMemory memory;
+  memory::OpKind kind; // the op, to the pager
 
   // A failed call may be run again from the start.
   bool mayRetry() const { return !writes && !random; }

@@ -5,6 +5,8 @@
 // the layout of TensorImpl is part of torch's ABI within one minor release.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 
@@ -34,14 +36,41 @@ struct TensorAccess : c10::TensorImpl {
   static bool hasExtraMeta(const c10::TensorImpl& tensor) {
     return tensor.*(&TensorAccess::extra_meta_) != nullptr;
   }
-  static bool isPlain(const c10::TensorImpl& outer) {
-    return outer.key_set() == outerKeys() && !hasExtraMeta(outer);
+  // That, or autograd's: it is private, between these two.
+  static bool hasMeta(const c10::TensorImpl& tensor) {
+    const auto* begin = reinterpret_cast<const std::byte*>(
+        &(tensor.*(&TensorAccess::storage_)) + 1);
+    std::array<const void*, 2> meta;
+    std::memcpy(meta.data(), begin, sizeof(meta));
+    return meta[0] != nullptr || meta[1] != nullptr;
+  }
+  // `keys`: outerKeys().
+  static bool isPlain(const c10::TensorImpl& outer, c10::DispatchKeySet keys) {
+    return outer.key_set() == keys && !hasExtraMeta(outer);
   }
   static bool sameShape(const c10::TensorImpl& a, const c10::TensorImpl& b) {
-    return a.*(&TensorAccess::sizes_and_strides_) ==
-               b.*(&TensorAccess::sizes_and_strides_) &&
-           a.*(&TensorAccess::storage_offset_) ==
-               b.*(&TensorAccess::storage_offset_);
+    const auto& x = a.*(&TensorAccess::sizes_and_strides_);
+    const auto& y = b.*(&TensorAccess::sizes_and_strides_);
+    const std::size_t dim = x.size();
+    if (y.size() != dim || a.*(&TensorAccess::storage_offset_) !=
+                               b.*(&TensorAccess::storage_offset_)) {
+      return false;
+    }
+    const std::int64_t* const x_sizes = x.sizes_data();
+    const std::int64_t* const y_sizes = y.sizes_data();
+    const std::int64_t* const x_strides = x.strides_data();
+    const std::int64_t* const y_strides = y.strides_data();
+    for (std::size_t i = 0; i < dim; ++i) {
+      if (x_sizes[i] != y_sizes[i] || x_strides[i] != y_strides[i]) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Of plain tensors.
+  static std::uint64_t numel(const c10::TensorImpl& tensor) {
+    return static_cast<std::uint64_t>(tensor.*(&TensorAccess::numel_));
   }
 
   // `tensor` gets another device, and of `keys` those that go with it.
@@ -66,25 +95,40 @@ struct TensorAccess : c10::TensorImpl {
   }
 
   // The same for a plain one, keeping the storage: a quarter of the cost.
-  static void showPlain(const c10::TensorImpl& like, c10::TensorImpl& twin,
-                        c10::Device device) {
-    twin.*(&TensorAccess::sizes_and_strides_) =
-        like.*(&TensorAccess::sizes_and_strides_);
-    // Offset, count, dtype, device and flags lie side by side, as plain data;
-    // flags are bit-fields, which can be named by no pointer.
-    const auto* from = reinterpret_cast<const std::byte*>(
-        &(like.*(&TensorAccess::storage_offset_)));
-    const auto* end =
-        reinterpret_cast<const std::byte*>(&(like.*(&TensorAccess::key_set_)));
-    std::memcpy(
-        reinterpret_cast<std::byte*>(&(twin.*(&TensorAccess::storage_offset_))),
-        from, static_cast<std::size_t>(end - from));
+  // `keys`: twinKeys().
+  [[gnu::always_inline]] static void showPlain(const c10::TensorImpl& like,
+                                               c10::TensorImpl& twin,
+                                               c10::DispatchKeySet keys,
+                                               c10::Device device) {
+    // Sizes, strides, offset, count, dtype, device and flags lie side by side;
+    // flags are bit-fields, which can be named by no pointer. All is plain data
+    // but for sizes and strides of many dimensions, which lie elsewhere.
+    const auto& sizes = like.*(&TensorAccess::sizes_and_strides_);
+    auto& twin_sizes = twin.*(&TensorAccess::sizes_and_strides_);
+    if (std::max(sizes.size(), twin_sizes.size()) <=
+        C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE) [[likely]] {
+      copyBytes(like, twin, &TensorAccess::sizes_and_strides_);
+    } else {
+      twin_sizes = sizes;
+      copyBytes(like, twin, &TensorAccess::storage_offset_);
+    }
     twin.set_allow_tensor_metadata_change(true);
     twin.*(&TensorAccess::device_opt_) = device;
-    twin.*(&TensorAccess::key_set_) = twinKeys();
+    twin.*(&TensorAccess::key_set_) = keys;
   }
 
  private:
+  // All from `first` up to the keys.
+  template <typename T>
+  [[gnu::always_inline]] static void copyBytes(const c10::TensorImpl& from,
+                                               c10::TensorImpl& to,
+                                               T c10::TensorImpl::* first) {
+    const auto* begin = reinterpret_cast<const std::byte*>(&(from.*first));
+    const auto* end =
+        reinterpret_cast<const std::byte*>(&(from.*(&TensorAccess::key_set_)));
+    std::memcpy(reinterpret_cast<std::byte*>(&(to.*first)), begin,
+                static_cast<std::size_t>(end - begin));
+  }
   static c10::DispatchKeySet bornWith(c10::DeviceType type) {
     return c10::make_intrusive<c10::TensorImpl>(
                c10::DispatchKeySet(c10::computeDispatchKey(
@@ -97,9 +141,7 @@ struct TensorAccess : c10::TensorImpl {
 // Nobody else holds the shell, and nothing was attached to it.
 template <typename Pointer> // at::Tensor's pointer type differs from ours
 [[gnu::always_inline]] inline bool is_empty_shell(const Pointer& tensor) {
-  return tensor.use_count() == 1 && tensor.weak_use_count() == 1 &&
-         tensor->autograd_meta() == nullptr &&
-         !TensorAccess::hasExtraMeta(*tensor) &&
+  return tensor.is_uniquely_owned() && !TensorAccess::hasMeta(*tensor) &&
          tensor->pyobj_slot()->load_pyobj() == nullptr;
 }
 

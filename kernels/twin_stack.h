@@ -22,35 +22,31 @@ class TwinStack {
  public:
   static constexpr std::size_t kCapacity = 128;
 
-  static TwinStack& ofThread() {
-    return current != nullptr ? *current : makeForThread();
-  }
-
-  std::size_t depth() const noexcept { return depth_; }
   bool hasRoomFor(std::size_t count) const noexcept {
     return depth_ + count <= kCapacity;
   }
-  // A twin of a plain tensor on pinned bytes at `address`. REQUIRES: room.
+  // A twin of a plain tensor on pinned bytes at `address`, with the keys and
+  // the device of the target. REQUIRES: room.
   void push(const c10::TensorImpl& outer, std::byte* address,
-            c10::Device target);
-  void popTo(std::size_t depth) noexcept;
-  // By depth. Twins that were pushed one after the other lie side by side.
-  at::Tensor& operator[](std::size_t index) noexcept { return twins_[index]; }
+            c10::DispatchKeySet keys, c10::Device target);
+  // Down to `first`, what top() was.
+  void popTo(const at::Tensor* first) noexcept;
+  // Where the next twin will be; those pushed after it follow it.
+  at::Tensor* top() noexcept { return &twins_[depth_]; }
 
  private:
-  static TwinStack& makeForThread();
   // The kernel kept, grew or marked it: another will take its place.
   static void drop(at::Tensor& twin, c10::StorageImpl& alias) noexcept;
   static at::Tensor make();
-  [[gnu::visibility(
-      "hidden")]] static constinit thread_local TwinStack* current;
 
   std::size_t depth_ = 0;
   std::array<at::Tensor, kCapacity> twins_;
 };
 
-inline void TwinStack::push(const c10::TensorImpl& outer, std::byte* address,
-                            c10::Device target) {
+[[gnu::always_inline]] inline void TwinStack::push(const c10::TensorImpl& outer,
+                                                   std::byte* address,
+                                                   c10::DispatchKeySet keys,
+                                                   c10::Device target) {
   at::Tensor& twin = twins_[depth_];
   if (!twin.defined()) [[unlikely]]
     twin = make();
@@ -60,12 +56,14 @@ inline void TwinStack::push(const c10::TensorImpl& outer, std::byte* address,
       *TensorAccess::storageOf(impl).unsafeGetStorageImpl();
   // Owns nothing: what it has for a deleter does nothing.
   alias._mutable_data_ptr_no_checks().unsafe_reset_data_and_ctx(address);
-  alias.set_nbytes(outer.unsafe_storage().unsafeGetStorageImpl()->nbytes());
-  TensorAccess::showPlain(outer, impl, target);
+  alias.unsafe_set_nbytes(
+      outer.unsafe_storage().unsafeGetStorageImpl()->nbytes());
+  TensorAccess::showPlain(outer, impl, keys, target);
 }
 
-inline void TwinStack::popTo(std::size_t depth) noexcept {
-  while (depth_ > depth) {
+[[gnu::always_inline]] inline void TwinStack::popTo(
+    const at::Tensor* first) noexcept {
+  while (top() != first) {
     at::Tensor& twin = twins_[--depth_];
     const c10::Storage& storage =
         TensorAccess::storageOf(*twin.unsafeGetTensorImpl());

@@ -3,17 +3,17 @@
 // kernel runs, autocast of the target is what autocast of the device is.
 #pragma once
 
+#include <c10/core/DispatchKeySet.h>
 #include <c10/core/ScalarType.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace chameleon::backend {
 
-// Costs a look at one thread-local word where autocast is off.
+// Costs a look at one word where autocast is off: the keys that the thread
+// excludes.
 class TargetAutocast {
  public:
-  TargetAutocast() {
-    if (!c10::impl::tls_local_dispatch_key_set().excluded_.has(
-            c10::DispatchKey::AutocastPrivateUse1)) [[unlikely]]
+  explicit TargetAutocast(c10::DispatchKeySet excluded) {
+    if (!excluded.has(c10::DispatchKey::AutocastPrivateUse1)) [[unlikely]]
       enter();
   }
   ~TargetAutocast() {

@@ -7,7 +7,7 @@
 
 namespace chameleon::backend {
 
-constinit thread_local InKernelScope::Current InKernelScope::current;
+constinit thread_local InKernelScope* InKernelScope::current = nullptr;
 
 namespace {
 
@@ -16,15 +16,14 @@ c10::Allocator* native_allocator = nullptr; // set once by install
 class InKernelAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    const InKernelScope::Current& now = InKernelScope::current;
-    if (now.call == nullptr || bytes == 0) {
+    InKernelScope* const scope = InKernelScope::active();
+    if (scope == nullptr || bytes == 0) {
       return native_allocator->allocate(bytes);
     }
-    auto memory = now.pager->allocate(*now.call, bytes);
+    auto memory = scope->pager().allocate(scope->call(), bytes);
     if (!memory.ok()) [[unlikely]] {
-      const runtime::Error& error = memory.error();
-      *now.failure = runtime::Error(error.code(), error.message());
-      throw_error(error);
+      scope->failed(memory.error());
+      throw_error(memory.error());
     }
     std::byte* const data = *memory;
     return {data, data, &detail::release_in_kernel, c10::DeviceType::CPU};
@@ -44,8 +43,9 @@ void detail::release_in_kernel(void* data) {
   // One device only allocates on cpu: its pager owns every arena address.
   DeviceContext* first = detail::first_context.load(std::memory_order_acquire);
   if (first != nullptr && first->pager->contains(data)) {
-    const InKernelScope::Current& now = InKernelScope::current;
-    first->pager->free(now.pager == first->pager ? now.call : nullptr,
+    const InKernelScope* const scope = InKernelScope::active();
+    const bool in_call = scope != nullptr && &scope->pager() == first->pager;
+    first->pager->free(in_call ? &scope->call() : nullptr,
                        static_cast<std::byte*>(data));
     return;
   }

@@ -32,32 +32,47 @@ inline bool is_in_kernel(const c10::DataPtr& data) noexcept {
 // `call`. Nests (a kernel may run other ops); `nullptr` suspends.
 class InKernelScope {
  public:
-  struct Current {
-    memory::Pager* pager = nullptr;
-    memory::Call* call = nullptr;
-    runtime::Error* failure = nullptr;
-  };
   InKernelScope(memory::Pager* pager, memory::Call* call) noexcept
-      : current_(current), previous_(current_) {
-    current_ = {pager, call, &failure_};
+      : InKernelScope(pager, call, current) {}
+  // The same where innermost() is at hand.
+  InKernelScope(memory::Pager* pager, memory::Call* call,
+                InKernelScope*& innermost) noexcept
+      : pager_(pager), call_(call), current_(innermost), previous_(innermost) {
+    current_ = this;
   }
   ~InKernelScope() { current_ = previous_; }
   InKernelScope(const InKernelScope&) = delete;
   InKernelScope& operator=(const InKernelScope&) = delete;
 
+  // Where the calling thread's innermost scope is kept.
+  static InKernelScope*& innermost() noexcept { return current; }
   // True: the calling thread is inside a kernel.
-  static bool isActive() noexcept { return current.call != nullptr; }
+  static bool isActive() noexcept { return active() != nullptr; }
+  // The calling thread's, unless it is suspended.
+  static InKernelScope* active() noexcept {
+    InKernelScope* const scope = current;
+    return scope != nullptr && scope->call_ != nullptr ? scope : nullptr;
+  }
 
   // After the kernel returned: throws if an allocation failed all the same. A
   // kernel that catches that goes on in another way, to other bits.
   void throwIfFailed() const { throw_if(failure_); }
 
-  [[gnu::visibility("hidden")]] static constinit thread_local Current current;
+  memory::Pager& pager() const noexcept { return *pager_; }
+  memory::Call& call() const noexcept { return *call_; }
+  void failed(const runtime::Error& error) {
+    failure_ = runtime::Error(error.code(), error.message());
+  }
 
  private:
-  Current& current_;       // the thread's: found once
-  runtime::Error failure_; // the latest
-  Current previous_;
+  [[gnu::visibility(
+      "hidden")]] static constinit thread_local InKernelScope* current;
+
+  memory::Pager* pager_;
+  memory::Call* call_;
+  runtime::Error failure_;  // the latest
+  InKernelScope*& current_; // the thread's: found once
+  InKernelScope* previous_;
 };
 
 } // namespace chameleon::backend

@@ -57,12 +57,11 @@ ADOPT = "memory::PagerImpl::adopt("
 # others. Stages do not overlap, except that a kernel contains what it allocates
 # and frees.
 STAGES = {
-    "collect": (("kernels::DirectCall::add(",), ()),
-    "begin": ((BEGIN,), ()),
-    "twins": (
+    "operands": (
         ("kernels::DirectCall::begin(", "kernels::DirectCall::~DirectCall("),
         (BEGIN, END),
     ),
+    "begin": ((BEGIN,), ()),
     "allocate": (("InKernelAllocator::allocate(",), ()),
     "adopt": (("kernels::DirectCall::finish(",), ()),
     "end": ((END,), ()),
@@ -104,6 +103,8 @@ def make_cases(device: str) -> dict[str, Callable[[], object]]:
     return {
         "add": lambda: torch.add(a, b),
         "add_": lambda: c.add_(b),
+        "mul": lambda: torch.mul(a, 2.0),
+        "mul_": lambda: c.mul_(1.0),
         "relu": lambda: torch.relu(a),
         "addmm": lambda: torch.addmm(bias, matrix, matrix),
         "layer_norm": lambda: norm(rows, (8,), weight, offset),

@@ -1,0 +1,24 @@
+#include "kernels/thread_state.h"
+
+#include <utility>
+
+namespace chameleon::kernels {
+
+constinit thread_local ThreadState* ThreadState::current = nullptr;
+
+ThreadState::ThreadState()
+    : twin_keys(TensorAccess::twinKeys()),
+      keys(c10::impl::raw_local_dispatch_key_set),
+      in_kernel(backend::InKernelScope::innermost()),
+      stream_id_(backend::detail::current_stream_id) {}
+
+ThreadState& ThreadState::makeForThread() {
+  struct Owner {
+    ~Owner() { delete std::exchange(current, nullptr); }
+  };
+  thread_local Owner owner; // a later call of the thread's end makes one more
+  (void)owner;
+  return *(current = new ThreadState);
+}
+
+} // namespace chameleon::kernels

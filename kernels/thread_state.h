@@ -1,0 +1,41 @@
+// What the direct calls of a thread need of it: their twins, and its
+// thread-local variables, which are found once a thread: that costs more than
+// their use.
+//
+// Thread safety: belongs to its thread.
+#pragma once
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "backend/torch/in_kernel_allocator.h"
+#include "backend/torch/stream.h"
+#include "kernels/tensor_access.h"
+#include "kernels/twin_stack.h"
+
+namespace chameleon::kernels {
+
+class ThreadState {
+ public:
+  // REQUIRES: the device was used.
+  static ThreadState& ofThread() {
+    return current != nullptr ? *current : makeForThread();
+  }
+
+  TwinStack twins;
+  const c10::DispatchKeySet twin_keys;
+  c10::impl::PODLocalDispatchKeySet& keys; // included and excluded ones
+  backend::InKernelScope*& in_kernel;      // the innermost
+  runtime::Stream stream() const noexcept {
+    return {static_cast<std::uint64_t>(stream_id_)};
+  }
+
+ private:
+  ThreadState();
+  static ThreadState& makeForThread();
+  [[gnu::visibility(
+      "hidden")]] static constinit thread_local ThreadState* current;
+
+  const c10::StreamId& stream_id_; // of the current one
+};
+
+} // namespace chameleon::kernels
