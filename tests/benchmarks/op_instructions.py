@@ -134,6 +134,7 @@ def measured(library: str, only: str | None) -> None:
     import torch_chameleon  # noqa: F401
 
     requests = ctypes.CDLL(library)
+    libc = ctypes.CDLL(None)
     torch.set_num_threads(1)
     gc.disable()
 
@@ -142,6 +143,7 @@ def measured(library: str, only: str | None) -> None:
         for _ in range(WARM_LONG if many else WARM[kind]):
             run()
         for count in LOOPS[kind]:
+            libc.malloc_trim(0)  # or one loop may tidy up for all before it
             requests.begin()
             for _ in range(count):
                 run()
