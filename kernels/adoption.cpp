@@ -6,8 +6,8 @@
 #include "backend/torch/error.h"
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/storage.h"
-#include "kernels/simulated/kernel_memory.h"
 #include "kernels/nested.h"
+#include "kernels/simulated/kernel_memory.h"
 #include "kernels/tensor_access.h"
 #include "kernels/twins.h"
 

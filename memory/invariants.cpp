@@ -116,10 +116,10 @@ void InvariantWalker::checkExtents() const {
   std::size_t in_call_bytes = pager_.hole_bytes_;
   for (const Call* call = pager_.calls_; call != nullptr; call = call->next_) {
     std::size_t bytes = 0;
-    for (std::size_t i = 0; i < call->in_call_.size(); ++i) {
-      CHAMELEON_CHECK(call->in_call_[i]->use == ExtentUse::kInCall,
+    for (const Extent* extent : call->in_call_) {
+      CHAMELEON_CHECK(extent->use == ExtentUse::kInCall,
                       "a call lists an extent that is not in-call");
-      bytes += call->in_call_[i]->bytes;
+      bytes += extent->bytes;
     }
     CHAMELEON_CHECK(call->listed_ && bytes == call->in_call_bytes_ &&
                         bytes <= call->room_bytes_,
