@@ -79,7 +79,8 @@ KNOWN = (
         "norm_nuc|linalg_vecdot|linalg_cond|linalg_matrix_power|"
         "linalg_multi_dot|linalg_norm|linalg_norm_subgradients_at_zero|"
         "linalg_matrix_norm|linalg_matrix_rank|linalg_matrix_rank_hermitian|"
-        "linalg_pinv|linalg_tensorinv|linalg_tensorsolve|special_ndtr",
+        "linalg_pinv|linalg_tensorinv|linalg_tensorsolve|special_ndtr|"
+        "matmul",
         "out",
         "leaf *: version: *",
         "resize_output() goes through the dispatcher, which counts a version, "

@@ -208,7 +208,8 @@ def _narrower(t):
 # Native writes out of bounds here and corrupts its heap: tril and triu step
 # through batches by one stride of `out`.
 NATIVE_CORRUPTS = {
-    (name, _reversed_strides) for name in ("tril", "triu", "lu_unpack")
+    (name, _reversed_strides)
+    for name in ("tril", "triu", "lu_unpack", "linalg.lu")
 }
 # And writes float32 results to memory of oneDNN's own, not to `out`, which
 # keeps what it had.
