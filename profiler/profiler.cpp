@@ -281,9 +281,8 @@ void Profiler::finished(const OpTicket& ticket, std::uint64_t workspace_bytes) {
 // not die in the round before the last.
 bool Profiler::outlives(const PathValue& value) const noexcept {
   return value.handedIn() && value.successor == kNone &&
-         blocks_.alive(value.slot, value.identity) &&
-         (value.free_op == kNone ||
-          blocks_[value.slot].birth_round + 1 < matcher_.round());
+         (value.free_op == kNone ? blocks_.alive(value.slot, value.identity)
+                                 : matcher_.stays(value));
 }
 
 OpPath* Profiler::pathAfter() const {

@@ -23,7 +23,6 @@ const OpPath* SequenceMatcher::pathOf(PathId id) const noexcept {
 
 // ---- bindings ------------------------------------------------------------
 
-// What was handed in is there for rounds: it only seemed to be new.
 bool SequenceMatcher::stays(const PathValue& value) const {
   return value.handedIn() && blocks_.alive(value.slot, value.identity) &&
          blocks_[value.slot].birth_round + 1 < round_;

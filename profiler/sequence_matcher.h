@@ -127,11 +127,13 @@ class SequenceMatcher {
   // kCertain).
   ContextMatch relocate(bool in_itself);
 
+  // What was handed in is there for rounds: it only seemed to be new.
+  bool stays(const PathValue& value) const;
+
  private:
   bool bindable(const OpPath& path, std::uint32_t position,
                 const PathValue& value, const LiveBlock& block,
                 bool& rebound) const;
-  bool stays(const PathValue& value) const;
   void bind(std::uint32_t v, BlockSlot slot);
   bool choose(const OpPath& path, std::uint32_t position, std::uint32_t op,
               std::span<const Use> uses);

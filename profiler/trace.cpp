@@ -58,6 +58,10 @@ Trace make_trace(const CycleMap& map, const OpNames& names,
 
 namespace {
 
+bool is_in(const std::vector<std::uint64_t>& list, std::uint64_t number) {
+  return std::find(list.begin(), list.end(), number) != list.end();
+}
+
 // Storage numbers of one step as values of a cycle. A number that is created
 // again after it was freed is another value.
 class StepValues {
@@ -103,17 +107,13 @@ Result<Cycle> make_cycle(const Trace& trace, std::size_t step) {
   for (std::size_t i = begin; i < end; ++i) {
     const TraceOp& op = trace.ops[i];
     cycle.addOp(op.duration_ns, op.workspace_bytes);
-    const auto isIn = [](const std::vector<std::uint64_t>& list,
-                         std::uint64_t number) {
-      return std::find(list.begin(), list.end(), number) != list.end();
-    };
     for (const TraceOp::Storage& storage : op.in) {
       const std::uint32_t writes =
-          isIn(op.write, storage.first) ? Operand::kWrites : 0;
+          is_in(op.write, storage.first) ? Operand::kWrites : 0;
       cycle.addOperand(
           values.of(storage),
-          writes | (isIn(op.over, storage.first) ? Operand::kOverwrites
-                                                 : Operand::kReads));
+          writes | (is_in(op.over, storage.first) ? Operand::kOverwrites
+                                                  : Operand::kReads));
     }
     for (const TraceOp::Storage& storage : op.out) {
       cycle.addOperand(values.create(storage),
@@ -134,10 +134,6 @@ Result<Cycle> make_cycle(const Trace& trace, std::size_t step) {
 }
 
 namespace {
-
-bool is_in(const std::vector<std::uint64_t>& list, std::uint64_t number) {
-  return std::find(list.begin(), list.end(), number) != list.end();
-}
 
 // What it is handed: fresh ones where their number says, which is how the
 // operands of an op that were recorded are in order.
