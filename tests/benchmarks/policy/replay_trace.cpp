@@ -6,7 +6,7 @@
 //
 //   --k K        budget = the trace's peak / K (default 2)
 //   --policy P   lru, forecast (default)
-//   --steps N    default 12; the figures are means of the last six
+//   --steps N    default 12 (at least six); the figures are means of the last six
 //   --wait MS    real time for the planner after each step (default 200)
 #include <algorithm>
 #include <chrono>
@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -94,6 +93,7 @@ class Replay {
     }
   }
   ~Replay() {
+    for (const runtime::Event event : boundaries_) runtime_->destroy(event);
     for (Block* block : blocks_) {
       if (block != nullptr) pager_->release(block);
     }
@@ -105,19 +105,29 @@ class Replay {
         *std::max_element(table.live_bytes.begin(), table.live_bytes.end()));
   }
 
-  // Milliseconds on the device's clock.
-  double step() {
-    (void)pager_->synchronize().ok();
-    const std::int64_t begin = runtime_->now_ns();
+  // The host runs on into the next step, as the bounds and the models have it.
+  void step() {
+    if (boundaries_.empty()) mark();
     pager_->profiler().step();
     for (std::size_t i = 0; i < cycle_.ops(); ++i) run(i);
+    mark();
+  }
+
+  // On the compute stream: where each step so far began, and the last one ended.
+  std::vector<runtime::Moment> moments() {
     (void)pager_->synchronize().ok();
-    return static_cast<double>(runtime_->now_ns() - begin) / 1e6;
+    std::vector<runtime::Moment> moments;
+    for (const runtime::Event event : boundaries_) {
+      moments.push_back(runtime_->momentOf(event).value());
+    }
+    return moments;
   }
 
   memory::Pager& pager() { return *pager_; }
 
  private:
+  void mark() { boundaries_.push_back(runtime_->recordTimed({}).value()); }
+
   void run(std::size_t op) {
     std::vector<memory::Operand> operands;
     for (const profiler::Operand operand : cycle_.operandsOf(op)) {
@@ -168,11 +178,14 @@ class Replay {
   const profiler::Cycle& cycle_;
   std::unique_ptr<runtime::DeviceRuntime> runtime_;
   std::unique_ptr<memory::Pager> pager_;
+  std::vector<runtime::Event> boundaries_; // of the steps
   profiler::OpNames names_;
   std::vector<Block*> blocks_;                                    // per value
   std::vector<std::pair<std::uint32_t, profiler::Token>> tokens_; // by name
   std::unordered_map<std::uint32_t, memory::OpMemory> memory_;    // per name
 };
+
+double milliseconds(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
 int run(const Arguments& arguments) {
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
@@ -183,31 +196,35 @@ int run(const Arguments& arguments) {
   }
   const profiler::Cycle cycle = profiler::make_cycle(*trace).value();
   Replay replay(*trace, cycle, arguments);
-  std::vector<double> steps;
   for (int i = 0; i < arguments.steps; ++i) {
     if (i == arguments.steps - kSteady) replay.pager().resetStats();
-    steps.push_back(replay.step());
+    replay.step();
     std::this_thread::sleep_for(std::chrono::milliseconds(arguments.wait_ms));
   }
+  const std::vector<runtime::Moment> moments = replay.moments();
   const memory::Stats stats = replay.pager().stats();
   std::printf("{\"k\":%g,\"policy\":\"%s\",\"steps_ms\":[", arguments.k,
               arguments.policy.c_str());
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    std::printf("%s%.1f", i == 0 ? "" : ",", steps[i]);
+  for (std::size_t i = 1; i < moments.size(); ++i) {
+    std::printf("%s%.1f", i == 1 ? "" : ",",
+                milliseconds(moments[i].time_ns - moments[i - 1].time_ns));
   }
+  const runtime::Moment& begin = moments[moments.size() - 1 - kSteady];
+  const runtime::Moment& end = moments.back();
   std::printf(
       "],\"ms\":%.2f,\"compute_ms\":%.2f,\"in_gb\":%.2f,\"out_gb\":%.2f,"
       "\"faults\":%.0f,\"evictions\":%.0f,\"compactions\":%.0f,"
       "\"prefetched_gb\":%.2f,\"stall_ms\":%.2f}\n",
-      std::accumulate(steps.end() - kSteady, steps.end(), 0.0) / kSteady,
-      static_cast<double>(stats.compute_ns) / (kSteady * 1e6),
+      milliseconds(end.time_ns - begin.time_ns) / kSteady,
+      milliseconds(end.compute.busy_ns - begin.compute.busy_ns) / kSteady,
       static_cast<double>(stats.bytes_in) / (kSteady * 1e9),
       static_cast<double>(stats.bytes_out) / (kSteady * 1e9),
       static_cast<double>(stats.faults) / kSteady,
       static_cast<double>(stats.evictions) / kSteady,
       static_cast<double>(stats.compactions) / kSteady,
       static_cast<double>(stats.prefetched_bytes) / (kSteady * 1e9),
-      static_cast<double>(stats.stall_ns) / (kSteady * 1e6));
+      milliseconds(end.compute.stalled_ns - begin.compute.stalled_ns) /
+          kSteady);
   return 0;
 }
 

@@ -88,6 +88,23 @@ TEST_F(ArenaTest, RoomIsTakenWhereTheLeastIsWaitedFor) {
   EXPECT_EQ(block(), nullptr);
 }
 
+TEST_F(ArenaTest, ASmallCopyInTakesTheOldestRoomToo) {
+  Arena& a = make(64 * kMiB);
+  a.keepFreedApart();
+  Extent* const large = a.allocate(32 * kMiB, End::kBottom, kBlock, kCopyIn);
+  Extent* const small = a.allocate(512, End::kBottom, kBlock, kCopyIn);
+  ASSERT_NE(a.allocate(kMiB, End::kBottom, kBlock, kCopyIn), nullptr);
+  const Position early = work(kCopyOut);
+  const Position late = work(compute(0));
+  a.free(large, fence_of(early));
+  a.free(small, fence_of(late)); // one hole; the rest was never used
+  EXPECT_EQ(a.allocate(512, End::kBottom, kBlock, kCopyIn)->offset, 32 * kMiB + 512 + kMiB);
+  ASSERT_NE(a.allocate(31 * kMiB - 1024, End::kTop, kBlock, kCopyIn), nullptr);
+  Extent* const next = a.allocate(512, End::kBottom, kBlock, kCopyIn);
+  EXPECT_TRUE(has(next->fence, early));
+  EXPECT_FALSE(has(next->fence, late));
+}
+
 TEST_F(ArenaTest, ReservesAndCommitsNothing) {
   // Not more: ThreadSanitizer leaves about 1 TiB, at a random place.
   const std::size_t range = std::size_t{1} << 37;
