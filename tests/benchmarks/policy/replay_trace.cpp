@@ -130,6 +130,7 @@ class Replay {
 
   void run(std::size_t op) {
     std::vector<memory::Operand> operands;
+    bool may_retry = true;
     for (const profiler::Operand operand : cycle_.operandsOf(op)) {
       if (operand.creates()) continue;
       Block*& block = blocks_[operand.value()];
@@ -137,13 +138,15 @@ class Replay {
       if (block == nullptr) {
         block = pager_->create(cycle_.value_bytes[operand.value()]).value();
       }
+      may_retry = may_retry && !operand.dirties();
       operands.push_back(
           {block, operand.dirties() ? Access::kWrite : Access::kRead});
     }
     memory::Call call;
     const auto& [name, token] = tokens_[op];
     const auto identity = memory::OpIdentity::of(name, token);
-    fail(pager_->begin(call, {}, operands, &memory_[name], "op", false,
+    fail(pager_->begin(call, {}, operands, &memory_[name], "op",
+                       may_retry,
                        &identity));
     std::vector<std::byte*> results;
     for (const profiler::Operand operand : cycle_.operandsOf(op)) {
