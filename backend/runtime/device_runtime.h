@@ -126,7 +126,8 @@ class DeviceRuntime {
   // Submits copies to `stream`. On a compute stream (moves inside the device)
   // they run in order, and the two ranges of one Copy may overlap (memmove
   // semantics). On a copy stream those of one call may run in any order: none
-  // may use bytes that another one writes.
+  // may use bytes that another one writes. They are one batch, which costs the
+  // link's latency once where the device can do that.
   virtual Error copy(Stream stream, std::span<const Copy> copies) = 0;
   // Marks everything submitted to `stream` so far. May return the complete
   // event when all of it has run. The caller destroys it.

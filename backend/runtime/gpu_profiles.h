@@ -32,7 +32,7 @@ struct GpuProfile {
   double link_in_bytes_per_s = 0;
   double link_out_bytes_per_s = 0;
   double link_both_bytes_per_s = 0;
-  std::int64_t copy_latency_ns = 0; // of a copy, serial
+  std::int64_t copy_latency_ns = 0; // of a batch of copies, serial
   // Fused attention kernels that PyTorch has for the GPU.
   bool flash_attention = false;
   bool efficient_attention = false;

@@ -106,10 +106,12 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     const std::lock_guard lock(mutex_);
     const VirtualTime::Line line = lineOf(stream);
     ++submissions_;
-    for (const Copy& c : copies) {
-      if (line == VirtualTime::kIn || line == VirtualTime::kOut) {
-        time_.copy(line, c.bytes);
-      } else { // inside the device: read and written
+    if (line == VirtualTime::kIn || line == VirtualTime::kOut) {
+      std::uint64_t bytes = 0;
+      for (const Copy& c : copies) bytes += c.bytes;
+      if (!copies.empty()) time_.copy(line, bytes); // one batch
+    } else { // inside the device: read and written
+      for (const Copy& c : copies) {
         time_.move(line,
                    durationOf({.bytes = 2 * static_cast<double>(c.bytes)}));
       }
