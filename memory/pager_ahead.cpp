@@ -42,9 +42,13 @@ void PagerImpl::fulfil(const Call& call) {
     const bool meant =
         block.identity.load(std::memory_order_relaxed) == wish.identity &&
         block.released_at.load(std::memory_order_relaxed) == Block::kAlive;
+    // Of one batch, and not the last of it.
+    const bool goes_on = i + 1 < wishes_.size() && wishes_[i + 1].joined &&
+                         wishes_[i + 1].kind == wish.kind;
     switch (wish.kind) {
       case Action::Kind::kWriteBack:
-        if (meant) writeBackAhead(block);
+        if (meant) beginWriteBack(block);
+        if (!goes_on) (void)copyOut(ignored);
         break;
       case Action::Kind::kRelease:
         if (meant) (void)evict(block, ignored, Decision::kRelease);
@@ -54,20 +58,16 @@ void PagerImpl::fulfil(const Call& call) {
           block.claims = 1; // once; no victim, and not moved by compaction
           ahead_.push_back({&block, false, true, false, nullptr});
         }
-        // One batch, up to where the next one begins.
-        if (i + 1 == wishes_.size() ||
-            wishes_[i + 1].kind != Action::Kind::kFetch ||
-            !wishes_[i + 1].joined) {
-          fetchAhead(call.stream_);
-        }
+        if (!goes_on) fetchAhead(call.stream_);
         break;
     }
   }
 }
 
-// Makes a Resident block clean while it stays where it is. An op that writes
-// it afterwards goes through the lock, drops the copy and waits for it.
-void PagerImpl::writeBackAhead(Block& block) {
+// Makes a Resident block clean while it stays where it is, with the next
+// copyOut(). An op that writes it afterwards goes through the lock, drops the
+// copy and waits for it.
+void PagerImpl::beginWriteBack(Block& block) {
   std::uint64_t word = block.word.load(std::memory_order_acquire);
   if (word != Block::stateBits(Residency::kResident)) return; // or in use
   Shortage shortage;
@@ -78,28 +78,7 @@ void PagerImpl::writeBackAhead(Block& block) {
     host_pool_->free(place.extent, {});
     return;
   }
-  Fence before = writesOf(block);
-  addTo(before, place.extent->fence);
-  const runtime::Copy copy{place.address, block.device_address, block.bytes};
-  Position done;
-  const Error error = transfers_.out({&copy, 1}, before, done);
-  if (!done.none()) stamp(block, done); // who gets the extent next waits
-  if (error) {
-    block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
-    Fence maybe;
-    addTo(maybe, done);
-    host_pool_->free(place.extent, maybe);
-    return;
-  }
-  place.extent->fence.clear();
-  block.host = place.extent;
-  block.host_address = place.address;
-  block.host_ready = done;
-  block.copied_ahead = true;
-  note(Decision::kWriteBack, block, block.bytes);
-  linkCopy(block);
-  counters_.bytes_out.fetch_add(static_cast<std::int64_t>(block.bytes),
-                                std::memory_order_relaxed);
+  outs_.push_back({&block, place, Decision::kWriteBack});
 }
 
 bool PagerImpl::mayFetchAhead(Block& block) noexcept {

@@ -212,7 +212,8 @@ bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
   }
   if (missing_bytes == 0) return true;
   while (arena_->freeBytes() < missing_bytes) {
-    if (!evictNext(shortage)) return false;
+    const std::size_t free_bytes = arena_->freeBytes();
+    if (!evictNext(shortage, missing_bytes - free_bytes)) return false;
   }
   // The largest first: they have the fewest holes to choose from.
   // Equal ones by address, so that a run repeats.

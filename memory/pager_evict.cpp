@@ -1,6 +1,7 @@
 // Out of HBM: evictions, and the host memory they need.
 #include "backend/runtime/check.h"
 #include "memory/pager_hot.h"
+#include "memory/policy/planner.h"
 
 namespace chameleon::memory {
 
@@ -10,6 +11,13 @@ using runtime::Error;
 // behind a fence. Anything but kDone leaves the block as it was.
 PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage,
                                     Decision why) {
+  const Evicted result = beginEvict(block, shortage, why);
+  return copyOut(shortage) ? result : Evicted::kFailed;
+}
+
+// A clean block leaves at once, a dirty one with the next copyOut().
+PagerImpl::Evicted PagerImpl::beginEvict(Block& block, Shortage& shortage,
+                                         Decision why) {
   std::uint64_t word = block.word.load(std::memory_order_acquire);
   if (Block::stateOf(word) != Residency::kResident ||
       Block::pinsOf(word) != 0) {
@@ -29,40 +37,77 @@ PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage,
     if (!clean) host_pool_->free(place.extent, {});
     return Evicted::kBusy;
   }
-  arena_->keepFreedApart();
-  Fence uses = usesOf(block);
   if (clean) {
     unlinkCopy(block);
     counters_.clean_evictions.fetch_add(1, std::memory_order_relaxed);
+    note(why, block, 0);
+    vacate(block, {});
   } else {
-    Fence before = writesOf(block);
-    addTo(before, place.extent->fence);
-    const runtime::Copy copy{place.address, block.device_address, block.bytes};
-    Position done;
-    if (Error error = transfers_.out({&copy, 1}, before, done)) {
+    outs_.push_back({&block, place, why});
+  }
+  return Evicted::kDone;
+}
+
+// Gives the blocks in `outs_` their host copies, in one batch. False: none of
+// them has changed, or has one.
+bool PagerImpl::copyOut(Shortage& shortage) {
+  if (outs_.empty()) return true;
+  copies_.clear();
+  Fence before;
+  for (const CopyOut& out : outs_) {
+    const Block& block = *out.block;
+    addTo(before, writesOf(block));
+    addTo(before, out.place.extent->fence);
+    copies_.push_back({out.place.address, block.device_address, block.bytes});
+  }
+  Position done;
+  Error error = transfers_.out(copies_, before, done);
+  for (const CopyOut& out : outs_) {
+    Block& block = *out.block;
+    const bool leaves = out.why != Decision::kWriteBack;
+    if (error) {
       // A part may be under way: it reads the block and writes the place.
+      if (!done.none()) stamp(block, done);
       Fence maybe;
       addTo(maybe, done);
-      host_pool_->free(place.extent, maybe);
-      if (!done.none()) stamp(block, done);
-      block.word.store(Block::stateBits(Residency::kResident),
-                       std::memory_order_release);
-      shortage.failure = std::move(error);
-      return Evicted::kFailed;
+      host_pool_->free(out.place.extent, maybe);
+      if (leaves) {
+        block.word.store(kIdle, std::memory_order_release);
+      } else {
+        block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
+      }
+      continue;
     }
-    place.extent->fence.clear();
-    block.host = place.extent;
-    block.host_address = place.address;
+    out.place.extent->fence.clear();
+    block.host = out.place.extent;
+    block.host_address = out.place.address;
     block.host_ready = done;
-    addTo(uses, done);
+    note(out.why, block, block.bytes);
     counters_.bytes_out.fetch_add(static_cast<std::int64_t>(block.bytes),
                                   std::memory_order_relaxed);
+    if (leaves) {
+      vacate(block, done);
+    } else {
+      stamp(block, done); // who gets the extent next waits
+      block.copied_ahead = true;
+      linkCopy(block);
+    }
   }
+  outs_.clear();
+  if (!error) return true;
+  shortage.failure = std::move(error);
+  return false;
+}
+
+// The block has a host copy, or will have after `copied`; its extent goes.
+void PagerImpl::vacate(Block& block, Position copied) {
+  Fence uses = usesOf(block);
+  addTo(uses, copied);
   counters_.evictions.fetch_add(1, std::memory_order_relaxed);
-  note(why, block, clean ? 0 : block.bytes.load(std::memory_order_relaxed));
   countPrefetch(block);
   block.copied_ahead = false; // the extent's next owner waits for it
   policy_->left(block);
+  arena_->keepFreedApart();
   arena_->free(block.device, uses);
   block.device = nullptr;
   block.device_address = nullptr;
@@ -71,12 +116,12 @@ PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage,
     block.word.store(Block::stateBits(Residency::kHost),
                      std::memory_order_release);
   }
-  return Evicted::kDone;
 }
 
-// Evicts the block that the policy would miss least. False: none can be
-// evicted; `shortage` says why, if it is not for pins alone.
-bool PagerImpl::evictNext(Shortage& shortage) {
+// Evicts what the policy would miss least, `bytes` or more; small blocks that
+// follow each other share a batch. False: none can be evicted; `shortage` says
+// why, if it is not for pins alone.
+bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes) {
   if (giveBackSpares()) {
     shortage = {};
     return true;
@@ -86,19 +131,49 @@ bool PagerImpl::evictNext(Shortage& shortage) {
     return Block::stateOf(word) == Residency::kResident &&
            Block::pinsOf(word) == 0;
   };
+  const LinkModel link = link_.now();
+  // As in plans: a batch's room is free when all of it is copied.
+  const auto batch_bytes =
+      static_cast<std::size_t>(PlannerOptions().batch_latencies *
+                               link.latency_ns * link.out_bytes_per_ns);
   Shortage why;
   bool done = false;
+  std::size_t chosen_bytes = 0;
+  std::size_t out_bytes = 0; // of the open batch
   set_aside_.clear();
-  while (!done) {
+  const auto close = [&] {
+    const std::size_t others = set_aside_.size();
+    for (const CopyOut& out : outs_) set_aside_.push_back(out.block);
+    if (!copyOut(why)) return false; // they stay
+    done = done || set_aside_.size() > others;
+    set_aside_.resize(others);
+    out_bytes = 0;
+    return true;
+  };
+  while (chosen_bytes < bytes) {
     Block* const victim = policy_->victim(usable);
     if (victim == nullptr) break;
-    const Evicted result = evict(*victim, why);
-    done = result == Evicted::kDone;
-    if (!done) set_aside_.push_back(victim);
+    const std::size_t victim_bytes = victim->rounded_bytes;
+    if (out_bytes + victim_bytes > batch_bytes && !close()) {
+      set_aside_.push_back(victim);
+      break;
+    }
+    const std::size_t outs = outs_.size();
+    const Evicted result = beginEvict(*victim, why, Decision::kVictim);
     // Where the host is full the next victim may still be a clean one.
     if (result == Evicted::kHostFull) why.host_full = true;
-    if (result == Evicted::kFailed) break;
+    if (result != Evicted::kDone) {
+      set_aside_.push_back(victim);
+      continue;
+    }
+    chosen_bytes += victim_bytes;
+    if (outs_.size() > outs) {
+      out_bytes += victim_bytes;
+    } else {
+      done = true;
+    }
   }
+  (void)close();
   for (Block* block : set_aside_) policy_->entered(*block);
   if (done) why = {};
   shortage = std::move(why);

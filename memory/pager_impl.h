@@ -304,7 +304,10 @@ class PagerImpl {
   enum class Evicted { kDone, kBusy, kHostFull, kFailed };
   Evicted evict(Block& block, Shortage& shortage,
                 Decision why = Decision::kVictim);
-  bool evictNext(Shortage& shortage);
+  Evicted beginEvict(Block& block, Shortage& shortage, Decision why);
+  bool copyOut(Shortage& shortage);
+  void vacate(Block& block, Position copied);
+  bool evictNext(Shortage& shortage, std::size_t bytes = 1);
   HostPool::Place hostPlace(std::size_t bytes, Shortage& shortage);
   bool dropOldestHostCopy() noexcept;
   void linkCopy(Block& block) noexcept;
@@ -317,7 +320,7 @@ class PagerImpl {
   void introduce(Call& call, Block& block) noexcept; // no lock
   void forgetDead(Block& block) noexcept;            // no lock
   void fulfil(const Call& call);                     // takes the lock
-  void writeBackAhead(Block& block);
+  void beginWriteBack(Block& block);
   bool mayFetchAhead(Block& block) noexcept;
   void fetchAhead(StreamIndex stream);
   void countPrefetch(Block& block) noexcept; // was it of use?
@@ -466,6 +469,14 @@ class PagerImpl {
   std::size_t hole_bytes_ = 0; // of all calls' held holes
   Pager::Stress stress_ = Pager::Stress::kNever;
   std::mt19937_64 stress_random_;
+  // A block whose copy out is in the next batch. It is Evicting, or, for a
+  // write-back ahead, Resident with the host-copy bit.
+  struct CopyOut {
+    Block* block;
+    HostPool::Place place;
+    Decision why;
+  };
+  std::vector<CopyOut> outs_; // empty between two holds of the lock
   // Scratch of the call that begins and of evictions, to spare the heap.
   std::vector<Wanted> wanted_;
   std::vector<runtime::Copy> copies_;

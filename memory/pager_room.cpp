@@ -55,7 +55,10 @@ Extent* PagerImpl::place(std::size_t bytes, End end, ExtentUse use,
         return nullptr;
       }
     }
-    if (evictNext(shortage)) continue;
+    const std::size_t free_bytes = arena_->freeBytes();
+    if (evictNext(shortage, free_bytes < bytes ? bytes - free_bytes : 1)) {
+      continue;
+    }
     if (shortage.failure || !compactFor(bytes, SIZE_MAX, stream, shortage)) {
       return nullptr;
     }
