@@ -103,6 +103,7 @@ struct Block {
   std::uint32_t host_pins = 0; // host threads that use the host copy
   std::uint32_t claims = 0;    // pins held by the call that begins just now
   bool host_writing = false;   // a host thread writes the host copy
+  bool host_fetched = false;   // `host` was or will be read by a fetch
   bool copied_ahead = false;   // `host` was filled while Resident: the copy may
                                // be under way, and last_write does not cover it
 

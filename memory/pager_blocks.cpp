@@ -106,6 +106,9 @@ void PagerImpl::destroy(Block& block) noexcept {
   CHAMELEON_CHECK(block.host_pins == 0 && !block.host_writing,
                   "a block was released while a host thread copies it");
   if (block.host != nullptr) {
+    if (!block.host_fetched) {
+      (void)cancelCopyOut(block.host_ready, block.host_address, block.bytes);
+    }
     const Fence host_uses = hostUsesOf(block);
     if (block.hasHostCopy()) unlinkCopy(block);
     host_pool_->free(block.host, host_uses);

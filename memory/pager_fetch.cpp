@@ -20,6 +20,7 @@ bool PagerImpl::fetchMissing(Shortage& shortage) {
         {arena_->address(*wanted.extent), block.host_address, block.bytes});
     addTo(before, wanted.extent->fence);
     addTo(before, block.host_ready);
+    block.host_fetched = true;
     bytes += static_cast<std::int64_t>(block.bytes);
   }
   Position fetched;
@@ -85,6 +86,8 @@ void PagerImpl::settleOldBytes(Call& call) noexcept {
           counters_.bytes_in.fetch_add(static_cast<std::int64_t>(copy.bytes),
                                        std::memory_order_relaxed);
         }
+      } else if (!block.host_fetched) {
+        (void)cancelCopyOut(old.ready, old.address, block.bytes);
       }
       host_pool_->free(old.host, host_uses);
     }
@@ -123,12 +126,26 @@ void PagerImpl::settle(Block& block) noexcept {
                    std::memory_order_release);
 }
 
+// A copy out whose bytes nobody will read, if it has not begun. REQUIRES: no
+// copy in of them was submitted. False: it runs, or has run.
+bool PagerImpl::cancelCopyOut(Position done, const std::byte* destination,
+                              std::size_t bytes) noexcept {
+  if (timelines_.passed(done) ||
+      !runtime_.cancel(timelines_.stream(kCopyOut), destination)) {
+    return false;
+  }
+  counters_.bytes_out.fetch_sub(static_cast<std::int64_t>(bytes),
+                                std::memory_order_relaxed);
+  return true;
+}
+
 // The host copy of a Resident block is no longer needed or no longer right. A
-// copy to it that is under way still reads the block: whoever uses that next
-// waits for it too.
+// copy to it that has begun still reads the block: whoever uses that next waits
+// for it too.
 void PagerImpl::dropHostCopy(Block& block) noexcept {
   CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
-  if (block.copied_ahead && !timelines_.passed(block.host_ready)) {
+  if (block.copied_ahead && !timelines_.passed(block.host_ready) &&
+      !cancelCopyOut(block.host_ready, block.host_address, block.bytes)) {
     Fence both;
     addTo(both, Position{block.last_write.load(std::memory_order_acquire)});
     addTo(both, block.host_ready);

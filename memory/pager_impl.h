@@ -299,6 +299,8 @@ class PagerImpl {
   void settleOldBytes(Call& call) noexcept; // takes the lock
   void settle(Block& block) noexcept;
   void dropHostCopy(Block& block) noexcept;
+  bool cancelCopyOut(Position done, const std::byte* destination,
+                     std::size_t bytes) noexcept;
 
   // ---- pager_evict.cpp ----
   enum class Evicted { kDone, kBusy, kHostFull, kFailed };

@@ -149,6 +149,18 @@ void CallChecker::copySubmitted(LinePosition at, std::span<const Copy> copies) {
   lines_[at.line].pending.push_back({at.count, 0, std::move(accesses)});
 }
 
+void CallChecker::copyCancelled(LinePosition at, const Copy& copy) {
+  const Interval from = Interval::of({copy.source, copy.bytes});
+  const Interval to = Interval::of({copy.destination, copy.bytes});
+  const std::lock_guard lock(mutex_);
+  for (Entry& entry : lines_[at.line].pending) {
+    if (entry.count != at.count) continue;
+    std::erase_if(entry.accesses, [&](const Access& access) {
+      return access.bytes == (access.writes ? to : from);
+    });
+  }
+}
+
 void CallChecker::waitSubmitted(LinePosition at, LinePosition position) {
   const std::lock_guard lock(mutex_);
   order_.wait(at, position);

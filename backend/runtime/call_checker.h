@@ -53,6 +53,8 @@ class CallChecker {
 
   // ---- copy lines ------------------------------------------------------
   void copySubmitted(LinePosition at, std::span<const Copy> copies);
+  // One of the copies of entry `at` will not run.
+  void copyCancelled(LinePosition at, const Copy& copy);
   void waitSubmitted(LinePosition at, LinePosition position);
   void finished(LinePosition at);
 

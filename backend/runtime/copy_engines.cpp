@@ -69,6 +69,23 @@ Error CopyEngines::submit(LineIndex line, std::span<const Copy> copies) {
   return {};
 }
 
+bool CopyEngines::cancel(LineIndex line, const std::byte* destination) {
+  Engine& e = engine(line);
+  const std::lock_guard lock(mutex_);
+  for (auto entry = e.queue.rbegin(); entry != e.queue.rend(); ++entry) {
+    const auto copy = std::find_if(
+        entry->copies.begin(), entry->copies.end(),
+        [=](const Copy& each) { return each.destination == destination; });
+    if (copy == entry->copies.end()) continue;
+    if (checker_ != nullptr) {
+      checker_->copyCancelled({line, entry->count}, *copy);
+    }
+    entry->copies.erase(copy);
+    return true;
+  }
+  return false;
+}
+
 Error CopyEngines::submitWait(LineIndex line, LinePosition position) {
   Engine& e = engine(line);
   const std::lock_guard lock(mutex_);

@@ -40,6 +40,8 @@ class CopyEngines {
   // `line` is kCopyInLine or kCopyOutLine. kDevice: no thread can be started;
   // nothing was submitted then.
   Error submit(LineIndex line, std::span<const Copy> copies);
+  // Takes the last copy to `destination` back. False: it has begun.
+  bool cancel(LineIndex line, const std::byte* destination);
   // Later work on `line` runs after `position`, which may be a compute line's
   // only if there is a checker (else compute is always complete).
   Error submitWait(LineIndex line, LinePosition position);

@@ -115,6 +115,11 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
     return {};
   }
 
+  bool cancel(Stream stream, const std::byte* destination) noexcept override {
+    const LineIndex line = copy_line(stream);
+    return line != kNoLine && !forked() && engines_.cancel(line, destination);
+  }
+
   Result<Event> record(Stream stream) override {
     if (Error error = usable(FaultPoint::kEvent)) return error;
     const LineIndex line = copy_line(stream);

@@ -129,6 +129,13 @@ class DeviceRuntime {
   // may use bytes that another one writes. They are one batch, which costs the
   // link's latency once where the device can do that.
   virtual Error copy(Stream stream, std::span<const Copy> copies) = 0;
+  // Takes the last copy to `destination` on a copy stream back if it has not
+  // begun: its bytes do not move. What runs after it still does. False: it is
+  // too late, or the device cannot do that.
+  virtual bool cancel(Stream /*stream*/,
+                      const std::byte* /*destination*/) noexcept {
+    return false;
+  }
   // Marks everything submitted to `stream` so far. May return the complete
   // event when all of it has run. The caller destroys it.
   virtual Result<Event> record(Stream stream) = 0;

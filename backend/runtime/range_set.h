@@ -21,6 +21,7 @@ struct Interval {
     const auto begin = reinterpret_cast<std::uintptr_t>(range.begin);
     return {begin, begin + range.bytes};
   }
+  bool operator==(const Interval&) const = default;
   bool empty() const { return begin >= end; }
   bool overlaps(Interval other) const {
     return begin < other.end && other.begin < end;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -109,7 +110,10 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     if (line == VirtualTime::kIn || line == VirtualTime::kOut) {
       std::uint64_t bytes = 0;
       for (const Copy& c : copies) bytes += c.bytes;
-      if (!copies.empty()) time_.copy(line, bytes); // one batch
+      if (copies.empty()) return {};
+      batches_.push_back({line, time_.copy(line, bytes), {}});
+      batches_.back().copies.assign(copies.begin(), copies.end());
+      if (batches_.size() > 2 * VirtualTime::kAhead) batches_.pop_front();
     } else { // inside the device: read and written
       for (const Copy& c : copies) {
         time_.move(line,
@@ -117,6 +121,23 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
       }
     }
     return {};
+  }
+
+  bool cancel(Stream stream, const std::byte* destination) noexcept override {
+    if (forked()) return false;
+    const std::lock_guard lock(mutex_);
+    const VirtualTime::Line line = lineOf(stream);
+    for (auto batch = batches_.rbegin(); batch != batches_.rend(); ++batch) {
+      if (batch->line != line) continue;
+      const auto copy = std::find_if(
+          batch->copies.begin(), batch->copies.end(),
+          [=](const Copy& each) { return each.destination == destination; });
+      if (copy == batch->copies.end()) continue;
+      if (!time_.shrink(line, batch->number, copy->bytes)) return false;
+      batch->copies.erase(copy);
+      return true;
+    }
+    return false;
   }
 
   Result<Event> record(Stream stream) override {
@@ -251,10 +272,17 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     return compute_lines_.back().second;
   }
 
+  struct Batch {
+    VirtualTime::Line line;
+    std::uint64_t number; // on its line
+    std::vector<Copy> copies;
+  };
+
   const GpuProfile profile_;
   mutable std::mutex mutex_; // a leaf; guards everything below
   VirtualTime time_;
   std::vector<std::pair<Stream, VirtualTime::Line>> compute_lines_;
+  std::deque<Batch> batches_; // at least those that may not have begun
   std::size_t device_bytes_ = 0;
   std::size_t host_bytes_ = 0;
   // Who asks for one event over and over waits for it.

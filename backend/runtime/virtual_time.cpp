@@ -38,10 +38,27 @@ void VirtualTime::move(Line line, Picoseconds duration) {
   submit(line, {Kind::kMove, 0, static_cast<std::uint64_t>(duration)});
 }
 
-void VirtualTime::copy(Line line, std::uint64_t bytes) {
+std::uint64_t VirtualTime::copy(Line line, std::uint64_t bytes) {
   CHAMELEON_CHECK(isCopyLine(line) && bytes < UINT64_MAX / kMicroBytes,
                   "not a copy over the link");
   submit(line, {Kind::kCopy, 0, bytes});
+  return ++lines_[line].copies;
+}
+
+bool VirtualTime::shrink(Line index, std::uint64_t number,
+                         std::uint64_t bytes) {
+  LineState& line = lines_[index];
+  std::uint64_t seen = line.copies;
+  for (std::size_t i = line.queue.size(); i-- > 0;) {
+    Entry& entry = line.queue[i];
+    if (entry.kind != Kind::kCopy || seen-- != number) continue;
+    if (i == 0 && line.phase != Phase::kIdle) return false;
+    CHAMELEON_CHECK(bytes <= entry.amount, "more is taken back than is copied");
+    entry.amount -= bytes;
+    entry.taken_back = entry.amount == 0;
+    return true;
+  }
+  return false;
 }
 
 void VirtualTime::wait(Line line, Mark mark) {
@@ -132,6 +149,7 @@ bool VirtualTime::advance(Line index) {
           line.ends - line.began;
       break;
     case Kind::kCopy:
+      if (entry.taken_back) break;
       if (line.phase == Phase::kIdle) {
         line.phase = Phase::kTimed;
         line.ends = now_ + link_.latency;

@@ -54,7 +54,11 @@ class VirtualTime {
   // ---- submitting --------------------------------------------------------
   void compute(Line line, Picoseconds duration); // REQUIRES: a compute line
   void move(Line line, Picoseconds duration); // likewise; no kernel of a user
-  void copy(Line line, std::uint64_t bytes);  // REQUIRES: kIn or kOut
+  // REQUIRES: kIn or kOut. Returns how many copies the line was given so far.
+  std::uint64_t copy(Line line, std::uint64_t bytes);
+  // Takes bytes of the `number`th copy back, with its latency where none are
+  // left. False: it has begun.
+  bool shrink(Line line, std::uint64_t number, std::uint64_t bytes);
   void wait(Line line, Mark mark);            // `mark` may be released
   Mark mark(Line line);
   void release(Mark mark);
@@ -81,10 +85,12 @@ class VirtualTime {
     Kind kind;
     Mark mark = 0;
     std::uint64_t amount = 0; // picoseconds, or bytes
+    bool taken_back = false;  // a copy without bytes, and without a latency
   };
   enum class Phase : std::uint8_t { kIdle, kTimed, kFlowing, kBlocked };
   struct LineState {
     std::deque<Entry> queue;
+    std::uint64_t copies = 0; // submitted so far
     Phase phase = Phase::kIdle;  // of the first entry
     Picoseconds began = 0;       // when the first entry did
     Picoseconds ends = 0;        // kTimed: kernels, and a copy's latency
