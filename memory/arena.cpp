@@ -18,8 +18,8 @@ using runtime::Result;
 constexpr std::size_t kUnitBytes = std::size_t{32} << 20;
 constexpr std::size_t kFirstIndexSlots = 64;
 // Of the budget. What is smaller is quick to compute: an op's wait for it is
-// short, and it is not worth a search. (A copy in waits in front of all that are
-// queued behind it, however small it is.)
+// short, and it is not worth a search. (A copy in waits in front of all that
+// are queued behind it, however small it is.)
 constexpr std::size_t kLargeShare = std::size_t{1} << 14;
 
 std::size_t round_up(std::size_t bytes, std::size_t power_of_two) {
@@ -138,8 +138,8 @@ Arena::~Arena() {
 
 Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use,
                         StreamIndex stream) {
-  const bool search = apart_ && (stream == kCopyIn ||
-                                 bytes >= budget_bytes_ / kLargeShare);
+  const bool search =
+      apart_ && (stream == kCopyIn || bytes >= budget_bytes_ / kLargeShare);
   Extent* extent = search ? choose(ExtentMap::round(bytes), end, use, stream)
                           : extents_.allocate(bytes, end, use);
   if (extent == nullptr) {

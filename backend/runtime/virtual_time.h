@@ -59,7 +59,7 @@ class VirtualTime {
   // Takes bytes of the `number`th copy back, with its latency where none are
   // left. False: it has begun.
   bool shrink(Line line, std::uint64_t number, std::uint64_t bytes);
-  void wait(Line line, Mark mark);            // `mark` may be released
+  void wait(Line line, Mark mark); // `mark` may be released
   Mark mark(Line line);
   void release(Mark mark);
 
@@ -90,7 +90,7 @@ class VirtualTime {
   enum class Phase : std::uint8_t { kIdle, kTimed, kFlowing, kBlocked };
   struct LineState {
     std::deque<Entry> queue;
-    std::uint64_t copies = 0; // submitted so far
+    std::uint64_t copies = 0;    // submitted so far
     Phase phase = Phase::kIdle;  // of the first entry
     Picoseconds began = 0;       // when the first entry did
     Picoseconds ends = 0;        // kTimed: kernels, and a copy's latency

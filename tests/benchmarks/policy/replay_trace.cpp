@@ -6,7 +6,8 @@
 //
 //   --k K        budget = the trace's peak / K (default 2)
 //   --policy P   lru, forecast (default)
-//   --steps N    default 12 (at least six); the figures are means of the last six
+//   --steps N    default 12 (at least six); the figures are means of the last
+//   six
 //   --wait MS    real time for the planner after each step (default 200)
 #include <algorithm>
 #include <chrono>
@@ -113,7 +114,8 @@ class Replay {
     mark();
   }
 
-  // On the compute stream: where each step so far began, and the last one ended.
+  // On the compute stream: where each step so far began, and the last one
+  // ended.
   std::vector<runtime::Moment> moments() {
     (void)pager_->synchronize().ok();
     std::vector<runtime::Moment> moments;
@@ -145,8 +147,7 @@ class Replay {
     memory::Call call;
     const auto& [name, token] = tokens_[op];
     const auto identity = memory::OpIdentity::of(name, token);
-    fail(pager_->begin(call, {}, operands, &memory_[name], "op",
-                       may_retry,
+    fail(pager_->begin(call, {}, operands, &memory_[name], "op", may_retry,
                        &identity));
     std::vector<std::byte*> results;
     for (const profiler::Operand operand : cycle_.operandsOf(op)) {

@@ -98,7 +98,8 @@ TEST_F(ArenaTest, ASmallCopyInTakesTheOldestRoomToo) {
   const Position late = work(compute(0));
   a.free(large, fence_of(early));
   a.free(small, fence_of(late)); // one hole; the rest was never used
-  EXPECT_EQ(a.allocate(512, End::kBottom, kBlock, kCopyIn)->offset, 32 * kMiB + 512 + kMiB);
+  EXPECT_EQ(a.allocate(512, End::kBottom, kBlock, kCopyIn)->offset,
+            32 * kMiB + 512 + kMiB);
   ASSERT_NE(a.allocate(31 * kMiB - 1024, End::kTop, kBlock, kCopyIn), nullptr);
   Extent* const next = a.allocate(512, End::kBottom, kBlock, kCopyIn);
   EXPECT_TRUE(has(next->fence, early));

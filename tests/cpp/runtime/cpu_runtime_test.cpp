@@ -123,6 +123,28 @@ TEST_P(CpuRuntime, CopiesOfOneStreamRunInOrder) {
   EXPECT_EQ(host_[0], byte_of(199));
 }
 
+TEST_P(CpuRuntime, ACopyThatHasNotBegunIsTakenBack) {
+  std::memset(host_, 1, 300);
+  std::memset(host_ + 1000, 2, 300);
+  const Copy batch[] = {{host_ + 1000, device_, 100},
+                        {host_ + 1100, device_ + 100, 100}};
+  std::memset(device_, 3, 200);
+  ASSERT_TRUE(runtime_->copy(out_, batch).ok());
+  const bool taken = runtime_->cancel(out_, host_ + 1100);
+  EXPECT_FALSE(runtime_->cancel(out_, host_ + 1200)); // nobody copies there
+  EXPECT_FALSE(runtime_->cancel(in_, host_ + 1000));
+  // What a copy would have read is free for others.
+  if (taken) copy(in_, device_ + 100, host_, 100);
+  drain();
+  EXPECT_EQ(host_[1000], byte_of(3));
+  EXPECT_EQ(host_[1100], byte_of(taken ? 2 : 3));
+  EXPECT_EQ(device_[100], byte_of(taken ? 1 : 3));
+  EXPECT_FALSE(runtime_->cancel(out_, host_ + 1000)); // is done
+  if (std::string_view(GetParam()).find("on_await") != std::string_view::npos) {
+    EXPECT_TRUE(taken);
+  }
+}
+
 TEST_P(CpuRuntime, LongQueuesMakeProgressUnawaited) {
   for (int i = 0; i < 200; ++i) copy(out_, host_ + i, device_ + i, 1);
   const Event first = record(out_);

@@ -39,6 +39,21 @@ TEST(VirtualTime, ACopyTakesLatencyAndBandwidth) {
   EXPECT_EQ(end_of(time, kIn), 14 * kUs);
 }
 
+TEST(VirtualTime, WhatHasNotBegunIsTakenBack) {
+  VirtualTime time(kLink);
+  EXPECT_EQ(time.copy(kIn, 500), 1U);
+  EXPECT_EQ(time.copy(kIn, 500), 2U);
+  EXPECT_EQ(time.copy(kIn, 500), 3U);
+  EXPECT_EQ(time.copy(kOut, 500), 1U);
+  EXPECT_FALSE(time.shrink(kIn, 1, 500)); // runs
+  EXPECT_FALSE(time.shrink(kOut, 1, 500));
+  EXPECT_TRUE(time.shrink(kIn, 2, 200)); // a part
+  EXPECT_TRUE(time.shrink(kIn, 3, 500)); // all of it, and its latency
+  EXPECT_EQ(end_of(time, kOut), 14 * kUs + kUs / 2);
+  EXPECT_EQ(end_of(time, kIn), 14 * kUs + kUs / 2 + 8 * kUs);
+  EXPECT_FALSE(time.shrink(kIn, 2, 1)); // is done
+}
+
 TEST(VirtualTime, RoundsUpToPicoseconds) {
   VirtualTime time({3, 3, 6, 0});
   time.copy(kIn, 1);
