@@ -45,6 +45,7 @@ class FakeRuntime final : public support::QueuedRuntime {
   std::size_t host_bytes = 0;
   std::size_t peak_host_bytes = 0;
   std::size_t synchronizes = 0;
+  std::size_t cancels = 0;
   std::size_t discards = 0;
   std::size_t revivals = 0;
   runtime::ByteRange last_discarded{};
@@ -163,6 +164,16 @@ class FakeRuntime final : public support::QueuedRuntime {
       queues_[indexOf(stream)].tasks.push_back({copy, {}});
     }
     return {};
+  }
+  bool cancel(Stream stream, const std::byte* destination) noexcept override {
+    Queue& queue = queues_[indexOf(stream)];
+    for (std::size_t i = queue.tasks.size(); i-- > queue.done;) {
+      if (queue.tasks[i].copy.destination != destination) continue;
+      queue.tasks[i].copy = {};
+      ++cancels;
+      return true;
+    }
+    return false;
   }
   Result<Event> record(Stream stream) override {
     if (idle(stream)) return Event{};
