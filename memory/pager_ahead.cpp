@@ -8,8 +8,6 @@
 
 namespace chameleon::memory {
 
-using runtime::Error;
-
 PolicyInputs PagerImpl::policyInputs() noexcept {
   return {profiler_,
           durations_,

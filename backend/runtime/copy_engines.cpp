@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <pthread.h>
+#include <ranges>
 #include <signal.h>
 #include <system_error>
 #include <utility>
@@ -72,15 +73,15 @@ Error CopyEngines::submit(LineIndex line, std::span<const Copy> copies) {
 bool CopyEngines::cancel(LineIndex line, const std::byte* destination) {
   Engine& e = engine(line);
   const std::lock_guard lock(mutex_);
-  for (auto entry = e.queue.rbegin(); entry != e.queue.rend(); ++entry) {
+  for (Entry& entry : std::views::reverse(e.queue)) {
     const auto copy = std::find_if(
-        entry->copies.begin(), entry->copies.end(),
+        entry.copies.begin(), entry.copies.end(),
         [=](const Copy& each) { return each.destination == destination; });
-    if (copy == entry->copies.end()) continue;
+    if (copy == entry.copies.end()) continue;
     if (checker_ != nullptr) {
-      checker_->copyCancelled({line, entry->count}, *copy);
+      checker_->copyCancelled({line, entry.count}, *copy);
     }
-    entry->copies.erase(copy);
+    entry.copies.erase(copy);
     return true;
   }
   return false;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <deque>
 #include <mutex>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -127,14 +128,14 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     if (forked()) return false;
     const std::lock_guard lock(mutex_);
     const VirtualTime::Line line = lineOf(stream);
-    for (auto batch = batches_.rbegin(); batch != batches_.rend(); ++batch) {
-      if (batch->line != line) continue;
+    for (Batch& batch : std::views::reverse(batches_)) {
+      if (batch.line != line) continue;
       const auto copy = std::find_if(
-          batch->copies.begin(), batch->copies.end(),
+          batch.copies.begin(), batch.copies.end(),
           [=](const Copy& each) { return each.destination == destination; });
-      if (copy == batch->copies.end()) continue;
-      if (!time_.shrink(line, batch->number, copy->bytes)) return false;
-      batch->copies.erase(copy);
+      if (copy == batch.copies.end()) continue;
+      if (!time_.shrink(line, batch.number, copy->bytes)) return false;
+      batch.copies.erase(copy);
       return true;
     }
     return false;
