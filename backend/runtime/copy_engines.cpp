@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <pthread.h>
-#include <ranges>
 #include <signal.h>
 #include <system_error>
 #include <utility>
@@ -73,18 +72,21 @@ Error CopyEngines::submit(LineIndex line, std::span<const Copy> copies) {
 bool CopyEngines::cancel(LineIndex line, const std::byte* destination) {
   Engine& e = engine(line);
   const std::lock_guard lock(mutex_);
-  for (Entry& entry : std::views::reverse(e.queue)) {
-    const auto copy = std::find_if(
-        entry.copies.begin(), entry.copies.end(),
-        [=](const Copy& each) { return each.destination == destination; });
-    if (copy == entry.copies.end()) continue;
-    if (checker_ != nullptr) {
-      checker_->copyCancelled({line, entry.count}, *copy);
-    }
-    entry.copies.erase(copy);
-    return true;
+  const auto writes = [=](const Copy& copy) {
+    return copy.destination == destination;
+  };
+  const auto entry =
+      std::find_if(e.queue.rbegin(), e.queue.rend(), [&](const Entry& each) {
+        return std::any_of(each.copies.begin(), each.copies.end(), writes);
+      });
+  if (entry == e.queue.rend()) return false;
+  const auto copy =
+      std::find_if(entry->copies.begin(), entry->copies.end(), writes);
+  if (checker_ != nullptr) {
+    checker_->copyCancelled({line, entry->count}, *copy);
   }
-  return false;
+  entry->copies.erase(copy);
+  return true;
 }
 
 Error CopyEngines::submitWait(LineIndex line, LinePosition position) {

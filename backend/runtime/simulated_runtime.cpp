@@ -4,7 +4,6 @@
 #include <cmath>
 #include <deque>
 #include <mutex>
-#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -128,17 +127,20 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     if (forked()) return false;
     const std::lock_guard lock(mutex_);
     const VirtualTime::Line line = lineOf(stream);
-    for (Batch& batch : std::views::reverse(batches_)) {
-      if (batch.line != line) continue;
-      const auto copy = std::find_if(
-          batch.copies.begin(), batch.copies.end(),
-          [=](const Copy& each) { return each.destination == destination; });
-      if (copy == batch.copies.end()) continue;
-      if (!time_.shrink(line, batch.number, copy->bytes)) return false;
-      batch.copies.erase(copy);
-      return true;
-    }
-    return false;
+    const auto writes = [=](const Copy& copy) {
+      return copy.destination == destination;
+    };
+    const auto batch = std::find_if(
+        batches_.rbegin(), batches_.rend(), [&](const Batch& each) {
+          return each.line == line &&
+                 std::any_of(each.copies.begin(), each.copies.end(), writes);
+        });
+    if (batch == batches_.rend()) return false;
+    const auto copy =
+        std::find_if(batch->copies.begin(), batch->copies.end(), writes);
+    if (!time_.shrink(line, batch->number, copy->bytes)) return false;
+    batch->copies.erase(copy);
+    return true;
   }
 
   Result<Event> record(Stream stream) override {

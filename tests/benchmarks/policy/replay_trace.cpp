@@ -49,10 +49,7 @@ class Replay {
  public:
   Replay(const profiler::Trace& trace, const profiler::Cycle& cycle,
          const Arguments& arguments)
-      : trace_(trace),
-        cycle_(cycle),
-        blocks_(cycle.values()),
-        tokens_(cycle.ops()) {
+      : cycle_(cycle), blocks_(cycle.values()), tokens_(cycle.ops()) {
     runtime::GpuProfile profile =
         runtime::parse_gpu_profile("base=h200").value();
     profile.memory_bytes = std::size_t{4} << 40;
@@ -178,7 +175,6 @@ class Replay {
     std::exit(1);
   }
 
-  const profiler::Trace& trace_;
   const profiler::Cycle& cycle_;
   std::unique_ptr<runtime::DeviceRuntime> runtime_;
   std::unique_ptr<memory::Pager> pager_;
