@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -211,10 +212,11 @@ int run(const Arguments& arguments) {
   }
   const runtime::Moment& begin = moments[moments.size() - 1 - kSteady];
   const runtime::Moment& end = moments.back();
+  const std::optional<memory::StepFigures> last = replay.pager().lastStep();
   std::printf(
       "],\"ms\":%.2f,\"compute_ms\":%.2f,\"in_gb\":%.2f,\"out_gb\":%.2f,"
       "\"faults\":%.0f,\"evictions\":%.0f,\"compactions\":%.0f,"
-      "\"prefetched_gb\":%.2f,\"stall_ms\":%.2f}\n",
+      "\"prefetched_gb\":%.2f,\"stall_ms\":%.2f,\"plan_ms\":%.2f}\n",
       milliseconds(end.time_ns - begin.time_ns) / kSteady,
       milliseconds(end.compute.busy_ns - begin.compute.busy_ns) / kSteady,
       static_cast<double>(stats.bytes_in) / (kSteady * 1e9),
@@ -223,8 +225,8 @@ int run(const Arguments& arguments) {
       static_cast<double>(stats.evictions) / kSteady,
       static_cast<double>(stats.compactions) / kSteady,
       static_cast<double>(stats.prefetched_bytes) / (kSteady * 1e9),
-      milliseconds(end.compute.stalled_ns - begin.compute.stalled_ns) /
-          kSteady);
+      milliseconds(end.compute.stalled_ns - begin.compute.stalled_ns) / kSteady,
+      last && last->plan ? last->plan->modelled.duration_ns / 1e6 : 0.0);
   return 0;
 }
 
