@@ -51,6 +51,7 @@ std::unique_ptr<OpTiming> OpTimer::opWaits(Stream stream, std::uint32_t name,
 
 void OpTimer::opBegins(Stream stream, OpTiming& op) {
   const std::lock_guard lock(mutex_);
+  op.stream = stream;
   take(stream, op.begin);
 }
 
@@ -59,14 +60,14 @@ void OpTimer::opEnded(Stream stream, OpTiming& op, std::uint64_t bytes) {
   Pending pending;
   pending.wait = std::exchange(op.wait, {});
   pending.begin = std::exchange(op.begin, {});
+  pending.pauses = std::exchange(op.pauses, {});
   pending.bytes_in = op.bytes_in;
   pending.bytes_out = op.bytes_out;
   pending.bytes = bytes;
   pending.token = op.token;
   pending.name = op.name;
-  pending.measures = !op.waited_inside;
   take(stream, pending.end);
-  add(kOps, pending);
+  add(kOps, std::move(pending));
 }
 
 OpTiming::~OpTiming() {
@@ -74,6 +75,17 @@ OpTiming::~OpTiming() {
   const std::lock_guard lock(timer.mutex_);
   timer.giveBack(wait);
   timer.giveBack(begin);
+  timer.giveBack(pauses);
+}
+
+void OpPause::begin() {
+  const std::lock_guard lock(op_->timer.mutex_);
+  op_->timer.take(op_->stream, op_->pauses.emplace_back().begin);
+}
+
+void OpPause::end() {
+  const std::lock_guard lock(op_->timer.mutex_);
+  op_->timer.take(op_->stream, op_->pauses.back().end);
 }
 
 // ---- copies ----------------------------------------------------------------
@@ -110,7 +122,7 @@ void OpTimer::copyEnded(Stream stream, Direction direction,
   pending.other_idle = copy.other_idle;
   pending.other_batches = copy.other_batches;
   take(stream, pending.end);
-  add(list_of(direction), pending);
+  add(list_of(direction), std::move(pending));
 }
 
 // ---- what was timed --------------------------------------------------------
@@ -126,9 +138,17 @@ void OpTimer::giveBack(TimedPoint& point) noexcept {
   point = {};
 }
 
+void OpTimer::giveBack(std::vector<Pause>& pauses) noexcept {
+  for (Pause& pause : pauses) {
+    giveBack(pause.begin);
+    giveBack(pause.end);
+  }
+}
+
 void OpTimer::giveBack(Pending& pending) noexcept {
   giveBack(pending.wait);
   giveBack(pending.begin);
+  giveBack(pending.pauses);
   giveBack(pending.end);
 }
 
@@ -143,9 +163,16 @@ bool OpTimer::resolve(TimedPoint& point) const {
   return true;
 }
 
-void OpTimer::add(std::size_t list, const Pending& pending) {
+// They lie between points that were resolved: false means lost.
+bool OpTimer::resolve(std::vector<Pause>& pauses) const {
+  return std::all_of(pauses.begin(), pauses.end(), [this](Pause& pause) {
+    return resolve(pause.begin) && resolve(pause.end);
+  });
+}
+
+void OpTimer::add(std::size_t list, Pending pending) {
   std::deque<Pending>& queue = pending_[list];
-  queue.push_back(pending);
+  queue.push_back(std::move(pending));
   collectList(list);
   if (queue.size() <= kMaxPending) return;
   giveBack(queue.front());
@@ -169,28 +196,37 @@ void OpTimer::collectList(std::size_t list) {
   }
 }
 
+void OpTimer::reportOp(Pending& op) {
+  const std::int64_t begin_ns = op.begin.time_ns;
+  const std::int64_t end_ns = op.end.time_ns;
+  std::int64_t duration_ns = end_ns - begin_ns;
+  if (resolve(op.pauses)) {
+    for (const Pause& pause : op.pauses) {
+      duration_ns -= pause.end.time_ns - pause.begin.time_ns;
+    }
+    durations_.addOp(op.token, op.bytes, duration_ns);
+  }
+  if (resolve(op.wait) && op.wait.time_ns < begin_ns) {
+    timeline_.add({Lane::kStalls, op.name, op.wait.time_ns, begin_ns, 0});
+  }
+  timeline_.add({Lane::kCompute, op.name, begin_ns, end_ns, 0});
+  if (op.bytes_in > 0) {
+    timeline_.add(
+        {Lane::kDecisions, op.name, begin_ns, begin_ns, op.bytes_in, "fetch"});
+  }
+  if (op.bytes_out > 0) {
+    timeline_.add({Lane::kDecisions, op.name, begin_ns, begin_ns, op.bytes_out,
+                   "write back"});
+  }
+}
+
 void OpTimer::report(std::size_t list, Pending& pending) {
-  const std::int64_t begin_ns = pending.begin.time_ns;
-  const std::int64_t end_ns = pending.end.time_ns;
   if (list == kOps) {
-    if (pending.measures) {
-      durations_.addOp(pending.token, pending.bytes, end_ns - begin_ns);
-    }
-    if (resolve(pending.wait) && pending.wait.time_ns < begin_ns) {
-      timeline_.add(
-          {Lane::kStalls, pending.name, pending.wait.time_ns, begin_ns, 0});
-    }
-    timeline_.add({Lane::kCompute, pending.name, begin_ns, end_ns, 0});
-    if (pending.bytes_in > 0) {
-      timeline_.add({Lane::kDecisions, pending.name, begin_ns, begin_ns,
-                     pending.bytes_in, "fetch"});
-    }
-    if (pending.bytes_out > 0) {
-      timeline_.add({Lane::kDecisions, pending.name, begin_ns, begin_ns,
-                     pending.bytes_out, "write back"});
-    }
+    reportOp(pending);
     return;
   }
+  const std::int64_t begin_ns = pending.begin.time_ns;
+  const std::int64_t end_ns = pending.end.time_ns;
   timeline_.add({list == list_of(Direction::kIn) ? Lane::kIn : Lane::kOut,
                  profiler::kNoOpName, begin_ns, end_ns, pending.bytes});
   if (pending.measures) reportCopy(list, pending);

@@ -5,8 +5,7 @@
 // Ops and copies go to Durations, and to the Timeline while that records. What
 // cannot be timed is not; nothing here can make an op fail.
 //
-//   op    from its kernel's begin to its end on the stream. One that waited
-//         for room inside its kernel says nothing about its duration.
+//   op    from its kernel's begin to its end on the stream, less its pauses.
 //   copy  one batch of each direction at a time. Its speed counts as that of
 //         the direction alone if the other one was idle and got no work, as
 //         that of both if a timed copy of the other ran through 3/4 of it, and
@@ -24,6 +23,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "backend/runtime/device_runtime.h"
 #include "profiler/durations.h"
@@ -39,6 +39,12 @@ struct TimedPoint {
   std::int64_t time_ns = 0; // then
 };
 
+// The stream waits inside an op, or moves what is in the way.
+struct Pause {
+  TimedPoint begin;
+  TimedPoint end;
+};
+
 class OpTimer;
 
 // An op that is being timed, from begin() to end().
@@ -49,14 +55,38 @@ struct OpTiming {
   OpTiming& operator=(const OpTiming&) = delete;
 
   OpTimer& timer;
-  TimedPoint wait;  // before it waits for its operands' bytes
-  TimedPoint begin; // before the kernel
+  runtime::Stream stream{}; // from begin on
+  TimedPoint wait;          // before it waits for its operands' bytes
+  TimedPoint begin;         // before the kernel
+  std::vector<Pause> pauses;
   profiler::Token token = 0;
   std::uint32_t name = profiler::kNoOpName;
-  bool waited_inside = false;
   // Of copies that were decided on before the kernel.
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
+};
+
+// Pauses an op, if it is timed, while this lives.
+class OpPause {
+ public:
+  explicit OpPause(OpTiming* op) : op_(op) {
+    if (op_ != nullptr) [[unlikely]] {
+      begin();
+    }
+  }
+  ~OpPause() {
+    if (op_ != nullptr) [[unlikely]] {
+      end();
+    }
+  }
+  OpPause(const OpPause&) = delete;
+  OpPause& operator=(const OpPause&) = delete;
+
+ private:
+  void begin();
+  void end();
+
+  OpTiming* const op_;
 };
 
 // A batch of copies, while it is submitted.
@@ -95,6 +125,7 @@ class OpTimer {
 
  private:
   friend struct OpTiming;
+  friend class OpPause;
   static constexpr std::size_t kMaxPending = 4096; // the oldest go
   static constexpr std::uint64_t kOften = 32; // batches that are timed first,
   static constexpr std::uint64_t kSeldom = 8; // and then one in so many
@@ -104,10 +135,11 @@ class OpTimer {
     TimedPoint wait;
     TimedPoint begin;
     TimedPoint end;
+    std::vector<Pause> pauses;
     std::uint64_t bytes = 0;
     profiler::Token token = 0;
     std::uint32_t name = profiler::kNoOpName;
-    bool measures = false;
+    bool measures = false; // a copy, its direction's speed
     bool other_idle = false;
     std::uint64_t other_batches = 0;
     std::uint64_t bytes_in = 0; // decided on before an op
@@ -121,11 +153,14 @@ class OpTimer {
   // All REQUIRE the lock.
   void take(runtime::Stream stream, TimedPoint& point);
   void giveBack(TimedPoint& point) noexcept;
+  void giveBack(std::vector<Pause>& pauses) noexcept;
   void giveBack(Pending& pending) noexcept;
   bool resolve(TimedPoint& point) const;
-  void add(std::size_t list, const Pending& pending);
+  bool resolve(std::vector<Pause>& pauses) const;
+  void add(std::size_t list, Pending pending);
   void collectList(std::size_t list);
   void report(std::size_t list, Pending& pending);
+  void reportOp(Pending& pending);
   void reportCopy(std::size_t list, const Pending& pending);
 
   runtime::DeviceRuntime& runtime_;

@@ -40,6 +40,7 @@ Result<std::byte*> PagerImpl::allocate(Call& call, std::size_t bytes) {
 // `offset`: where the call's layout has it.
 Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded,
                                              std::size_t offset) {
+  const OpPause pause(call.timing_.get());
   Shortage shortage;
   Extent* extent = nullptr;
   std::byte* address = nullptr;
@@ -63,7 +64,6 @@ Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded,
   }
   if (extent != nullptr) {
     if (waits.empty()) return address;
-    if (call.timing_ != nullptr) call.timing_->waited_inside = true;
     Error error = waitFor(call.stream_, waits);
     if (!error) return address;
     const Lock lock(*this);

@@ -25,6 +25,7 @@ bool PagerImpl::giveBackSpares() noexcept {
 
 // Makes the call's stream run after all work on the block.
 Error PagerImpl::orderSpare(Call& call, Block& block) {
+  const OpPause pause(call.timing_.get());
   Error error = waitFor(call.stream_, usesOf(block));
   if (error) {
     removeSpare(call, indexOfSpare(call, block.device_address));

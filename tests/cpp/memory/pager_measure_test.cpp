@@ -182,6 +182,45 @@ TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {
   device.pager->release(block);
 }
 
+TEST(PagerMeasure, WaitingForRoomInsideIsNoPartOfADuration) {
+  Device device(simulated(), 3 * kBytes);
+  device.pager->recordTimeline(true);
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 3; ++i) {
+    blocks.push_back(device.create());
+    device.op(500, blocks.back()); // dirty: they go by copies
+  }
+  Call call;
+  const Operand operand{blocks[2], Access::kRead};
+  const OpIdentity identity = OpIdentity::of(5000, 5000);
+  ASSERT_TRUE(device.pager
+                  ->begin(call, kStream, {&operand, 1}, &device.memory, "op",
+                          false, &identity)
+                  .ok());
+  const auto take = [&] {
+    return device.pager->allocate(call, kBytes).value();
+  };
+  const auto compute = [&](double bytes) {
+    ASSERT_TRUE(device.runtime->computed(kStream, {.bytes = bytes}).ok());
+  };
+  std::vector<std::byte*> places = {take()};
+  compute(5000); // between two waits
+  places.push_back(take());
+  compute(3000);
+  for (std::byte* place : places) device.pager->free(&call, place);
+  device.pager->end(call);
+  ASSERT_TRUE(device.pager->synchronize().ok());
+  const auto intervals = device.pager->timeline().intervals();
+  const auto op = std::find_if(
+      intervals.begin(), intervals.end(), [](const auto& interval) {
+        return interval.lane == profiler::Lane::kCompute && interval.op == 5000;
+      });
+  ASSERT_NE(op, intervals.end());
+  EXPECT_GT(op->end_ns - op->begin_ns, std::int64_t{kBytes}); // a copy's time
+  EXPECT_EQ(device.pager->durations().op(5000, 1), 6000 + 4000);
+  for (Block* block : blocks) device.pager->release(block);
+}
+
 TEST(PagerMeasure, AFewOpsAStepAreTimed) {
   Device device(simulated());
   Block* const block = device.create();
