@@ -110,8 +110,9 @@ std::size_t logsumexp(const CallView& call) {
 using Formula = std::size_t (*)(const CallView&);
 
 // After what PyTorch 2.11's kernels are known to allocate. Losses and logsumexp
-// are the same code on the CPU, where tests/integration/test_simulated.py
-// compares them; the others are CUDA's own and were not measured on a GPU.
+// are the same code on the CPU, where tests/integration/test_workspaces.py
+// compares them, and names for each of the others why it cannot be compared;
+// those are CUDA's own and were not measured on a GPU.
 //
 // Not here, because their size is the library's secret: workspaces of cuDNN
 // convolutions, and cuBLAS' (one a stream, kept, 32 MiB on Hopper).
@@ -143,6 +144,13 @@ const std::unordered_map<std::string_view, Formula>& table() {
 std::size_t workspace_bytes(const CallView& call) {
   const auto row = table().find(base_name(call.plan.name));
   return row == table().end() ? 0 : row->second(call);
+}
+
+std::vector<std::string_view> workspace_ops() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, formula] : table()) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 } // namespace chameleon::kernels::simulated

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
+#include <vector>
 
 #include "kernels/simulated/call_view.h"
 
@@ -10,5 +12,8 @@ namespace chameleon::kernels::simulated {
 
 // 0: nothing known.
 std::size_t workspace_bytes(const CallView& call);
+
+// Ops that something is known of, in alphabetical order.
+std::vector<std::string_view> workspace_ops();
 
 } // namespace chameleon::kernels::simulated

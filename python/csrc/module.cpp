@@ -17,6 +17,7 @@
 #include "kernels/native_view.h"
 #include "kernels/redirect.h"
 #include "kernels/simulated/kernel_memory.h"
+#include "kernels/simulated/workspaces.h"
 #include "python/csrc/profiler_bindings.h"
 #include "python/csrc/set_data.h"
 #include "python/csrc/wait_hooks.h"
@@ -254,6 +255,7 @@ void bind_testing(py::module_& m) {
           }
           kernels::simulated::set_kernel_memory(std::move(events));
         });
+  m.def("workspace_ops", &kernels::simulated::workspace_ops);
   m.def("set_stress", [](const std::string& mode, std::uint64_t seed) {
     using Stress = memory::Pager::Stress;
     TORCH_CHECK_VALUE(mode == "never" || mode == "all" || mode == "random",
