@@ -10,9 +10,14 @@ import heapq
 
 from bound import Step
 
+_MOST_STEPS = 64  # until steps repeat, which most do at once
 
-def belady_bytes(step: Step, budget_bytes: int) -> tuple[int, int]:
+
+def belady_bytes(step: Step, budget_bytes: int) -> tuple[float, float]:
     """Bytes fetched and written back in a steady step.
+
+    Steps are run until one begins as an earlier one did; the bytes are means
+    over those in between.
 
     Args:
         step: The cycle of ops.
@@ -22,7 +27,18 @@ def belady_bytes(step: Step, budget_bytes: int) -> tuple[int, int]:
         ValueError: One op alone needs more than the budget.
     """
     step.check_feasible(budget_bytes)
-    return _Paging(step, budget_bytes).run()
+    paging = _Paging(step, budget_bytes)
+    seen: dict[tuple, tuple[int, int, int]] = {}
+    for turn in range(_MOST_STEPS):
+        state, now = paging.state(), (turn, *paging.moved)
+        first = seen.setdefault(state, now)
+        if first != now:
+            break
+        paging.run(turn)
+    turns = now[0] - first[0]
+    if turns == 0:
+        turns, first = now[0], (0, 0, 0)
+    return (now[1] - first[1]) / turns, (now[2] - first[2]) / turns
 
 
 class _Paging:
@@ -47,13 +63,13 @@ class _Paging:
             if storage.freed is not None:
                 self.dying[storage.freed].append(number)
 
-    def run(self) -> tuple[int, int]:
-        before = (0, 0)
-        for turn in range(3):
-            before = tuple(self.moved)
-            for op in range(self.step.ops):
-                self._run_op(op, turn * self.step.ops + op)
-        return self.moved[0] - before[0], self.moved[1] - before[1]
+    def state(self) -> tuple[bytes, bytes]:
+        """What the next step depends on."""
+        return bytes(self.resident), bytes(self.dirty)
+
+    def run(self, turn: int) -> None:
+        for op in range(self.step.ops):
+            self._run_op(op, turn * self.step.ops + op)
 
     def _run_op(self, op: int, now: int) -> None:
         pinned = {number for number, _, _ in self.uses[op]}
