@@ -1,211 +1,151 @@
 """Trains full-size models on the simulated GPU, by policy: all modelled.
 
-    python tests/benchmarks/policy/run.py
+    python tests/benchmarks/policy/run.py [--jobs N]
         [--workload W ...] [--gpu G ...] [--k K ...] [--policy P ...]
         [--results FILE] [--again]
 
 Each point is a process of its own. Results are lines of JSON in FILE; points
-that are there already are left out, unless --again. A lower bound above what
-was achieved is an error.
+that are there already are left out, unless --again or they failed, so a run
+that was interrupted goes on. A lower bound above what was achieved is an error,
+and so is a point that cannot run. Figures repeat to the last digit. Without
+--results the table and the plot of memory/policy/README.md are made of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import functools
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
-BANDWIDTHS = {  # bytes/s: in, out, both together
-    "h200": (55e9, 55e9, 90e9),
-    "rtx4090": (25e9, 25e9, 40e9),
-}
+import table  # noqa: E402
+from results import RESULTS, Key, Results, problem, with_ratios  # noqa: E402
+
 KS = (1.25, 2.0, 4.0)
-POLICIES = ("lru", "forecast")
-RESULTS = HERE / "results.jsonl"
-UNLIMITED = 2 << 40
-STEPS = 10
-PLANNING_S = 1.0  # real time for the planner after each step
-STEADY = 3  # of the last steps the mean is taken
+POLICIES = ("lru", "forecast", "oracle")
+GPUS = ("h200", "rtx4090")
 
 
-# ---- one point, in its own process ------------------------------------------
-
-
-def train(
-    workload: str, gpu: str, budget: int, policy: str, steps: int, trace: str
-) -> dict:
-    """Trains for some steps; what they took on the simulated clock."""
-    import warnings
-
-    import torch
-    import torch_chameleon
-    from torch_chameleon import config, swap_stats
-    from workloads import WORKLOADS
-
-    warnings.simplefilter("ignore")
-    config.physical_device = "simulated"
-    config.simulated_gpu = {
-        "base": gpu,
-        "memory": "2TiB",
-        "host_memory": "2TiB",
-        "name": gpu,
+def child(script: str, **arguments: object) -> dict:
+    """Runs a script that prints JSON; its error as a row, if it fails."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
     }
-    config.hbm_budget = budget
-    config.oversubscription = 64.0
-    config.policy = policy
-    torch.manual_seed(0)
-    step = WORKLOADS[workload]()
-    rows = []
-    for _ in range(steps):
-        torch.chameleon.synchronize()
-        torch_chameleon.reset_swap_stats()
-        begin, end = (
-            torch.Event("chameleon", enable_timing=True) for _ in range(2)
-        )
-        torch_chameleon.step()
-        begin.record()
-        step()
-        end.record()
-        torch.chameleon.synchronize()
-        stats = swap_stats()
-        stats["ms"] = begin.elapsed_time(end)
-        rows.append(stats)
-        if policy != "lru":
-            time.sleep(PLANNING_S)
-    if trace:
-        torch_chameleon.profiler.export_trace(trace)
-
-    def mean(key: str) -> float:
-        return sum(row[key] for row in rows[-STEADY:]) / STEADY
-
-    ms = mean("ms")
-    return {
-        "ms": ms,
-        "steps_ms": [round(row["ms"], 3) for row in rows],
-        "compute_ms": mean("compute_ns") / 1e6,
-        "stall_share": mean("stall_ns") / 1e6 / ms,
-        "in_gb": mean("bytes_in") / 1e9,
-        "out_gb": mean("bytes_out") / 1e9,
-        "faults": mean("faults"),
-        "compactions": mean("compactions"),
-        "evictions": mean("evictions"),
-        "hits": mean("prefetch_hits"),
-        "prefetched_gb": mean("prefetched_bytes") / 1e9,
-        "peak_bytes": max(row["peak_resident_bytes"] for row in rows),
-        "steps_to_steady": 1
-        + max(
-            (i for i, row in enumerate(rows) if abs(row["ms"] / ms - 1) > 0.02),
-            default=-1,
-        ),
-    }
-
-
-# ---- all points --------------------------------------------------------------
-
-
-class Results:
-    """Lines of JSON, a point each; the last one of a point counts."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self.path = path
-        self.points: dict[tuple, dict] = {}
-        if path.exists():
-            for line in path.read_text().splitlines():
-                self._take(json.loads(line))
-
-    def _take(self, row: dict) -> None:
-        key = (row["workload"], row["gpu"], row["k"], row["policy"])
-        self.points[key] = row
-
-    def add(self, row: dict) -> None:
-        self._take(row)
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-
-
-def run_point(*arguments: object) -> dict:
-    """`train` in a fresh process."""
-    command = [sys.executable, __file__, "--child", json.dumps(arguments)]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False
+    done = subprocess.run(
+        [sys.executable, HERE / script, json.dumps(arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    if result.returncode != 0:
-        return {"error": result.stderr.strip().splitlines()[-1]}
-    return json.loads(result.stdout.splitlines()[-1])
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    lines = done.stderr.strip().splitlines()
+    return {"error": lines[-1] if lines else f"exit status {done.returncode}"}
 
 
-def measure(
-    results: Results, key: tuple, steps: int, bounds: dict[tuple, dict]
-) -> str:
-    """Runs a point; what is wrong with its figures, or nothing."""
-    workload, gpu, k, policy = key
-    native = results.points[workload, gpu, 0, "lru"]
-    budget = int(native["peak_bytes"] / k)
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        trace = os.path.join(folder, "trace.jsonl")
-        row = run_point(workload, gpu, budget, policy, steps, trace)
-        if "error" not in row and os.path.exists(trace):
-            if key[:3] not in bounds:
-                bounds[key[:3]] = bound_of(trace, gpu, budget)
-            row.update(bounds[key[:3]])
-    row.update(workload=workload, gpu=gpu, k=k, policy=policy, budget=budget)
-    if "bound_ms" in row:
-        row["bound/ours"] = round(row["bound_ms"] / row["ms"], 4)
-    row["wall_s"] = round(time.monotonic() - start, 1)
-    results.add(row)
-    print(json.dumps(row), flush=True)
-    if "error" in row:
-        return f"{key}: {row['error']}"
-    if row.get("bound_ms", 0) > row["ms"] * 1.0001:
-        return f"{key}: bound {row['bound_ms']} ms, achieved {row['ms']} ms"
-    return ""
+class Benchmark:
+    """Runs points and writes them down. Thread-safe."""
+
+    def __init__(self, results: Results, again: bool) -> None:
+        self.results = results
+        self.again = again
+        self.made: set[Key] = set()
+        self.lock = threading.Lock()
+
+    def missing(self, key: Key) -> bool:
+        """Whether a point is to be run."""
+        if self.again:
+            return key not in self.made
+        return "error" in self.results.rows.get(key, {"error": "not run"})
+
+    def keep(self, key: Key, row: dict, start: float) -> dict:
+        """Writes a point down."""
+        names = ("workload", "gpu", "k", "policy")
+        with self.lock:
+            self.made.add(key)
+            row = self.results.add(dict(zip(names, key, strict=True)) | row)
+        shown = "{} {} k={:g} {}".format(*key)
+        keys = ("error", "infeasible", "ms", "bound_ms", "bound/ours")
+        figures = {name: row[name] for name in keys if name in row}
+        print(shown, figures, f"{time.monotonic() - start:.0f} s", flush=True)
+        return row
+
+    def unlimited(self, workload: str, gpu: str) -> dict:
+        """The point with room for all: from it come the budgets."""
+        key = (workload, gpu, 0.0, "lru")
+        if not self.missing(key):
+            return self.results.rows[key]
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            row = child("point.py", workload=workload, gpu=gpu, traces=folder)
+            if "error" not in row:
+                (trace,) = files_in(folder)[-1:]
+                row |= child("yardsticks.py", largest_op_of=trace)
+        return self.keep(key, row, start)
+
+    def group(self, workload: str, gpu: str, k: float, policies: list) -> None:
+        """All policies with one budget; they share a bound and a trace."""
+        keys = {policy: (workload, gpu, k, policy) for policy in policies}
+        if not any(map(self.missing, keys.values())):
+            return
+        native = self.results.rows[workload, gpu, 0.0, "lru"]
+        if "error" in native:
+            return
+        budget = int(native["peak_bytes"] / k)
+        if native["largest_op_bytes"] > budget:
+            # Nothing to measure: one op alone needs more.
+            for key in filter(self.missing, keys.values()):
+                row = {"budget": budget, "infeasible": True}
+                self.keep(key, row, time.monotonic())
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_group(keys, budget, folder)
+
+    def run_group(self, keys: dict, budget: int, folder: str) -> None:
+        """Runs `lru` first: its trace is the yardsticks' and the oracle's."""
+        workload, gpu, *_ = next(iter(keys.values()))
+        run = functools.partial(
+            child, "point.py", workload=workload, gpu=gpu, budget=budget
+        )
+        start = time.monotonic()
+        measure: dict = {}
+        lru = run(policy="lru", traces=folder)
+        traces = files_in(folder)
+        if "error" not in lru:
+            measure = child(
+                "yardsticks.py", traces=traces, gpu=gpu, budget=budget
+            )
+        for policy, key in keys.items():
+            if not self.missing(key):
+                continue
+            if policy == "lru":
+                row = lru
+            elif policy == "oracle" and traces:
+                row = run(policy=policy, oracle_trace=traces[-1])
+            else:
+                row = run(policy=policy)
+            row = with_ratios({"budget": budget} | row | measure)
+            self.keep(key, row, start)
+            start = time.monotonic()
 
 
-def bound_of(trace: str, gpu: str, budget: int) -> dict:
-    """The lower bound and Belady's bytes of the step in a trace."""
-    from belady import belady_bytes
-    from bound import Links, Step, lower_bound_ns
-
-    with open(trace) as lines:
-        records = [r for r in map(json.loads, lines) if "op" in r]
-    cut_at_the_end(records)
-    step = Step.from_records(records)
-    bytes_in, bytes_out = belady_bytes(step, budget)
-    return {
-        "bound_ms": lower_bound_ns(step, budget, Links(*BANDWIDTHS[gpu])) / 1e6,
-        "trace_compute_ms": step.compute_ns / 1e6,
-        "trace_ops": step.ops,
-        "trace_peak_bytes": step.peak_bytes,
-        "belady_in_gb": bytes_in / 1e9,
-        "belady_out_gb": bytes_out / 1e9,
-    }
-
-
-def cut_at_the_end(records: list[dict]) -> None:
-    """Lets what lives across the step's end die there: that only costs less.
-
-    What is freed without having been touched is forgotten.
-    """
-    created = {key: op for op, r in enumerate(records) for key, _ in r["out"]}
-    touched = created.keys() | {key for r in records for key, _ in r["in"]}
-    for op, record in enumerate(records):
-        early = {key for key, at in created.items() if at > op}
-        record["in"] = [use for use in record["in"] if use[0] not in early]
-        record["write"] = [key for key in record["write"] if key not in early]
-        late = [key for key in record["free"] if key in early]
-        record["free"] = [
-            key for key in record["free"] if key in touched and key not in early
-        ]
-        records[-1]["free"] += late
+def files_in(folder: str) -> list[str]:
+    """Traces of steps, in order."""
+    return [str(path) for path in sorted(pathlib.Path(folder).iterdir())]
 
 
 def main() -> None:
@@ -215,39 +155,51 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--workload", nargs="+", default=list(WORKLOADS))
-    parser.add_argument("--gpu", nargs="+", default=list(BANDWIDTHS))
-    parser.add_argument("--k", nargs="+", type=float, default=KS)
-    parser.add_argument("--policy", nargs="+", default=POLICIES)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--gpu", nargs="+", default=list(GPUS))
+    parser.add_argument("--k", nargs="+", type=float, default=list(KS))
+    parser.add_argument("--policy", nargs="+", default=list(POLICIES))
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        print(json.dumps(train(*json.loads(options.child))))
-        return
-    results = Results(options.results)
-    wrong = []
-    bounds: dict[tuple, dict] = {}
-    points = [
+    benchmark = Benchmark(Results(options.results), options.again)
+
+    models = [(w, g) for g in options.gpu for w in options.workload]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda model: benchmark.unlimited(*model), models))
+        for task in [
+            pool.submit(benchmark.group, *model, k, chosen(model[0], options))
+            for model in models
+            for k in options.k
+        ]:
+            task.result()
+    everything = parser.parse_args([])
+    benchmark.results.put_in_order(points(everything))
+    if options.results == RESULTS:
+        table.write(benchmark.results)
+    rows = map(benchmark.results.rows.get, points(options))
+    problems = [problem(row) for row in rows if row is not None]
+    if any(problems):
+        sys.exit("\n".join(filter(None, problems)))
+
+
+def chosen(workload: str, options: argparse.Namespace) -> list[str]:
+    """Policies to run: no oracle knows steps that differ from its trace's."""
+    from workloads import VARYING
+
+    varies = workload in VARYING
+    return [p for p in options.policy if p != "oracle" or not varies]
+
+
+def points(options: argparse.Namespace) -> list[Key]:
+    """All that are asked for, in the order of the table."""
+    return [
         (workload, gpu, k, policy)
         for gpu in options.gpu
         for workload in options.workload
-        for k in options.k
-        for policy in options.policy
+        for k in (0.0, *options.k)
+        for policy in (chosen(workload, options) if k else ("lru",))
     ]
-    for key in points:
-        native = (*key[:2], 0, "lru")
-        if native not in results.points:
-            row = run_point(*key[:2], UNLIMITED, "lru", STEADY, "")
-            if "error" in row:
-                sys.exit(row["error"])
-            row.update(workload=key[0], gpu=key[1], k=0, policy="lru")
-            results.add(row)
-        if key not in results.points or options.again:
-            wrong.append(measure(results, key, options.steps, bounds))
-    if any(wrong):
-        sys.exit("\n".join(filter(None, wrong)))
 
 
 if __name__ == "__main__":

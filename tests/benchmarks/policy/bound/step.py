@@ -140,24 +140,33 @@ class Step:
 
     @classmethod
     def from_records(cls, records: list[dict]) -> Step:
-        """From ops with the fields `dur_ns`, `in`, `out`, `write`, `free`."""
-        storages: dict[int, Storage] = {}
+        """From ops with the fields `dur_ns`, `in`, `out`, `write`, `free`.
+
+        Perhaps also `over`, keys of `in` that are overwritten unread, and
+        `workspace`, bytes that the op holds beside all its operands.
+        """
+        storages: dict[object, Storage] = {}
         for op, record in enumerate(records):
             written = set(record["write"])
-            read = dict(record["in"])
             created = dict(record["out"])
-            for key, size_bytes in (*read.items(), *created.items()):
+            unread = created.keys() | set(record.get("over", ()))
+            operands = dict(record["in"]) | created
+            for key, size_bytes in operands.items():
                 storage = storages.setdefault(key, Storage(size_bytes))
                 storage.accesses.append(op)
-                storage.reads.append(key in read)
+                storage.reads.append(key not in unread)
                 storage.writes.append(key in written or key in created)
                 if key in created:
                     storage.created = op
-            for key in written - read.keys() - created.keys():
+            for key in written - operands.keys():
                 storage = storages[key]  # overwritten: its old value is dead
                 storage.accesses.append(op)
                 storage.reads.append(False)
                 storage.writes.append(True)
+            if record.get("workspace"):
+                storages["workspace", op] = Storage(
+                    record["workspace"], [op], [False], [True], op, op
+                )
             for key in record["free"]:
                 storages[key].freed = op
         return cls(

@@ -1,0 +1,157 @@
+"""One point of the benchmark: a training on the simulated GPU, all modelled.
+
+    python point.py ARGUMENTS
+
+ARGUMENTS are those of `train` as a JSON object; the figures are the last line
+of what it prints. A point is a process of its own, since a device is set up
+once. Nothing in it depends on real time, so it prints the same every time.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import pathlib
+import sys
+import warnings
+
+import torch
+import torch_chameleon
+from torch_chameleon import config, swap_stats
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+from workloads import SMALL, VARYING, WORKLOADS  # noqa: E402
+
+STEADY_STEPS = 3  # a run ends when so many in a row take the same time,
+STEADY_SHARE = 1e-3  # within this share of it; figures are their means
+MOST_STEPS = 16  # of a run that does not get steady, or whose steps differ;
+LAST_STEPS = 8  # figures are means of the last of them
+UNLIMITED = 2 << 40
+
+
+def simulate(gpu: str, budget: int, policy: str, oracle_trace: str) -> None:
+    """Sets up the device, with room for everything beside the budget."""
+    config.physical_device = "simulated"
+    config.simulated_gpu = {
+        "base": gpu,
+        "memory": "2TiB",
+        "host_memory": "2TiB",
+        "name": gpu,
+    }
+    config.hbm_budget = budget
+    config.oversubscription = 64.0
+    config.policy = policy
+    if oracle_trace:
+        config.oracle_trace = oracle_trace
+
+
+def one_step(step) -> dict:
+    """What a step took, on the simulated clock."""
+    torch.chameleon.synchronize()
+    torch_chameleon.reset_swap_stats()
+    begin, end = (torch.Event("chameleon", enable_timing=True) for _ in "be")
+    begin.record()
+    step()
+    end.record()
+    torch_chameleon.step()
+    torch.chameleon.synchronize()
+    stats = swap_stats()
+    stats["ms"] = begin.elapsed_time(end)
+    gc.collect()  # what is in a cycle dies here, not when the collector likes
+    return stats
+
+
+def export(folder: str, number: int) -> None:
+    """Writes the trace of the last step.
+
+    Durations are exact if a timeline was recorded: then all ops are timed, not
+    a few. It costs the host time, so figures are of steps without it where all
+    steps are alike.
+    """
+    torch_chameleon.profiler.record_timeline(False)
+    file = pathlib.Path(folder) / f"step_{number:03}.jsonl"
+    torch_chameleon.profiler.export_trace(file)
+    torch_chameleon.profiler.record_timeline()
+
+
+def is_steady(times: list[float]) -> bool:
+    """Whether the last steps took the same time."""
+    last = times[-STEADY_STEPS:]
+    return (
+        len(times) > STEADY_STEPS
+        and max(last) - min(last) <= STEADY_SHARE * last[-1]
+    )
+
+
+def train(
+    workload: str,
+    gpu: str,
+    budget: int = UNLIMITED,
+    policy: str = "lru",
+    traces: str = "",
+    oracle_trace: str = "",
+) -> dict:
+    """Trains until steps take the same time.
+
+    Args:
+        workload: Its name.
+        gpu: A profile's name.
+        budget: Bytes of HBM.
+        policy: Which one swaps.
+        traces: A folder for the traces of the steps that the figures are of,
+            or of one more, where all are the same. Empty: none.
+        oracle_trace: What the oracle knows.
+
+    Returns:
+        The figures, means over the last steps.
+    """
+    warnings.simplefilter("ignore")
+    gc.disable()
+    simulate(gpu, budget, policy, oracle_trace)
+    torch.manual_seed(0)
+    step = (WORKLOADS | SMALL)[workload]()
+    gc.collect()
+    gc.freeze()
+    torch_chameleon.step()  # what came before is no part of the first one
+    varies = workload in VARYING
+    if varies and traces:
+        torch_chameleon.profiler.record_timeline()  # see export()
+    rows: list[dict] = []
+    steady = False
+    while not steady and len(rows) < MOST_STEPS:
+        rows.append(one_step(step))
+        steady = not varies and is_steady([row["ms"] for row in rows])
+        if varies and traces and MOST_STEPS - len(rows) < LAST_STEPS:
+            export(traces, len(rows))
+    if traces and not varies:
+        torch_chameleon.profiler.record_timeline()
+        one_step(step)
+        export(traces, len(rows))
+    of_mean = rows[-(STEADY_STEPS if steady else LAST_STEPS) :]
+
+    def mean(key: str) -> float:
+        return sum(row[key] for row in of_mean) / len(of_mean)
+
+    ms, times = mean("ms"), [row["ms"] for row in rows]
+    return {
+        "ms": ms,
+        "steps": len(rows),
+        "mean_of": len(of_mean),
+        "alike": not varies,
+        "compute_ms": mean("compute_ns") / 1e6,
+        "stall_share": mean("stall_ns") / 1e6 / ms,
+        "in_gb": mean("bytes_in") / 1e9,
+        "out_gb": mean("bytes_out") / 1e9,
+        "faults": mean("faults"),
+        "evictions": mean("evictions"),
+        "compactions": mean("compactions"),
+        "prefetched_gb": mean("prefetched_bytes") / 1e9,
+        "peak_bytes": max(row["peak_resident_bytes"] for row in rows),
+        "steps_ms": [round(time, 3) for time in times],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(train(**json.loads(sys.argv[1]))))

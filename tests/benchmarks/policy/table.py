@@ -1,0 +1,218 @@
+"""Makes a table and a plot of the benchmark's results.
+
+    python tests/benchmarks/policy/table.py [--results FILE] [--readme FILE]
+
+The table goes between the marks in FILE (default: memory/policy/README.md),
+the plot beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+from results import RESULTS, Results
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+README = ROOT / "memory/policy/README.md"
+PLOT = "policies.svg"  # beside it
+BEGIN = "<!-- table.py writes from here -->"
+END = "<!-- to here -->"
+POLICIES = ("lru", "forecast", "oracle")
+HEAD = (
+    "model",
+    "k",
+    "compute",
+    "bound",
+    "LRU",
+    "forecast",
+    "oracle",
+    "LRU",
+    "**forecast**",
+    "oracle",
+    "GB in/out",
+    "of Belady's",
+    "stall",
+    "faults",
+    "steps",
+    "spread",
+)
+COLORS = {"lru": "#8c8c8c", "forecast": "#2f7fd6", "oracle": "#e07b28"}
+MARKERS = {"lru": "o", "forecast": "o", "oracle": "D"}
+SIZES = {"lru": 26, "forecast": 20, "oracle": 48}  # one shows in the other
+GREY = "#808080"  # legible on white and on black
+
+
+def workloads_of(results: Results) -> list[str]:
+    """In the order of the file."""
+    return list(dict.fromkeys(key[0] for key in results.rows))
+
+
+def gpus_of(results: Results) -> list[str]:
+    """In the order of the file."""
+    return list(dict.fromkeys(key[1] for key in results.rows))
+
+
+def ks_of(results: Results) -> list[float]:
+    """All but 0, which is the run with unlimited memory."""
+    return sorted({key[2] for key in results.rows} - {0.0})
+
+
+def cells(results: Results, workload: str, gpu: str, k: float) -> list[str]:
+    """One line: times in ms; then the bound over each policy's time.
+
+    Empty: nothing was measured.
+    """
+    rows = {
+        policy: results.rows.get((workload, gpu, k, policy), {})
+        for policy in POLICIES
+    }
+    if not any(rows.values()):
+        return []
+    forecast = rows["forecast"]
+    if any(row.get("infeasible") for row in rows.values()):
+        return [workload, f"{k:g}", "one op alone needs more"]
+
+    def each(name: str, form: str) -> list[str]:
+        return [
+            format(row[name], form) if row.get(name) is not None else "-"
+            for row in rows.values()
+        ]
+
+    def own(name: str, form: str) -> str:
+        value = forecast.get(name)
+        return "-" if value is None else format(value, form)
+
+    ratios = each("bound/ours", ".3f")
+    return [
+        workload,
+        f"{k:g}",
+        own("compute_ms", ".1f"),
+        own("bound_ms", ".1f"),
+        *each("ms", ".1f"),
+        ratios[0],
+        f"**{ratios[1]}**",
+        ratios[2],
+        f"{own('in_gb', '.1f')}/{own('out_gb', '.1f')}",
+        own("bytes/belady", ".2f"),
+        own("stall_share", ".2f"),
+        own("faults", ".0f"),
+        own("steps_to_steady", "d"),
+        own("spread", ".2f"),
+    ]
+
+
+def markdown(results: Results) -> str:
+    """A table for each GPU."""
+    lines = []
+    for gpu in gpus_of(results):
+        lines += ["", f"**{gpu}, modelled**", ""]
+        lines.append("| " + " | ".join(HEAD) + " |")
+        lines.append("|--" * len(HEAD) + "|")
+        for workload in workloads_of(results):
+            for k in ks_of(results):
+                row = cells(results, workload, gpu, k)
+                if row:
+                    row += [""] * (len(HEAD) - len(row))
+                    lines.append("| " + " | ".join(row) + " |")
+    return "\n".join([*lines, ""])
+
+
+def plot(results: Results, path: pathlib.Path) -> None:
+    """How near each policy comes to the bound, point by point."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    mpl.rcParams.update(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "policies",
+            "font.family": "sans-serif",
+            "font.size": 9,
+            **dict.fromkeys(
+                (
+                    "text.color",
+                    "axes.labelcolor",
+                    "axes.edgecolor",
+                    "xtick.color",
+                    "ytick.color",
+                ),
+                GREY,
+            ),
+        }
+    )
+    workloads, gpus, ks = map(
+        list, (workloads_of(results), gpus_of(results), ks_of(results))
+    )
+    height = 0.9 + 0.17 * len(workloads) * (len(ks) + 1)
+    figure, panels = pyplot.subplots(
+        1, len(gpus), figsize=(8.5, height), sharey=True, squeeze=False
+    )
+    places = {
+        (workload, k): -(number * (len(ks) + 1) + line)
+        for number, workload in enumerate(workloads)
+        for line, k in enumerate(ks)
+    }
+    for axes, gpu in zip(panels[0], gpus, strict=True):
+        for policy in POLICIES:
+            points = [
+                (row["bound/ours"], places[key[0], key[2]])
+                for key, row in results.rows.items()
+                if key[1] == gpu and key[3] == policy and "bound/ours" in row
+            ]
+            axes.scatter(
+                *zip(*points, strict=True) if points else ((), ()),
+                s=SIZES[policy],
+                marker=MARKERS[policy],
+                facecolor=COLORS[policy] if policy == "forecast" else "none",
+                edgecolor=COLORS[policy],
+                label=policy,
+                zorder=2 if policy == "lru" else 3,
+            )
+        axes.axvline(1, color=GREY, linewidth=0.8)
+        axes.set_xlim(0.45, 1.02)
+        axes.set_title(gpu)
+        axes.set_xlabel("lower bound / time (modelled)")
+        axes.grid(axis="x", color=GREY, alpha=0.3, linewidth=0.5)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    panels[0][0].set_yticks(
+        list(places.values()),
+        [
+            f"{workload}   k = {k:g}" if k == ks[0] else f"{k:g}"
+            for workload, k in places
+        ],
+    )
+    panels[0][0].tick_params(axis="y", length=0)
+    panels[0][-1].legend(
+        loc="upper left", frameon=False, bbox_to_anchor=(0, 1), fontsize=8
+    )
+    figure.tight_layout()
+    figure.savefig(
+        path, transparent=True, metadata={"Date": None, "Creator": None}
+    )
+    pyplot.close(figure)
+
+
+def write(results: Results, readme: pathlib.Path = README) -> None:
+    """Puts table and plot where they are read."""
+    text = readme.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    readme.write_text(f"{before}{BEGIN}\n{markdown(results)}\n{END}{after}")
+    plot(results, readme.with_name(PLOT))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--readme", type=pathlib.Path, default=README)
+    options = parser.parse_args()
+    write(Results(options.results), options.readme)
+
+
+if __name__ == "__main__":
+    main()
