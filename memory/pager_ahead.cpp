@@ -17,6 +17,11 @@ PolicyInputs PagerImpl::policyInputs() noexcept {
           runtime_.modelsTime()};
 }
 
+bool PagerImpl::isReleased(const void* block) noexcept {
+  return static_cast<const Block*>(block)->released_at.load(
+             std::memory_order_relaxed) != Block::kAlive;
+}
+
 // The storage of this identity is gone, if there was one.
 void PagerImpl::forgetDead(Block& block) noexcept {
   const profiler::BlockSlot slot =

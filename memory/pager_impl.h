@@ -320,8 +320,9 @@ class PagerImpl {
   void observe(Call& call, const OpIdentity& identity,
                const std::span<const Operand>& operands);
   void introduce(Call& call, Block& block) noexcept; // no lock
-  void forgetDead(Block& block) noexcept;            // no lock
-  void fulfil(const Call& call);                     // takes the lock
+  static bool isReleased(const void* block) noexcept;
+  void forgetDead(Block& block) noexcept; // no lock
+  void fulfil(const Call& call);          // takes the lock
   void beginWriteBack(Block& block);
   bool mayFetchAhead(Block& block) noexcept;
   void fetchAhead(StreamIndex stream);
@@ -457,7 +458,7 @@ class PagerImpl {
   std::unique_ptr<LogicalSpace> logical_space_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<HostPool> host_pool_;
-  profiler::Profiler profiler_;
+  profiler::Profiler profiler_{profiler::OpHistory::kDefaultBytes, &isReleased};
   StepMeter meter_;
   WishGate gate_;
   std::vector<Wish> wishes_;  // scratch

@@ -32,6 +32,10 @@ struct LiveBlock {
 
 class LiveBlocks {
  public:
+  // Did the storage die already, although its owner was not heard of yet?
+  using Gone = bool (*)(const void* owner);
+  explicit LiveBlocks(Gone gone = nullptr) : gone_(gone) {}
+
   // REQUIRES: identity != 0, never used before.
   BlockSlot add(std::uint64_t identity, std::uint64_t bytes, void* owner);
   void remove(BlockSlot slot) noexcept {
@@ -61,6 +65,11 @@ class LiveBlocks {
     return slot < blocks_.size() && identity != 0 &&
            blocks_[slot].identity == identity;
   }
+  // The same at this very moment: deaths are heard of late. Not for hot paths.
+  bool stillAlive(BlockSlot slot, std::uint64_t identity) const noexcept {
+    return alive(slot, identity) &&
+           (gone_ == nullptr || !gone_(blocks_[slot].owner));
+  }
   std::size_t memoryBytes() const noexcept {
     return blocks_.capacity() * sizeof(LiveBlock);
   }
@@ -70,6 +79,7 @@ class LiveBlocks {
 
   BlockSlot grow();
 
+  const Gone gone_;
   std::vector<LiveBlock> blocks_;
   BlockSlot free_ = kNoSlot;
   std::uint64_t now_ = 1;

@@ -9,8 +9,8 @@ constexpr std::uint32_t kSizeCheck = 1024; // ops between looks at a size
 
 } // namespace
 
-Profiler::Profiler(std::size_t history_limit_bytes)
-    : history_(history_limit_bytes) {}
+Profiler::Profiler(std::size_t history_limit_bytes, LiveBlocks::Gone gone)
+    : blocks_(gone), history_(history_limit_bytes) {}
 
 // ---- blocks ----------------------------------------------------------------
 
@@ -281,8 +281,9 @@ void Profiler::finished(const OpTicket& ticket, std::uint64_t workspace_bytes) {
 // not die in the round before the last.
 bool Profiler::outlives(const PathValue& value) const noexcept {
   return value.handedIn() && value.successor == kNone &&
-         (value.free_op == kNone ? blocks_.alive(value.slot, value.identity)
-                                 : matcher_.stays(value));
+         (value.free_op == kNone
+              ? blocks_.stillAlive(value.slot, value.identity)
+              : matcher_.stays(value));
 }
 
 OpPath* Profiler::pathAfter() const {

@@ -70,7 +70,10 @@ struct RunCounts {
 
 class Profiler {
  public:
-  explicit Profiler(std::size_t history_limit_bytes = OpHistory::kDefaultBytes);
+  // `gone` knows of a block's owner whether the block died (live_blocks.h); it
+  // is called under the lock.
+  explicit Profiler(std::size_t history_limit_bytes = OpHistory::kDefaultBytes,
+                    LiveBlocks::Gone gone = nullptr);
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 

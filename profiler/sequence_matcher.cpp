@@ -24,7 +24,7 @@ const OpPath* SequenceMatcher::pathOf(PathId id) const noexcept {
 // ---- bindings ------------------------------------------------------------
 
 bool SequenceMatcher::stays(const PathValue& value) const {
-  return value.handedIn() && blocks_.alive(value.slot, value.identity) &&
+  return value.handedIn() && blocks_.stillAlive(value.slot, value.identity) &&
          blocks_[value.slot].birth_round + 1 < round_;
 }
 
@@ -36,7 +36,7 @@ bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
   const bool born_now = block.birth_path != 0 && block.birth_round == round_;
   if (!value.carried()) {
     // Bound to another block of this round.
-    if (blocks_.alive(value.slot, value.identity) &&
+    if (blocks_.stillAlive(value.slot, value.identity) &&
         blocks_[value.slot].birth_round == round_) {
       return false;
     }
@@ -54,7 +54,7 @@ bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
       value.source_value == block.birth_value) {
     return true;
   }
-  if (blocks_.alive(value.slot, value.identity)) return false;
+  if (blocks_.stillAlive(value.slot, value.identity)) return false;
   rebound = true;
   return true;
 }
@@ -268,14 +268,15 @@ bool SequenceMatcher::sameOp(const OpPath& path, std::uint32_t position,
     if (a.bytes != b.bytes || stays(a)) return false;
     if (a.carried() != b.carried()) {
       // In the place of one that is gone.
-      if (!a.carried() || !b.handedIn() || blocks_.alive(a.slot, a.identity)) {
+      if (!a.carried() || !b.handedIn() ||
+          blocks_.stillAlive(a.slot, a.identity)) {
         return false;
       }
     } else if (a.carried()) {
       const bool same_source = a.source_path != 0 &&
                                a.source_path == b.source_path &&
                                a.source_value == b.source_value;
-      if (!same_source && blocks_.alive(a.slot, a.identity)) return false;
+      if (!same_source && blocks_.stillAlive(a.slot, a.identity)) return false;
     } else if (a.output != b.output ||
                path.op(a.birth_op).token != own.op(b.birth_op).token) {
       return false;
@@ -348,7 +349,7 @@ bool SequenceMatcher::anchored(const OpPath& path,
   return std::any_of(uses.begin(), uses.end(), [&](Operand use) {
     const PathValue& value = path.values()[use.value()];
     return (value.carried() || value.handedIn()) &&
-           blocks_.alive(value.slot, value.identity);
+           blocks_.stillAlive(value.slot, value.identity);
   });
 }
 

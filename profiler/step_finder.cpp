@@ -73,6 +73,23 @@ PathId StepFinder::next() const {
   return best;
 }
 
+// The last `period` runs have repeated before, and did not go on for long: they
+// are a part of what repeats.
+bool StepFinder::endedSoon(std::size_t period) const {
+  const auto at = [this, period](std::size_t end) { // are they there as well?
+    return end >= period &&
+           std::equal(
+               runs_.end() - static_cast<std::ptrdiff_t>(period), runs_.end(),
+               runs_.begin() + static_cast<std::ptrdiff_t>(end - period));
+  };
+  std::size_t end = runs_.size();
+  while (at(end)) end -= period; // this time
+  while (end >= period && !at(end)) --end;
+  std::size_t times = 0;
+  for (; at(end); end -= period) ++times;
+  return times > 0 && times < kLongRepetition;
+}
+
 std::vector<PathId> StepFinder::group() const {
   const std::size_t count = runs_.size();
   std::uint64_t ops = 0;
@@ -93,6 +110,7 @@ std::vector<PathId> StepFinder::group() const {
                     runs_.end() - static_cast<std::ptrdiff_t>(2 * period))) {
       continue;
     }
+    if (endedSoon(period)) continue;
     std::vector<PathId> group;
     for (std::size_t i = count - period; i < count; ++i) {
       group.insert(group.end(), runs_[i].rounds, runs_[i].path);

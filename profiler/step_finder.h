@@ -39,6 +39,8 @@ class StepFinder {
   static constexpr std::uint32_t kShortRound = 64;
   static constexpr std::uint64_t kSteadyOps = 1 << 12;
   static constexpr std::uint32_t kUnrolledOps = 256;
+  // What repeated less often than that before it ended is no group.
+  static constexpr std::size_t kLongRepetition = 8;
 
   void roundEnded(PathId path, std::uint32_t ops);
   // What comes next, 0: unknown.
@@ -59,6 +61,8 @@ class StepFinder {
     std::uint32_t rounds;
     friend bool operator==(const Run&, const Run&) = default;
   };
+
+  bool endedSoon(std::size_t period) const;
 
   std::vector<Run> runs_; // neighbours differ in path
 };

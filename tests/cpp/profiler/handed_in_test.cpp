@@ -3,6 +3,7 @@
 // transient, and no forecast misses it.
 #include <algorithm>
 #include <gtest/gtest.h>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -186,6 +187,28 @@ TEST(HandedIn, ATraceSaysSo) {
     EXPECT_EQ(other.driver.endStep().misses, 0U) << i;
     EXPECT_EQ(Forecast(other.driver.profiler).position().path, id);
     EXPECT_EQ(peak_of(other.map().cycle), peak_of(map.cycle));
+  }
+}
+
+// Two short rounds in turn, so that two of them pass before a death is heard
+// of.
+TEST(HandedIn, ADeathThatIsHeardOfLateIsADeath) {
+  OpDriver driver;
+  driver.create("w", kWeight);
+  std::optional<OpDriver::Block> dead;
+  for (int step = 0; step < 12; ++step) {
+    driver.create("x", kBatch);
+    driver.op("fill", {"=x"});
+    if (dead) driver.profiler.freed(dead->slot, driver.profiler.opCount() - 2);
+    driver.op("mul", {"x", "w"}, {"y"});
+    dead = driver.forget("x");
+    driver.profiler.step();
+    driver.op("count", {"+w"});
+    driver.profiler.step();
+    const auto misses = driver.endStep().misses;
+    if (step >= 4) {
+      EXPECT_EQ(misses, 0U) << step;
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -21,10 +22,13 @@ class OpDriver {
     BlockSlot slot;
     std::uint64_t identity;
     std::uint64_t bytes;
+    bool* gone;
   };
 
   explicit OpDriver(std::size_t history_bytes = OpHistory::kDefaultBytes)
-      : profiler(history_bytes) {}
+      : profiler(history_bytes, [](const void* owner) {
+          return *static_cast<const bool*>(owner);
+        }) {}
 
   // A block that no op makes.
   void create(const std::string& name, std::uint64_t bytes) {
@@ -40,6 +44,7 @@ class OpDriver {
   // It dies now; the profiler is told later, by the caller.
   Block forget(const std::string& name) {
     const Block dead = blocks_.at(name);
+    *dead.gone = true;
     blocks_.erase(name);
     return dead;
   }
@@ -69,8 +74,9 @@ class OpDriver {
     std::vector<Block> made;
     for (std::size_t i = 0; i < results.size(); ++i) {
       const std::uint64_t identity = ++identities_;
-      made.push_back({profiler.result(ticket, identity, result_bytes), identity,
-                      result_bytes});
+      bool* const gone = &gone_.emplace_back(false);
+      made.push_back({profiler.result(ticket, identity, result_bytes, gone),
+                      identity, result_bytes, gone});
     }
     for (std::size_t i = 0; i < results.size(); ++i) {
       drop(results[i]);
@@ -100,10 +106,12 @@ class OpDriver {
  private:
   Block birth(std::uint64_t bytes) {
     const std::uint64_t identity = ++identities_;
-    return {profiler.born(identity, bytes), identity, bytes};
+    bool* const gone = &gone_.emplace_back(false);
+    return {profiler.born(identity, bytes, gone), identity, bytes, gone};
   }
 
   std::map<std::string, Block> blocks_;
+  std::deque<bool> gone_; // of every block there ever was
   std::uint64_t identities_ = 0;
   std::uint32_t ops_ = 0;
   std::uint32_t misses_ = 0;

@@ -146,5 +146,18 @@ TEST(StepFinder, LearnsAnyShortCycleWithinTwoRounds) {
   }
 }
 
+TEST(StepFinder, WhatEndedSoonIsAPartOfWhatRepeats) {
+  EXPECT_EQ(group_of("abcbc"), "bc"); // it may go on
+  EXPECT_EQ(group_of("abcbcbcd"
+                     "abcbc"),
+            "");
+  EXPECT_EQ(group_of("abcbcbcd"
+                     "abcbcbcd"),
+            "abcbcbcd");
+  std::string often = "a";
+  for (std::size_t i = 0; i < StepFinder::kLongRepetition; ++i) often += "bc";
+  EXPECT_EQ(group_of(often + "dabcbc"), "bc");
+}
+
 } // namespace
 } // namespace chameleon::profiler
