@@ -57,6 +57,25 @@ void Forecast::bound(PathId path, std::span<const std::uint32_t> values,
   }
 }
 
+void Forecast::needs(PathId id, std::uint32_t begin,
+                     std::vector<Need>& list) const {
+  list.clear();
+  const Profiler::Guard guard(profiler_.lock_);
+  const OpPath* const path = profiler_.history_.find(id);
+  if (path == nullptr) return;
+  for (std::uint32_t v = 0; v < path->values().size(); ++v) {
+    const PathValue& value = path->values()[v];
+    if (!profiler_.blocks_.stillAlive(value.slot, value.identity)) continue;
+    const std::span<const PathUse> uses = path->usesOf(v);
+    const auto use = std::partition_point(
+        uses.begin(), uses.end(),
+        [begin](PathUse u) { return u.position() < begin; });
+    if (use == uses.end() || overwrites(use->flags())) continue;
+    list.push_back({profiler_.blocks_[value.slot].owner, value.identity, v,
+                    use->position()});
+  }
+}
+
 NextUse Forecast::answer(BlockSlot slot) const {
   NextUse answer;
   const OpPath* const path = profiler_.matcher_.path();

@@ -66,56 +66,121 @@ void ForecastPolicy::wishes(const profiler::OpTicket& ticket,
     }
     done_ = ticket.position + 1;
   }
-  begin_ = profiler_.opCount() - 1 - ticket.position;
   resolve(list);
+  if (ticket.position >= tail_) {
+    tail_ = kNone;
+    const profiler::PathId next = forecast_.following();
+    if (next != path_) takeUp(next, 0, lookAhead(), begin_ + path_ops_);
+  }
   bringBack(list);
   setGate();
 }
 
-// Another sequence, another place in it, another round, or another plan. What
-// the plan had before this op is taken as done: where it was not, demand
-// paging makes good for it.
+// Another sequence, another place in it, another round, or another plan. A few
+// ops left out or put in do not matter; else what the plan had before this op
+// is taken as done, and what it takes to be there must be looked at.
 void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
   const profiler::Position place = forecast_.position();
-  const bool same = ticket.epoch == epoch_ && place.path == path_;
+  const bool same = path_ops_ != 0 && place.path == path_;
+  const PathPlanPtr before = std::move(plan_);
   epoch_ = ticket.epoch;
-  path_ = place.path;
-  plan_ = nullptr;
+  path_ops_ = 0;
+  tail_ = kNone;
   if (place.path == 0 || place.next_op != ticket.position + 1) return;
+  path_ = place.path;
+  path_ops_ = place.ops;
   plan_ = planning_.plan(place.path, budget_bytes_);
   if (plan_ != nullptr &&
       (plan_->plan == nullptr || plan_->plan->ops() != place.ops)) {
     plan_ = nullptr;
   }
-  if (!same || done_ > ticket.position) done_ = ticket.position;
+  if (ticket.position < path_ops_ - std::min(path_ops_, lookAhead())) {
+    tail_ = path_ops_ - lookAhead();
+  }
+  const std::uint64_t now = profiler_.opCount() - 1;
+  const std::uint64_t begin = std::exchange(begin_, now - ticket.position);
+  const auto begins = [this](std::uint64_t op) { // more or less
+    return begin_ <= op + kCatchUp && op <= begin_ + kCatchUp;
+  };
+  const bool again = same && begins(begin + path_ops_);
+  if (same && plan_ == before) {
+    if (again) done_ = 0;
+    if (again || (begins(begin) && done_ <= ticket.position)) return;
+  }
+  done_ = ticket.position;
+  returns_.clear();
+  takeUp(path_, ticket.position, path_ops_, now);
+}
+
+// What a path needs between `begin` and `end`, is not there and is not fetched
+// by the plan comes back ahead of its use. The op at `begin` has the number
+// `at_begin`.
+void ForecastPolicy::takeUp(profiler::PathId path, std::uint32_t begin,
+                            std::uint32_t end, std::uint64_t at_begin) {
+  forecast_.needs(path, begin, needs_);
+  fetches_.clear();
+  if (path == path_ && plan_ != nullptr) plannedFetches(begin);
+  for (const profiler::Forecast::Need& need : needs_) {
+    Block* const block = static_cast<Block*>(need.owner);
+    const Residency state = block->state();
+    if (need.op >= end ||
+        (state != Residency::kHost && state != Residency::kEvicting)) {
+      continue;
+    }
+    const auto planned = std::lower_bound(fetches_.begin(), fetches_.end(),
+                                          std::pair(need.value, begin));
+    if (planned != fetches_.end() && planned->first == need.value &&
+        planned->second <= need.op) {
+      continue;
+    }
+    returns_.push_back({at_begin + (need.op - begin), block, need.identity});
+    std::push_heap(returns_.begin(), returns_.end());
+  }
+}
+
+// The path's values that the plan fetches before ops from `begin` on.
+void ForecastPolicy::plannedFetches(std::uint32_t begin) {
+  const Plan& plan = *plan_->plan;
+  for (std::uint32_t op = begin; op < plan.ops(); ++op) {
+    for (const Action action : plan.actionsBefore(op)) {
+      if (action.kind() != Action::Kind::kFetch) continue;
+      const PathPlan::Names& names = plan_->names[action.value()];
+      for (const std::uint32_t value : {names.first, names.second}) {
+        if (value != kNone) fetches_.emplace_back(value, op);
+      }
+    }
+  }
+  std::sort(fetches_.begin(), fetches_.end());
 }
 
 void ForecastPolicy::setGate() noexcept {
   std::uint32_t position = kNone - 1; // what no position reaches
+  if (tail_ != kNone) position = tail_;
   if (plan_ != nullptr) {
     const std::vector<std::uint32_t>& end = plan_->plan->action_end;
     const std::uint32_t taken = done_ == 0 ? 0 : end[done_ - 1];
     const auto next = std::upper_bound(end.begin() + done_, end.end(), taken);
     if (next != end.end()) {
-      position = static_cast<std::uint32_t>(next - end.begin());
+      position =
+          std::min(position, static_cast<std::uint32_t>(next - end.begin()));
     }
-    if (!returns_.empty()) {
-      const std::uint64_t now = begin_ + lookAhead(); // at position 0
-      const std::uint64_t next_use = returns_.front().next_use;
-      position = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-          position, next_use > now ? next_use - now : 0));
-    }
+  }
+  if (path_ops_ != 0 && !returns_.empty()) {
+    const std::uint64_t now = begin_ + lookAhead(); // at position 0
+    const std::uint64_t next_use = returns_.front().next_use;
+    position = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(position, next_use > now ? next_use - now : 0));
   }
   gate_.askAt(epoch_, position);
 }
 
 // As often as victims are put in order, so that one of them does not come back
 // at once.
-std::uint64_t ForecastPolicy::lookAhead() const noexcept {
-  return plan_->plan->ops() / kRanksPerCycle;
+std::uint32_t ForecastPolicy::lookAhead() const noexcept {
+  return std::max(path_ops_ / kRanksPerCycle, kLeastAhead);
 }
 
-// A victim that the plan takes to be there.
+// A victim that no plan chose.
 void ForecastPolicy::expectBack(Block& block) {
   const NextUse use =
       forecast_.nextUse(block.profiler_slot.load(std::memory_order_relaxed));
@@ -127,7 +192,7 @@ void ForecastPolicy::expectBack(Block& block) {
 }
 
 void ForecastPolicy::bringBack(std::vector<Wish>& list) {
-  if (plan_ == nullptr) return;
+  if (path_ops_ == 0) return;
   const std::uint64_t now = profiler_.opCount() - 1;
   bool joined = false; // they are one batch
   while (!returns_.empty() && returns_.front().next_use <= now + lookAhead()) {
@@ -214,7 +279,7 @@ Block* ForecastPolicy::victim(Usable usable) {
         continue;
       }
       left(block);
-      if (plan_ != nullptr) expectBack(block);
+      if (path_ops_ != 0) expectBack(block);
       return &block;
     }
     if (fresh) return nullptr;

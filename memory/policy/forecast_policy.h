@@ -10,9 +10,11 @@
 // costs one copy, not two). Source: simulated study of swap schedules; half a
 // cycle of look-ahead is enough, and beyond it Belady's order does harm.
 //
-// While a plan is followed, it does not know of victims that it did not choose:
-// those come back a little ahead of their next use, beside what the plan
-// fetches. Blocks that are too small to be worth a copy are victims only where
+// While a known sequence is followed, victims that no plan chose come back a
+// little ahead of their next use, beside what the plan fetches. So does what a
+// plan takes to be there and is not, where the sequence was entered from
+// another one; and at its end what the next one begins with, if that is
+// another. Blocks that are too small to be worth a copy are victims only where
 // there is no other.
 //
 // Thread safety: as Policy says.
@@ -21,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "memory/policy/planning_thread.h"
@@ -57,6 +60,9 @@ class ForecastPolicy final : public Policy {
   static constexpr double kCleanFactor = 4;
   static constexpr std::uint32_t kRanksPerCycle = 64; // as often are victims
                                                       // put in order, at most
+  static constexpr std::uint32_t kLeastAhead = 8;     // ops
+  static constexpr std::uint32_t kCatchUp = 16; // ops left out or put in that
+                                                // are no other place
 
   struct Victim {
     Block* block;
@@ -78,10 +84,13 @@ class ForecastPolicy final : public Policy {
   static bool better(const Victim& a, const Victim& b) noexcept;
 
   void arrive(const profiler::OpTicket& ticket);
+  void takeUp(profiler::PathId path, std::uint32_t begin, std::uint32_t end,
+              std::uint64_t at_begin);
+  void plannedFetches(std::uint32_t begin);
   void resolve(std::vector<Wish>& list);
   void expectBack(Block& block);
   void bringBack(std::vector<Wish>& list);
-  std::uint64_t lookAhead() const noexcept; // ops
+  std::uint32_t lookAhead() const noexcept; // ops
   void setGate() noexcept;
   void rank();
 
@@ -95,10 +104,12 @@ class ForecastPolicy final : public Policy {
   std::uint32_t epoch_ = 0;
   PathPlanPtr plan_; // null: none for where the run is
   profiler::PathId path_ = 0;
-  std::uint32_t done_ = 0; // actions before ops < done_ were taken
+  std::uint32_t path_ops_ = 0; // 0: it is not known where the run is
+  std::uint32_t tail_ = 0;     // where the path after it is looked at; kNone
+  std::uint32_t done_ = 0;     // actions before ops < done_ were taken
 
   std::uint64_t begin_ = 0;     // number of the op at position 0
-  std::vector<Return> returns_; // a heap
+  std::vector<Return> returns_; // a heap; of the path followed
 
   std::vector<Block*> blocks_;  // known ones, at their policy_slot
   std::vector<Victim> ranked_;  // the best victim last
@@ -109,6 +120,8 @@ class ForecastPolicy final : public Policy {
   std::vector<profiler::Forecast::Bound> bound_;
   std::vector<profiler::BlockSlot> slots_;
   std::vector<profiler::NextUse> uses_;
+  std::vector<profiler::Forecast::Need> needs_;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> fetches_;
 
   PlanningThread planning_; // last: its thread opens the gate
 };
