@@ -272,6 +272,41 @@ def report(profiles: dict[str, Profile]) -> None:
         print(f"{case:13}{row}")
 
 
+def profiles_of(
+    script: str, root: pathlib.Path, *arguments: str
+) -> dict[str, Profile]:
+    """Returns by name what `script --inside LIBRARY` counts in callgrind."""
+    (root / "requests.c").write_text(REQUESTS)
+    library = root / "requests.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", library, root / "requests.c"],
+        check=True,
+    )
+    subprocess.run(
+        [
+            "valgrind",
+            "--tool=callgrind",
+            "--instr-atstart=no",
+            f"--callgrind-out-file={root}/out",
+            sys.executable,
+            script,
+            "--inside",
+            str(library),
+            *arguments,
+        ],
+        check=True,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    profiles = {}
+    for path in sorted(root.glob("out.*"), key=lambda p: int(p.suffix[1:])):
+        head = path.read_text(errors="replace")[:4096]
+        trigger = re.search(r"Trigger: Client Request: (\S+)", head)
+        if trigger:
+            profiles[trigger[1]] = Profile(path)
+    return profiles
+
+
 def import_milliseconds() -> float:
     """Returns what our import adds to torch's, in CPU time; paired runs."""
     added = []
@@ -309,34 +344,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         root = pathlib.Path(options.keep or temporary)
-        (root / "requests.c").write_text(REQUESTS)
-        library = root / "requests.so"
-        subprocess.run(
-            ["cc", "-shared", "-fPIC", "-o", library, root / "requests.c"],
-            check=True,
-        )
-        subprocess.run(
-            [
-                "valgrind",
-                "--tool=callgrind",
-                "--instr-atstart=no",
-                f"--callgrind-out-file={root}/out",
-                sys.executable,
-                __file__,
-                "--inside",
-                str(library),
-                *(["--case", options.case] if options.case else []),
-            ],
-            check=True,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        profiles = {}
-        for path in sorted(root.glob("out.*"), key=lambda p: int(p.suffix[1:])):
-            head = path.read_text(errors="replace")[:4096]
-            trigger = re.search(r"Trigger: Client Request: (\S+)", head)
-            if trigger:
-                profiles[trigger[1]] = Profile(path)
+        case = ("--case", options.case) if options.case else ()
+        profiles = profiles_of(__file__, root, *case)
         report(profiles)
         for name, profile in profiles.items():
             if options.functions and name.endswith("chameleon/alone/600"):
