@@ -32,7 +32,8 @@ struct LiveBlock {
 
 class LiveBlocks {
  public:
-  // Did the storage die already, although its owner was not heard of yet?
+  // Of a block's owner: did the storage die, although nobody said so yet? With
+  // this every block has an owner.
   using Gone = bool (*)(const void* owner);
   explicit LiveBlocks(Gone gone = nullptr) : gone_(gone) {}
 
