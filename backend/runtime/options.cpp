@@ -51,11 +51,11 @@ constexpr std::array kSpecs = {
                "What reading values from a simulated device does: it has "
                "none."},
     OptionSpec{
-        "policy", OptionKind::kChoice, "lru", "CHAMELEON_POLICY",
+        "policy", OptionKind::kChoice, "forecast", "CHAMELEON_POLICY",
         "forecast|lru|oracle", false,
-        "What chooses which tensors leave device memory: `lru` the least "
-        "recently used; `forecast` plans ahead from what was learned of "
-        "the step; `oracle` from a trace of it (for benchmarks)."},
+        "What chooses which tensors leave device memory: `forecast` plans "
+        "ahead from what was learned of the step; `lru` the least recently "
+        "used; `oracle` plans from a trace of the step (for benchmarks)."},
     OptionSpec{"oracle_trace", OptionKind::kText, "", "CHAMELEON_ORACLE_TRACE",
                "", false,
                "The trace that policy `oracle` replays: a file in the format "

@@ -80,7 +80,7 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
   if (slot != nullptr) return *slot;
 
   auto device = value_or_throw(runtime::make_runtime(index));
-  const std::string policy = runtime::option_text("policy").value_or("lru");
+  const std::string policy = runtime::option_text("policy").value_or("forecast");
   auto pager = value_or_throw(memory::Pager::create(
       *device, limits_from_options(*device), policy, index));
   if (!device->holdsData()) {
@@ -141,7 +141,7 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
                (key == "oracle_trace" &&
                 runtime::option_text("policy") == "oracle")) {
       applied = used->pager->setPolicy(
-          runtime::option_text("policy").value_or("lru"));
+          runtime::option_text("policy").value_or("forecast"));
     }
   }
   if (!applied.ok()) {

@@ -210,7 +210,7 @@ def test_a_trace_is_replayed(tmp_path, fresh):
         _DEMO
         + _REPLAY
         + f"""
-config.hbm_budget = int(peak / 2)
+config.hbm_budget, config.policy = int(peak / 2), "lru"
 expected = steps(3)
 figures = []
 def before(step):

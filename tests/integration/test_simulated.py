@@ -522,14 +522,19 @@ print(sum(timed(step) for _ in range(3)) / 3, sum(parts[2:]) / 3)
 
 
 @pytest.mark.slow
-def test_list_ops_cost_what_fused_ones_do(apart):
+@pytest.mark.parametrize("policy", ["lru", "forecast"])
+def test_list_ops_cost_what_fused_ones_do(apart, policy):
     """float32 parameters and state, 21 GB, where 17.5 GB fit."""
     foreach, fused = (
-        [float(each) for each in apart(code)[0].split()]
+        [
+            float(each)
+            for each in apart(code, CHAMELEON_POLICY=policy)[0].split()
+        ]
         for code in (
             _OPTIMIZER.replace("FUSED", "False"),
             _OPTIMIZER.replace("FUSED", "True"),
         )
     )
     assert foreach[0] < 1.03 * fused[0]
-    assert foreach[1] < 1.1 * fused[1]
+    if policy == "lru":  # a plan moves bytes in other parts of the step
+        assert foreach[1] < 1.1 * fused[1]

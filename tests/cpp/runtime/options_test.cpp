@@ -49,7 +49,7 @@ TEST_F(Options, Defaults) {
   EXPECT_EQ(option_bytes("host_budget"), std::nullopt);
   EXPECT_EQ(option_number("oversubscription"), 4.0);
   EXPECT_EQ(option_text("physical_device"), "auto");
-  EXPECT_EQ(option_text("policy"), "lru");
+  EXPECT_EQ(option_text("policy"), "forecast");
 }
 
 TEST_F(Options, SetAndUnset) {
