@@ -61,7 +61,7 @@ void PagerImpl::fulfil(const Call& call) {
           block.claims = 1; // once; no victim, and not moved by compaction
           ahead_.push_back({&block, false, true, false, nullptr});
         }
-        if (!goes_on) fetchAhead(call.stream_);
+        if (!goes_on) fetchAhead(call.stream_, wish.needed_at);
         break;
     }
   }
@@ -91,8 +91,9 @@ bool PagerImpl::mayFetchAhead(Block& block) noexcept {
 }
 
 // Fetches what is in `ahead_` in one batch, as far as there is room.
-void PagerImpl::fetchAhead(StreamIndex stream) {
+void PagerImpl::fetchAhead(StreamIndex stream, std::uint64_t needed_at) {
   if (ahead_.empty()) return;
+  room_needed_at_ = needed_at;
   Shortage shortage;
   std::swap(wanted_, ahead_);
   std::int64_t bytes = 0;
@@ -104,6 +105,7 @@ void PagerImpl::fetchAhead(StreamIndex stream) {
     wanted.extent->block = &block;
     bytes += static_cast<std::int64_t>(block.bytes);
   }
+  room_needed_at_ = 0;
   while (!wanted_.empty() && wanted_.back().extent == nullptr) {
     wanted_.back().block->claims = 0;
     wanted_.pop_back();

@@ -152,7 +152,7 @@ bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes) {
     return true;
   };
   while (chosen_bytes < bytes) {
-    Block* const victim = policy_->victim(usable);
+    Block* const victim = policy_->victim(usable, room_needed_at_);
     if (victim == nullptr) break;
     const std::size_t victim_bytes = victim->rounded_bytes;
     if (out_bytes + victim_bytes > batch_bytes && !close()) {

@@ -325,7 +325,7 @@ class PagerImpl {
   void fulfil(const Call& call);          // takes the lock
   void beginWriteBack(Block& block);
   bool mayFetchAhead(Block& block) noexcept;
-  void fetchAhead(StreamIndex stream);
+  void fetchAhead(StreamIndex stream, std::uint64_t needed_at);
   void countPrefetch(Block& block) noexcept; // was it of use?
   PolicyInputs policyInputs() noexcept;
 
@@ -461,8 +461,9 @@ class PagerImpl {
   profiler::Profiler profiler_{profiler::OpHistory::kDefaultBytes, &isReleased};
   StepMeter meter_;
   WishGate gate_;
-  std::vector<Wish> wishes_;  // scratch
-  std::vector<Wanted> ahead_; // scratch of fetchAhead()
+  std::vector<Wish> wishes_;         // scratch
+  std::vector<Wanted> ahead_;        // scratch of fetchAhead()
+  std::uint64_t room_needed_at_ = 0; // as Policy::victim() wants it
   std::unique_ptr<Policy> policy_;
   Block* live_ = nullptr;     // by next_live
   Block* recycled_ = nullptr; // by next_live

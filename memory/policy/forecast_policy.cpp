@@ -200,7 +200,8 @@ void ForecastPolicy::bringBack(std::vector<Wish>& list) {
     std::pop_heap(returns_.begin(), returns_.end());
     returns_.pop_back();
     if (due.next_use <= now) continue; // that is no longer ahead
-    list.push_back({Action::Kind::kFetch, due.block, due.identity, joined});
+    list.push_back(
+        {Action::Kind::kFetch, due.block, due.identity, joined, due.next_use});
     joined = true;
   }
 }
@@ -256,13 +257,14 @@ void ForecastPolicy::rank() {
     ranked_.push_back(
         {blocks_[i], block.identity, block.rounded_bytes <= small_bytes, far,
          block.last_use_tick.load(std::memory_order_relaxed),
+         ranked_at_ + use.distance_ops,
          use.distance_ops * (block.hasHostCopy() ? kCleanFactor : 1)});
   }
   std::sort(ranked_.begin(), ranked_.end(),
             [](const Victim& a, const Victim& b) { return better(b, a); });
 }
 
-Block* ForecastPolicy::victim(Usable usable) {
+Block* ForecastPolicy::victim(Usable usable, std::uint64_t needed_at) {
   const std::uint64_t ops = profiler_.opCount();
   const std::uint32_t cycle = forecast_.position().ops;
   bool fresh = false;
@@ -277,6 +279,10 @@ Block* ForecastPolicy::victim(Usable usable) {
            block.last_use_tick.load(std::memory_order_relaxed) != best.tick) ||
           !usable(block)) {
         continue;
+      }
+      if (needed_at != 0 && !best.far && best.next_use <= needed_at) {
+        ranked_.push_back(best);
+        return nullptr;
       }
       left(block);
       if (path_ops_ != 0) expectBack(block);

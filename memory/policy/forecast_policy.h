@@ -43,7 +43,8 @@ class ForecastPolicy final : public Policy {
   std::string_view name() const noexcept override { return name_; }
   void entered(Block& block) override;
   void left(Block& block) noexcept override;
-  Block* victim(Usable usable) override;
+  using Policy::victim;
+  Block* victim(Usable usable, std::uint64_t needed_at) override;
   std::size_t size() const noexcept override { return blocks_.size(); }
 
   bool plansAhead() const noexcept override { return true; }
@@ -69,8 +70,9 @@ class ForecastPolicy final : public Policy {
     std::uint64_t identity;
     bool small;
     bool far;
-    std::uint64_t tick;  // of the last use
-    double distance_ops; // near ones: to the next use
+    std::uint64_t tick;     // of the last use
+    std::uint64_t next_use; // number of that op, if it is near
+    double distance_ops;    // near ones: to the next use
   };
   // What is to come back before the op of this number.
   struct Return {

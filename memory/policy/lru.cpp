@@ -66,7 +66,7 @@ void LruPolicy::left(Block& block) noexcept {
   if (block.policy_slot != kNotIn) remove(block.policy_slot);
 }
 
-Block* LruPolicy::victim(Usable usable) {
+Block* LruPolicy::victim(Usable usable, std::uint64_t /*needed_at*/) {
   Block* found = nullptr;
   while (!heap_.empty()) {
     Block& block = *heap_.front().block;

@@ -22,7 +22,8 @@ class LruPolicy final : public Policy {
   std::string_view name() const noexcept override { return "lru"; }
   void entered(Block& block) override;
   void left(Block& block) noexcept override;
-  Block* victim(Usable usable) override;
+  using Policy::victim;
+  Block* victim(Usable usable, std::uint64_t needed_at) override;
   std::size_t size() const noexcept override { return heap_.size(); }
 
  private:

@@ -29,6 +29,9 @@ struct Wish {
   Block* block;
   std::uint64_t identity;
   bool joined; // with the wish of its kind before it: one batch
+  // A fetch for the op of this number, not worth a victim that is needed no
+  // later; 0: worth any.
+  std::uint64_t needed_at = 0;
 };
 
 // Tells an op without any lock whether the policy has wishes before it.
@@ -81,8 +84,11 @@ class Policy {
   // The next victim in order of preference, or null when there is none that
   // `usable` accepts (pinned blocks are not). It is not known any more: a
   // victim that could not be evicted after all comes back through entered().
+  // `needed_at`: as Wish says; then null may also mean that all others are
+  // needed sooner, as far as that is known.
   using Usable = bool (*)(const Block&);
-  virtual Block* victim(Usable usable) = 0;
+  virtual Block* victim(Usable usable, std::uint64_t needed_at) = 0;
+  Block* victim(Usable usable) { return victim(usable, 0); }
 
   virtual std::size_t size() const noexcept = 0; // known blocks
 

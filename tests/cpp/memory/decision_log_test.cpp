@@ -122,6 +122,7 @@ class Decisions
     : public testing::TestWithParam<std::tuple<std::string, std::size_t>> {};
 
 TEST_P(Decisions, AreTheSameWithAndWithoutData) {
+  constexpr int kSteps = 12;
   const auto& [policy, budget] = GetParam();
   const auto real = runtime::make_clocked_cpu_runtime(gpu());
   const auto modelled = runtime::make_simulated_runtime(gpu());
@@ -129,7 +130,7 @@ TEST_P(Decisions, AreTheSameWithAndWithoutData) {
   std::vector<std::int64_t> times_ns;
   for (runtime::DeviceRuntime* runtime : {real.get(), modelled.get()}) {
     Program program(*runtime, policy, budget);
-    program.train(8, 24);
+    program.train(kSteps, 24);
     ASSERT_FALSE(program.pager().synchronize());
     times_ns.push_back(runtime->now_ns());
     EXPECT_EQ(program.pager().decisions().dropped(), 0U);
@@ -145,8 +146,8 @@ TEST_P(Decisions, AreTheSameWithAndWithoutData) {
   const auto of = [&](Decision decision) {
     return count[static_cast<std::size_t>(decision)];
   };
-  EXPECT_GE(of(Decision::kPin), 8 * 24 * 6); // and those of write()
-  EXPECT_EQ(of(Decision::kAdopt), 8 * (24 * 2 + 1));
+  EXPECT_GE(of(Decision::kPin), kSteps * 24 * 6); // and those of write()
+  EXPECT_EQ(of(Decision::kAdopt), kSteps * (24 * 2 + 1));
   EXPECT_GT(of(Decision::kFault), 0);
   EXPECT_GT(of(Decision::kVictim), 0);
   if (policy == "forecast") {
