@@ -1,6 +1,7 @@
 // The forecast policy at work.
 #include "memory/policy/forecast_policy.h"
 
+#include <array>
 #include <chrono>
 #include <gtest/gtest.h>
 #include <string>
@@ -24,6 +25,7 @@ void settle(Pager& pager, Training& training) {
 
 constexpr std::size_t kLayers = 40;
 constexpr std::size_t kBudget = 32 * kBytes;
+constexpr std::size_t kGuestBytes = 24 * kBytes;
 
 TEST(ForecastPolicy, FetchesAheadOfNeed) {
   Device lru("lru", kBudget);
@@ -75,6 +77,32 @@ TEST(ForecastPolicy, VictimsThatThePlanDidNotChooseComeBack) {
   pager.end(call);
   pager.release(guest);
   pager.checkInvariants(3);
+}
+
+// Others take so much room that a plan is of no use. What comes back ahead does
+// not push out what came back before it, or four times as much would move.
+TEST(ForecastPolicy, WhatComesBackLeavesWhatIsNeededSooner) {
+  std::array<std::int64_t, 2> bytes_in{};
+  for (const bool ahead : {false, true}) {
+    Device device(ahead ? "forecast" : "lru", kBudget);
+    Pager& pager = *device.pager;
+    Training training(pager, kLayers);
+    for (int i = 0; i < 3; ++i) training.step();
+    if (ahead) settle(pager, training);
+    Block* const guest = pager.create(kGuestBytes).value();
+    const Operand operand{guest, Access::kWrite};
+    Call call;
+    ASSERT_FALSE(pager.begin(call, {}, {&operand, 1}, nullptr, "guest", false));
+    pager.hold(call);
+    training.step();
+    pager.resetStats();
+    for (int i = 0; i < 4; ++i) training.step();
+    bytes_in[ahead ? 1 : 0] = pager.stats().bytes_in;
+    pager.end(call);
+    pager.release(guest);
+    pager.checkInvariants(3);
+  }
+  EXPECT_LE(bytes_in[1], 3 * bytes_in[0]);
 }
 
 // The plan that was followed when a step ended, and the step's figures.
