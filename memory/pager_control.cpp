@@ -347,7 +347,7 @@ Stats PagerImpl::stats() {
   Stats stats;
   stats.logical_bytes = bytes(logical_bytes_.load());
   stats.peak_logical_bytes = counters_.peak_logical_bytes.load();
-  stats.resident_bytes = bytes(arena_->usedBytes() - spares_.bytes());
+  stats.resident_bytes = bytes(residentNow());
   stats.peak_resident_bytes = bytes(counters_.peak_resident_bytes.load());
   stats.host_bytes = bytes(host_pool_->usedBytes());
   stats.peak_host_bytes = bytes(host_pool_->peakUsedBytes());
@@ -398,7 +398,7 @@ void PagerImpl::resetStats() {
   counters_.host_waits_base = static_cast<std::int64_t>(admission_.waits());
   counters_.peak_logical_bytes =
       static_cast<std::int64_t>(logical_bytes_.load());
-  counters_.peak_resident_bytes = arena_->usedBytes() - spares_.bytes();
+  counters_.peak_resident_bytes = residentNow();
   host_pool_->resetPeak();
 }
 

@@ -346,6 +346,12 @@ class PagerImpl {
     const std::size_t used = used_bytes_.load(std::memory_order_relaxed);
     return used - std::min(used, spares_.bytes());
   }
+  // The same at this very moment. REQUIRES: the lock. (Spares come and go
+  // without it, and some may be evicted already.)
+  std::size_t residentNow() const noexcept {
+    const std::size_t used = arena_->usedBytes();
+    return used - std::min(used, spares_.bytes());
+  }
   // ---- pager_measure.cpp ----
   void startTiming(Call& call, runtime::Stream stream,
                    const OpIdentity& identity);

@@ -31,7 +31,7 @@ Extent* PagerImpl::allocateFree(std::size_t bytes, End end, ExtentUse use,
   const StreamIndex writer = use == ExtentUse::kBlock ? kCopyIn : stream;
   Extent* const extent = arena_->allocate(bytes, end, use, writer);
   if (extent != nullptr) {
-    raise(counters_.peak_resident_bytes, arena_->usedBytes() - spares_.bytes());
+    raise(counters_.peak_resident_bytes, residentNow());
   }
   return extent;
 }

@@ -80,7 +80,8 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
   if (slot != nullptr) return *slot;
 
   auto device = value_or_throw(runtime::make_runtime(index));
-  const std::string policy = runtime::option_text("policy").value_or("forecast");
+  const std::string policy =
+      runtime::option_text("policy").value_or("forecast");
   auto pager = value_or_throw(memory::Pager::create(
       *device, limits_from_options(*device), policy, index));
   if (!device->holdsData()) {

@@ -192,7 +192,8 @@ TEST(PagerMeasure, WaitingForRoomInsideIsNoPartOfADuration) {
   }
   Call call;
   const Operand operand{blocks[2], Access::kRead};
-  const OpIdentity identity = OpIdentity::of(5000, 5000);
+  constexpr profiler::Token kToken = 5000;
+  const OpIdentity identity = OpIdentity::of(5000, kToken);
   ASSERT_TRUE(device.pager
                   ->begin(call, kStream, {&operand, 1}, &device.memory, "op",
                           false, &identity)
