@@ -135,7 +135,7 @@ bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes) {
   const LinkModel link = link_.now();
   // As in plans: a batch's room is free when all of it is copied.
   const auto batch_bytes =
-      static_cast<std::size_t>(PlannerOptions().batch_latencies *
+      static_cast<std::size_t>(PlannerOptions::kBatchLatencies *
                                link.latency_ns * link.out_bytes_per_ns);
   Shortage why;
   bool done = false;

@@ -42,13 +42,16 @@ struct PlanParameters {
 std::vector<PlanParameters> plan_portfolio(bool all);
 
 struct PlannerOptions {
+  static constexpr std::uint64_t kKeepBytes = std::uint64_t{256} << 10;
+  static constexpr double kBatchLatencies = 40;
+
   std::uint64_t budget_bytes = 0;
   LinkModel link;
   // Values of at most so many bytes never move, unless the budget demands it:
   // then all may.
-  std::uint64_t keep_bytes = std::uint64_t{256} << 10;
+  std::uint64_t keep_bytes = kKeepBytes;
   // A batch of copies takes so many times the latency that it costs.
-  double batch_latencies = 40;
+  double batch_latencies = kBatchLatencies;
   std::vector<PlanParameters> portfolio = plan_portfolio(false);
   // No further candidate is begun after that; the first always is.
   std::chrono::nanoseconds time_limit = std::chrono::seconds(10);

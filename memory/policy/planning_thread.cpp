@@ -93,7 +93,7 @@ PathPlanPtr PlanningThread::order(profiler::PathId path,
 
 // Small values move in small budgets, too.
 std::uint64_t PlanningThread::keptBytes(std::uint64_t budget_bytes) {
-  return std::min(PlannerOptions().keep_bytes, budget_bytes >> 12);
+  return std::min(PlannerOptions::kKeepBytes, budget_bytes >> 12);
 }
 
 std::uint64_t PlanningThread::plansMade() const {
