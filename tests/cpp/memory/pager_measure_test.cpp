@@ -9,6 +9,7 @@
 
 #include "backend/runtime/cpu_runtime.h"
 #include "backend/runtime/simulated_runtime.h"
+#include "hand_profile.h"
 #include "memory/op_timer.h"
 #include "memory/pager.h"
 
@@ -46,23 +47,8 @@ struct Device {
   }
 };
 
-// 1,000 bytes a microsecond each way alone, 1,500 both ways; copies begin
-// after 2,000 ns; a kernel of n bytes takes n + 1,000 ns.
 std::unique_ptr<runtime::DeviceRuntime> simulated() {
-  runtime::GpuProfile profile;
-  profile.name = "hand";
-  profile.memory_bytes = std::size_t{1} << 34;
-  profile.host_memory_bytes = std::size_t{1} << 34;
-  profile.hbm_bytes_per_s = 1e9;
-  profile.flops_per_s.fill(1e12);
-  profile.compute_fraction = 1;
-  profile.bandwidth_fraction = 1;
-  profile.launch_ns = 1000;
-  profile.link_in_bytes_per_s = 1e9;
-  profile.link_out_bytes_per_s = 1e9;
-  profile.link_both_bytes_per_s = 1.5e9;
-  profile.copy_latency_ns = 2000;
-  return runtime::make_simulated_runtime(profile);
+  return runtime::make_simulated_runtime(hand_profile());
 }
 
 TEST(PagerMeasure, NoStepNoFigures) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/runtime/simulated_runtime.h"
+#include "hand_profile.h"
 #include "memory/pager.h"
 
 namespace chameleon::memory {
@@ -18,25 +19,7 @@ namespace {
 constexpr std::size_t kBytes = 16 * 1024;
 constexpr runtime::Stream kStream = runtime::kDefaultComputeStream;
 
-// A kernel of n bytes takes n + 1,000 ns, a batch of copies 2,000 ns more than
-// its bytes alone (1,500 bytes a microsecond both ways). A batch has less than
-// 40 latencies: four blocks.
-runtime::GpuProfile profile() {
-  runtime::GpuProfile profile;
-  profile.name = "hand";
-  profile.memory_bytes = std::size_t{1} << 34;
-  profile.host_memory_bytes = std::size_t{1} << 34;
-  profile.hbm_bytes_per_s = 1e9;
-  profile.flops_per_s.fill(1e12);
-  profile.compute_fraction = 1;
-  profile.bandwidth_fraction = 1;
-  profile.launch_ns = 1000;
-  profile.link_in_bytes_per_s = 1e9;
-  profile.link_out_bytes_per_s = 1e9;
-  profile.link_both_bytes_per_s = 1.5e9;
-  profile.copy_latency_ns = 2000;
-  return profile;
-}
+// A batch has less than 40 latencies of hand_profile(): four blocks.
 constexpr std::int64_t kLatency = 2000;
 constexpr std::int64_t kShared =
     kBytes * 4 / 3 + 2; // while the other way is busy
@@ -44,7 +27,7 @@ constexpr std::int64_t kShared =
 class PagerTransfersTest : public ::testing::Test {
  protected:
   void open(std::size_t budget, const std::string& policy = "lru") {
-    runtime_ = runtime::make_simulated_runtime(profile());
+    runtime_ = runtime::make_simulated_runtime(hand_profile());
     pager = Pager::create(*runtime_, {budget, 1 << 28, 64}, policy).value();
   }
   void TearDown() override {
