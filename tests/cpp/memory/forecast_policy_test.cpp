@@ -4,8 +4,10 @@
 #include <array>
 #include <chrono>
 #include <gtest/gtest.h>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "backend/runtime/physical_device.h"
 #include "miniature_training.h"
@@ -54,6 +56,29 @@ TEST(ForecastPolicy, FetchesAheadOfNeed) {
   EXPECT_GT(fetches, 100);
 }
 
+// Takes room in HBM while it lives.
+class Guest {
+ public:
+  Guest(Pager& pager, std::size_t bytes)
+      : pager_(pager), block_(pager.create(bytes).value()) {
+    const Operand operand{block_, Access::kWrite};
+    EXPECT_FALSE(
+        pager.begin(call_, {}, {&operand, 1}, nullptr, "guest", false));
+    pager.hold(call_);
+  }
+  ~Guest() {
+    pager_.end(call_);
+    pager_.release(block_);
+  }
+  Guest(const Guest&) = delete;
+  Guest& operator=(const Guest&) = delete;
+
+ private:
+  Pager& pager_;
+  Block* block_;
+  Call call_;
+};
+
 // The room that a plan counts on is taken by others for a while: what leaves
 // for them against the plan comes back ahead of need.
 TEST(ForecastPolicy, VictimsThatThePlanDidNotChooseComeBack) {
@@ -63,19 +88,14 @@ TEST(ForecastPolicy, VictimsThatThePlanDidNotChooseComeBack) {
   for (int i = 0; i < 3; ++i) training.step();
   settle(pager, training);
   for (int i = 0; i < 3; ++i) training.step();
-  Block* const guest = pager.create(3 * kBytes).value();
-  const Operand operand{guest, Access::kWrite};
-  Call call;
-  ASSERT_FALSE(pager.begin(call, {}, {&operand, 1}, nullptr, "guest", false));
-  pager.hold(call);
+  std::optional<Guest> guest(std::in_place, pager, 3 * kBytes);
   training.step();
   pager.resetStats();
   for (int i = 0; i < 4; ++i) training.step();
   const Stats stats = pager.stats();
   EXPECT_GT(stats.prefetch_hits, 100);
   EXPECT_LE(20 * stats.faults, stats.prefetch_hits);
-  pager.end(call);
-  pager.release(guest);
+  guest.reset();
   pager.checkInvariants(3);
 }
 
@@ -89,17 +109,12 @@ TEST(ForecastPolicy, WhatComesBackLeavesWhatIsNeededSooner) {
     Training training(pager, kLayers);
     for (int i = 0; i < 3; ++i) training.step();
     if (ahead) settle(pager, training);
-    Block* const guest = pager.create(kGuestBytes).value();
-    const Operand operand{guest, Access::kWrite};
-    Call call;
-    ASSERT_FALSE(pager.begin(call, {}, {&operand, 1}, nullptr, "guest", false));
-    pager.hold(call);
+    std::optional<Guest> guest(std::in_place, pager, kGuestBytes);
     training.step();
     pager.resetStats();
     for (int i = 0; i < 4; ++i) training.step();
     bytes_in[ahead ? 1 : 0] = pager.stats().bytes_in;
-    pager.end(call);
-    pager.release(guest);
+    guest.reset();
     pager.checkInvariants(3);
   }
   EXPECT_LE(bytes_in[1], 3 * bytes_in[0]);
