@@ -18,6 +18,7 @@
 #include "kernels/redirect.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/workspaces.h"
+#include "python/csrc/plan_bindings.h"
 #include "python/csrc/profiler_bindings.h"
 #include "python/csrc/set_data.h"
 #include "python/csrc/wait_hooks.h"
@@ -311,6 +312,7 @@ PYBIND11_MODULE(_C, m) {
   bind_device(m);
   bind_memory(m);
   python::bind_profiler(m);
+  python::bind_plan(m);
   bind_tensors(m);
   bind_testing(m);
 }

@@ -17,11 +17,20 @@ def main() -> int:
         add_help=False,
         help="train a GPT in a quarter of the memory it needs",
     )
+    commands.add_parser(
+        "plan",
+        add_help=False,
+        help="will a training script fit on a GPU, and how slow",
+    )
     options, rest = parser.parse_known_args()
     if options.command == "demo":
         from torch_chameleon import demo
 
         return demo.main(rest)
+    if options.command == "plan":
+        from torch_chameleon import plan
+
+        return plan.main(rest)
     raise AssertionError(options.command)
 
 

@@ -1,0 +1,58 @@
+#include "memory/policy/what_if.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "memory/policy/planner.h"
+#include "memory/policy/use_table.h"
+
+namespace chameleon::memory {
+
+using profiler::Cycle;
+using profiler::Trace;
+using runtime::Error;
+using runtime::ErrorCode;
+using runtime::Result;
+
+Result<WhatIf> what_if(const Trace& trace,
+                       std::span<const std::uint64_t> budgets,
+                       double link_factor) {
+  const profiler::TraceHeader& header = trace.header;
+  if (header.in_bytes_per_second <= 0 || header.out_bytes_per_second <= 0 ||
+      header.both_bytes_per_second <= 0) {
+    return Error(ErrorCode::kInvalidArgument,
+                 "the trace does not say how fast the link is (bw_in, bw_out, "
+                 "bw_both)");
+  }
+  Result<Cycle> made = profiler::make_cycle(trace, trace.step_ends.size() - 1);
+  if (!made.ok()) return made.takeError();
+  const Cycle& cycle = *made;
+  PlannerOptions options;
+  const double per_ns = link_factor / 1e9;
+  options.link = {header.in_bytes_per_second * per_ns,
+                  header.out_bytes_per_second * per_ns,
+                  header.both_bytes_per_second * per_ns,
+                  static_cast<double>(header.copy_latency_ns)};
+
+  WhatIf result;
+  const UseTable table(cycle, 0);
+  const auto largest =
+      std::max_element(table.operand_bytes.begin(), table.operand_bytes.end());
+  if (largest != table.operand_bytes.end()) {
+    result.largest_op = static_cast<std::uint64_t>(*largest);
+    result.largest_op_at =
+        static_cast<std::size_t>(largest - table.operand_bytes.begin());
+    result.peak_bytes = static_cast<std::uint64_t>(
+        *std::max_element(table.live_bytes.begin(), table.live_bytes.end()));
+  }
+  result.compute_ns =
+      std::accumulate(cycle.duration_ns.begin(), cycle.duration_ns.end(), 0.0);
+  for (const std::uint64_t budget : budgets) {
+    options.budget_bytes = budget;
+    Result<PlanPtr> plan = plan_cycle(cycle, options);
+    result.steps.push_back(plan.ok() ? (*plan)->modelled : ModelledStep{});
+  }
+  return result;
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,33 @@
+// What a recorded step would take with other budgets or another link: the
+// planner's model on a trace, nothing runs. All figures are modelled.
+//
+// Thread safety: functions of their arguments. Cost: that of a plan a budget.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/runtime/result.h"
+#include "memory/policy/plan.h"
+#include "profiler/trace.h"
+
+namespace chameleon::memory {
+
+struct WhatIf {
+  std::uint64_t peak_bytes = 0;    // live at a time, at most
+  std::uint64_t largest_op = 0;    // bytes that one op needs at a time
+  std::size_t largest_op_at = 0;   // that op
+  double compute_ns = 0;           // the step's, with room for everything
+  std::vector<ModelledStep> steps; // per budget; duration 0: does not fit
+};
+
+// Of the trace's last step, over the link that its header names, or one that
+// is `link_factor` times as fast. kInvalidArgument: it names none, or the trace
+// is broken.
+runtime::Result<WhatIf> what_if(const profiler::Trace& trace,
+                                std::span<const std::uint64_t> budgets,
+                                double link_factor = 1);
+
+} // namespace chameleon::memory

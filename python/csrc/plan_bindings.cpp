@@ -1,0 +1,70 @@
+#include "python/csrc/plan_bindings.h"
+
+#include <string>
+#include <vector>
+
+#include "backend/runtime/gpu_profiles.h"
+#include "backend/torch/error.h"
+#include "memory/policy/what_if.h"
+#include "profiler/trace_reader.h"
+
+namespace py = pybind11;
+
+namespace chameleon::python {
+namespace {
+
+py::dict step_row(const memory::ModelledStep& step) {
+  py::dict row;
+  row["duration_ns"] = step.duration_ns;
+  row["bytes_in"] = step.bytes_in;
+  row["bytes_out"] = step.bytes_out;
+  return row;
+}
+
+py::dict what_if(const std::string& path,
+                 const std::vector<std::uint64_t>& budgets,
+                 double link_factor) {
+  profiler::Trace trace;
+  memory::WhatIf result;
+  {
+    const py::gil_scoped_release no_gil;
+    trace = backend::value_or_throw(profiler::read_trace_file(path));
+    result =
+        backend::value_or_throw(memory::what_if(trace, budgets, link_factor));
+  }
+  py::dict row;
+  row["peak_bytes"] = result.peak_bytes;
+  row["largest_op_bytes"] = result.largest_op;
+  row["largest_op"] =
+      trace.ops.empty() ? "" : trace.ops[result.largest_op_at].op;
+  row["compute_ns"] = result.compute_ns;
+  py::list steps;
+  for (const memory::ModelledStep& step : result.steps) {
+    steps.append(step.duration_ns == 0 ? py::object(py::none())
+                                       : py::object(step_row(step)));
+  }
+  row["steps"] = steps;
+  return row;
+}
+
+std::vector<py::dict> gpu_profiles() {
+  std::vector<py::dict> rows;
+  for (const runtime::GpuProfile& profile : runtime::gpu_profiles()) {
+    py::dict row;
+    row["name"] = profile.name;
+    row["memory_bytes"] = profile.memory_bytes;
+    row["link_in_bytes_per_s"] = profile.link_in_bytes_per_s;
+    row["link_out_bytes_per_s"] = profile.link_out_bytes_per_s;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+} // namespace
+
+void bind_plan(py::module_& m) {
+  m.def("what_if", &what_if);
+  m.def("gpu_profiles", &gpu_profiles);
+}
+
+} // namespace chameleon::python

@@ -1,0 +1,75 @@
+#include "memory/policy/what_if.h"
+
+#include <array>
+#include <gtest/gtest.h>
+#include <string>
+
+#include "profiler/trace_reader.h"
+
+namespace chameleon::memory {
+namespace {
+
+using profiler::Trace;
+
+constexpr std::uint64_t kMega = 1000000;
+
+// Two values of 100 MB are used in turn, for 1 ms each; a link of 50 GB/s
+// takes 2 ms for one of them. One op needs one.
+std::string turns(const char* header) {
+  return std::string(header) + R"(
+{"op":"a","t":0,"dur_ns":1000000,"in":[[1,100000000]],"out":[],"write":[],"free":[]}
+{"op":"b","t":0,"dur_ns":1000000,"in":[[2,100000000]],"out":[],"write":[],"free":[]}
+{"step":1}
+)";
+}
+constexpr char kHeader[] =
+    R"({"trace":1,"name":"hand","hbm_budget":0,"bw_in":5e10,"bw_out":5e10,"bw_both":9e10,"copy_latency_ns":0})";
+
+Trace read(const char* header) {
+  return profiler::read_trace(turns(header)).value();
+}
+
+TEST(WhatIf, RoomForEverythingTakesTheComputeTime) {
+  const std::array<std::uint64_t, 1> budgets{200 * kMega};
+  const WhatIf answer = what_if(read(kHeader), budgets).value();
+  EXPECT_EQ(answer.peak_bytes, 200 * kMega);
+  EXPECT_EQ(answer.largest_op, 100 * kMega);
+  EXPECT_EQ(answer.compute_ns, 2e6);
+  ASSERT_EQ(answer.steps.size(), 1u);
+  EXPECT_EQ(answer.steps[0].duration_ns, 2e6);
+  EXPECT_EQ(answer.steps[0].bytes_in, 0u);
+}
+
+TEST(WhatIf, WithRoomForOneBothComeInEveryStep) {
+  const std::array<std::uint64_t, 1> budgets{100 * kMega};
+  const WhatIf answer = what_if(read(kHeader), budgets).value();
+  EXPECT_EQ(answer.steps[0].duration_ns, 6e6);
+  EXPECT_EQ(answer.steps[0].bytes_in, 200 * kMega);
+  EXPECT_EQ(answer.steps[0].bytes_out, 0u); // they are never written
+}
+
+TEST(WhatIf, ALinkTwiceAsFastTakesHalfOfTheTime) {
+  const std::array<std::uint64_t, 1> budgets{100 * kMega};
+  const WhatIf answer = what_if(read(kHeader), budgets, 2).value();
+  EXPECT_EQ(answer.steps[0].duration_ns, 4e6);
+}
+
+TEST(WhatIf, WhatDoesNotFitTakesNoTime) {
+  const std::array<std::uint64_t, 2> budgets{99 * kMega, 100 * kMega};
+  const WhatIf answer = what_if(read(kHeader), budgets).value();
+  EXPECT_EQ(answer.steps[0].duration_ns, 0);
+  EXPECT_EQ(answer.steps[1].duration_ns, 6e6);
+}
+
+TEST(WhatIf, ATraceWithoutALinkIsRefused) {
+  const auto answer = what_if(
+      read(
+          R"({"trace":1,"name":"hand","hbm_budget":0,"bw_in":0,"bw_out":0,"bw_both":0,"copy_latency_ns":0})"),
+      {});
+  ASSERT_FALSE(answer.ok());
+  EXPECT_NE(answer.error().message().find("how fast the link is"),
+            std::string::npos);
+}
+
+} // namespace
+} // namespace chameleon::memory

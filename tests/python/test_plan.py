@@ -1,0 +1,175 @@
+"""python -m torch_chameleon plan."""
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from torch_chameleon import _C, plan
+from torch_chameleon.plan import report
+
+MEGA = 1_000_000
+HEADER = {
+    "trace": 1,
+    "name": "hand",
+    "hbm_budget": 0,
+    "bw_in": 5e10,
+    "bw_out": 5e10,
+    "bw_both": 9e10,
+    "copy_latency_ns": 0,
+}
+# Says nothing of chameleon, uses what training scripts use.
+SCRIPT = """
+import argparse, torch
+from torch import nn
+reader = argparse.ArgumentParser()
+reader.add_argument("--width", type=int, default=1024)
+width = reader.parse_args().width
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.cuda.manual_seed_all(0)
+model = nn.Sequential(*(nn.Linear(width, width) for _ in range(6))).to(device)
+data = torch.utils.data.TensorDataset(torch.randn(4096, width))
+loader = torch.utils.data.DataLoader(data, batch_size=512, pin_memory=True,
+                                     num_workers=2)
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for epoch in range(100):
+    for (x,) in loader:
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(x.cuda(non_blocking=True)).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert x.cuda().is_cuda
+        print("loss", loss.item(), torch.cuda.max_memory_allocated())
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: pathlib.Path) -> str:
+    def op(name: str, *storages: int) -> dict[str, Any]:
+        return {
+            "op": name,
+            "t": 0,
+            "dur_ns": MEGA,
+            "in": [[each, 100 * MEGA] for each in storages],
+            "out": [],
+            "write": [],
+            "free": [],
+        }
+
+    lines = [HEADER, op("a", 1), op("aten::_foreach_x", 1, 2), op("b", 2)]
+    file = tmp_path / "trace.jsonl"
+    file.write_text(
+        "".join(json.dumps(line) + "\n" for line in [*lines, {"step": 1}])
+    )
+    return str(file)
+
+
+def test_lists_are_no_largest_op(trace):
+    assert plan.largest_op(trace) == ("a", 100 * MEGA)
+
+
+def test_curve_leaves_out_what_does_not_fit(trace):
+    rows = plan.curve(trace, 200 * MEGA, 100 * MEGA)
+    assert [row["k"] for row in rows] == [1.0]
+    assert rows[0]["step_ns"] == 3 * MEGA
+
+
+def test_a_trace_that_is_none_is_one_sentence(tmp_path):
+    with pytest.raises(ValueError, match="nothing.jsonl"):
+        _C.what_if(str(tmp_path / "nothing.jsonl"), [], 1.0)
+
+
+def test_profiles_have_names_and_memory():
+    cards = {row["name"]: row["memory_bytes"] for row in _C.gpu_profiles()}
+    assert cards["rtx4090"] == 24 << 30
+
+
+@pytest.mark.parametrize(
+    ("fits", "sentence"),
+    [
+        ("in memory", "yes, into 24.0 GiB"),
+        ("no", "no, not into 24.0 GiB: the limit is 4 times; here it is 5.0"),
+        ("swapped", "1.25 times what 24.0 GiB hold"),
+    ],
+)
+def test_report_says_whether_it_fits(fits, sentence):
+    k = {"in memory": 0.5, "no": 5, "swapped": 1.25}[fits]
+    text = report.text_of(
+        {
+            "script": "train.py",
+            "gpu": "rtx4090",
+            "budget_bytes": 24 << 30,
+            "memory_bytes": 24 << 30,
+            "peak_bytes": int((24 << 30) * k),
+            "largest_op": "aten::mm",
+            "largest_op_bytes": 1 << 20,
+            "in_memory_ns": 1e8,
+            "link_bytes_per_s": 25e9,
+            "fits": fits,
+            "step_ns": 2e8,
+            "bound_ns": 1.9e8,
+            "stall_ns": 1e8,
+            "bytes_in": 10**9,
+            "bytes_out": 10**9,
+            "host_bytes": 1 << 30,
+            "link_factor": 2.0,
+            "curve": [],
+        }
+    )
+    assert sentence in text
+    assert ("50 GB/s each way; this one has 25" in text) == (fits == "swapped")
+
+
+def run_plan(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torch_chameleon", "plan", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_script_that_says_cuda(tmp_path):
+    script, figures = tmp_path / "train.py", tmp_path / "plan.json"
+    script.write_text(SCRIPT)
+    done = run_plan(
+        *("--gpu", "rtx3090", "--budget", "128MiB", "--steps", "4"),
+        *("--json", str(figures), str(script), "--width", "1536"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loss" not in done.stdout
+    found = json.loads(figures.read_text())
+    parameters = 6 * (1536 * 1536 + 1536) * 4
+    assert found["peak_bytes"] > 4 * parameters  # gradients, two moments
+    assert found["fits"] == "swapped"
+    assert found["step_ns"] > found["in_memory_ns"]
+    slowdowns = [row["step_ns"] for row in found["curve"]]
+    assert slowdowns == sorted(slowdowns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("raise ValueError('no data here')", "ValueError: no data here"),
+        ("pass", "ended after 0 optimizer steps"),
+    ],
+)
+def test_a_script_that_does_not_train(tmp_path, text, sentence):
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    done = run_plan(str(script))
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_is_missing():
+    with pytest.raises(SystemExit, match="no file missing.py"):
+        plan.main(["missing.py"])
