@@ -1,0 +1,163 @@
+"""Times trainings within less memory, ours beside what users do today.
+
+    python tests/benchmarks/training/run.py [--minutes M]
+        [--training T ...] [--k K ...] [--device cuda|cpu] [--small]
+        [--results FILE]
+
+Each point is a process of its own. Points that are in FILE are left out, so
+the run goes on where it stopped: after M minutes no further point is begun, and
+the exit status is 3 while some are left. Nothing here is modelled.
+
+k is the peak of the training as it is over the budget, which holds for every
+way. `micro_batch` is the fewest parts that fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+
+import torch  # noqa: E402
+from trainings import TRAININGS  # noqa: E402
+
+KS = (1.25, 2.0, 4.0)
+WAYS = (
+    *("chameleon", "checkpoint", "save_on_cpu", "micro_batch"),
+    *("fsdp2_offload", "torchao_offload"),
+)
+PARTS = (2, 4, 8, 16)
+LEFT = 3  # exit status: points are left
+
+
+def child(**arguments) -> dict:
+    """Runs point.py; its error as a row, if it fails."""
+    done = subprocess.run(
+        [sys.executable, HERE / "point.py", json.dumps(arguments)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    lines = done.stderr.strip().splitlines()
+    return {"error": lines[-1] if lines else f"status {done.returncode}"}
+
+
+def machine() -> dict:
+    """What the figures are of."""
+    row = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": datetime.date.today().isoformat(),
+        "command": "python tests/benchmarks/training/run.py",
+    }
+    if torch.cuda.is_available():
+        row["gpu"] = torch.cuda.get_device_name(0)
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv"]
+        done = subprocess.run(
+            query, capture_output=True, text=True, check=False
+        )
+        row["driver"] = (done.stdout.splitlines() or ["?"])[-1]
+    else:
+        row["gpu"] = "none"
+    return row
+
+
+def default_results() -> pathlib.Path:
+    """A file named after the GPU."""
+    name = machine()["gpu"].lower().replace(" ", "_")
+    return HERE.parent / "results" / f"{name}_trainings.json"
+
+
+class Benchmark:
+    """Runs points until the time is up and keeps what they gave."""
+
+    def __init__(self, file: pathlib.Path, device: str, small: bool) -> None:
+        self.file, self.device, self.small = file, device, small
+        self.rows: dict[str, dict] = {}
+        if file.exists():
+            self.rows = json.loads(file.read_text())["points"]
+
+    def point(self, training: str, way: str, k: float, budget: int) -> dict:
+        """A row, run now unless it is there."""
+        key = f"{training} {way} {k:g}"
+        if key not in self.rows:
+            start = time.monotonic()
+            row = self.measure(training, way, budget)
+            self.rows[key] = {"budget_bytes": budget, **row}
+            text = json.dumps({"machine": machine(), "points": self.rows})
+            self.file.write_text(text.replace('}, "', '},\n"') + "\n")
+            took = time.monotonic() - start
+            print(key, row.get("ms", row.get("error")), f"{took:.0f} s")
+        return self.rows[key]
+
+    def measure(self, training: str, way: str, budget: int) -> dict:
+        """The figures of one way; of `micro_batch`, the fewest parts."""
+        names = (
+            [f"micro_batch_{parts}" for parts in PARTS]
+            if way == "micro_batch"
+            else [way]
+        )
+        row: dict = {}
+        for name in names:
+            row = child(
+                training=training,
+                way=name,
+                budget=budget,
+                device=self.device,
+                small=self.small,
+            )
+            if "error" not in row:
+                return {**row, "way": name}
+        return row
+
+    def points(self, trainings: list[str], ks: list[float]):
+        """Runs all in turn; yields after each."""
+        for training in trainings:
+            roomy = self.point(training, "in_memory", 0, 0)
+            yield
+            ours = self.point(training, "chameleon", 0, 0)
+            yield
+            peak = roomy.get("peak_bytes") or ours.get("logical_peak_bytes", 0)
+            if not peak:
+                continue
+            for k in ks:
+                for way in WAYS:
+                    self.point(training, way, k, int(peak / k))
+                    yield
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser()
+    add = parser.add_argument
+    add("--minutes", type=float, default=float("inf"))
+    add("--training", nargs="+", default=list(TRAININGS), choices=TRAININGS)
+    add("--k", nargs="+", type=float, default=list(KS))
+    add("--device", default="cuda", choices=("cuda", "cpu"))
+    add("--small", action="store_true")
+    add("--results", type=pathlib.Path)
+    options = parser.parse_args()
+    benchmark = Benchmark(
+        options.results or default_results(), options.device, options.small
+    )
+    end = time.monotonic() + 60 * options.minutes
+    for _ in benchmark.points(options.training, options.k):
+        if time.monotonic() > end:
+            return LEFT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

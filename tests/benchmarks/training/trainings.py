@@ -1,0 +1,276 @@
+"""Trainings to time: real models at full size, and small ones for tests.
+
+Weights are float32 and computed with in bfloat16 (autocast), AdamW's state is
+float32; the frozen base under LoRA is bfloat16. Data are random and stay the
+same, so every way to train a model computes the same thing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+from integration.llama import Llama
+from torch import Tensor, nn
+from torch.nn import functional
+
+# Loss of one part of the batch: (part, parts) -> scalar.
+Loss = Callable[[int, int], Tensor]
+
+
+@dataclasses.dataclass
+class Training:
+    """A model, its optimizer, and the loss of a batch.
+
+    Attributes:
+        model: On the device, in training mode.
+        optimizer: Over its trainable parameters.
+        loss: Mean loss of one of so many equal parts of the batch.
+        blocks: The repeated modules, in order: what is checkpointed or
+            sharded one by one.
+        batch: How many examples a step has.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Loss
+    blocks: Sequence[nn.Module]
+    batch: int
+
+
+def _made(
+    device: str, dtype: torch.dtype, make: Callable[[], nn.Module]
+) -> nn.Module:
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            return make()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _part(batch: Tensor, part: int, parts: int) -> Tensor:
+    return batch.chunk(parts)[part]
+
+
+def _adamw(parameters) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-4, fused=True)
+
+
+def _language(
+    device: str, model: nn.Module, blocks: nn.ModuleList, tokens: Tensor
+) -> Training:
+    tokens = tokens.to(device)
+
+    def loss(part: int, parts: int) -> Tensor:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return model(_part(tokens, part, parts))
+
+    return Training(
+        model,
+        _adamw(p for p in model.parameters() if p.requires_grad),
+        loss,
+        blocks,
+        len(tokens),
+    )
+
+
+def _tokens(batch: int, length: int, vocabulary: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, vocabulary, (batch, length), generator=generator)
+
+
+def llama(device: str, small: bool) -> Training:
+    """A Llama-style decoder of 1.3 billion parameters, all trained."""
+    sizes = (2, 64, 2, 128, 256) if small else (24, 2048, 16, 5504, 32000)
+    model = _made(device, torch.float32, lambda: Llama(*sizes))
+    tokens = _tokens(*((4, 32) if small else (8, 2048)), sizes[-1])
+    return _language(device, model, model.blocks, tokens)
+
+
+class _Adapted(nn.Module):
+    """A frozen linear layer with an adapter of rank 16."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear.requires_grad_(False)
+        self.down = nn.Linear(
+            linear.in_features, 16, bias=False, dtype=torch.float32
+        )
+        self.up = nn.Linear(
+            16, linear.out_features, bias=False, dtype=torch.float32
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + self.up(self.down(x))
+
+
+def lora(device: str, small: bool) -> Training:
+    """Adapters on a frozen decoder of 8 billion parameters' shape."""
+    sizes = (2, 64, 2, 128, 256) if small else (32, 4096, 32, 14336, 128256)
+
+    def make() -> nn.Module:
+        model = Llama(*sizes).requires_grad_(False)
+        for block in model.blocks:
+            for name in ("qkv", "out", "gate", "up", "down"):
+                setattr(block, name, _Adapted(getattr(block, name)))
+        return model
+
+    model = _made(device, torch.bfloat16, make)
+    tokens = _tokens(*((4, 32) if small else (2, 2048)), sizes[-1])
+    return _language(device, model, model.blocks, tokens)
+
+
+def _images(
+    device: str,
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    batch: int,
+    side: int,
+    optimizer: torch.optim.Optimizer,
+) -> Training:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(batch, 3, side, side, generator=generator).to(device)
+    labels = torch.randint(0, 10, (batch,), generator=generator).to(device)
+
+    def loss(part: int, parts: int) -> Tensor:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            logits = model(_part(images, part, parts))
+        return functional.cross_entropy(
+            logits.float(), _part(labels, part, parts)
+        )
+
+    return Training(model, optimizer, loss, blocks, batch)
+
+
+def _resnet(name: str, batch: int) -> Callable[[str, bool], Training]:
+    def make(device: str, small: bool) -> Training:
+        import torchvision
+
+        kind = "resnet18" if small else name
+        model = _made(device, torch.float32, getattr(torchvision.models, kind))
+        blocks = [
+            block
+            for layer in (
+                model.layer1,
+                model.layer2,
+                model.layer3,
+                model.layer4,
+            )
+            for block in layer
+        ]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        sizes = (4, 32) if small else (batch, 224)
+        return _images(device, model, blocks, *sizes, optimizer)
+
+    return make
+
+
+def vit_l(device: str, small: bool) -> Training:
+    """ViT-L/16 on 128 images."""
+    import torchvision
+
+    def make() -> nn.Module:
+        if not small:
+            return torchvision.models.vit_l_16()
+        return torchvision.models.VisionTransformer(32, 16, 2, 2, 64, 128)
+
+    model = _made(device, torch.float32, make)
+    sizes = (4, 32) if small else (128, 224)
+    return _images(
+        device,
+        model,
+        list(model.encoder.layers),
+        *sizes,
+        _adamw(model.parameters()),
+    )
+
+
+def bert_large(device: str, small: bool) -> Training:
+    """BERT-large; four lengths of text, drawn for every step."""
+    import transformers
+
+    vocabulary = 256 if small else 30522
+    sizes = {
+        "vocab_size": vocabulary,
+        "hidden_size": 64 if small else 1024,
+        "num_hidden_layers": 2 if small else 24,
+        "num_attention_heads": 2 if small else 16,
+        "intermediate_size": 128 if small else 4096,
+    }
+    model = _made(
+        device,
+        torch.float32,
+        lambda: transformers.BertForMaskedLM(transformers.BertConfig(**sizes)),
+    )
+    lengths = (8, 16, 24, 32) if small else (128, 256, 384, 512)
+    batch = 4 if small else 32
+    draw = random.Random(0)
+    drawn: dict[str, Tensor] = {}
+
+    def loss(part: int, parts: int) -> Tensor:
+        if part == 0:
+            length = draw.choice(lengths)
+            drawn["tokens"] = _tokens(batch, length, vocabulary).to(device)
+        tokens = _part(drawn["tokens"], part, parts)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return model(tokens, labels=tokens).loss
+
+    return Training(
+        model,
+        _adamw(model.parameters()),
+        loss,
+        list(model.bert.encoder.layer),
+        batch,
+    )
+
+
+def moe(device: str, small: bool) -> Training:
+    """A Mixtral of 8 layers and 16 experts; who gets what, values decide."""
+    import transformers
+
+    config = transformers.MixtralConfig(
+        vocab_size=256 if small else 16000,
+        hidden_size=64 if small else 1024,
+        intermediate_size=128 if small else 4096,
+        num_hidden_layers=2 if small else 8,
+        num_attention_heads=2 if small else 16,
+        num_key_value_heads=2 if small else 16,
+        num_local_experts=4 if small else 16,
+        use_cache=False,
+    )
+    model = _made(
+        device,
+        torch.float32,
+        lambda: transformers.MixtralForCausalLM(config),
+    )
+    tokens = _tokens(*((4, 32) if small else (16, 1024)), config.vocab_size)
+    tokens = tokens.to(device)
+
+    def loss(part: int, parts: int) -> Tensor:
+        ours = _part(tokens, part, parts)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return model(ours, labels=ours).loss
+
+    return Training(
+        model,
+        _adamw(model.parameters()),
+        loss,
+        list(model.model.layers),
+        len(tokens),
+    )
+
+
+TRAININGS: dict[str, Callable[[str, bool], Training]] = {
+    "llama_1.3b": llama,
+    "lora_8b": lora,
+    "resnet50": _resnet("resnet50", 256),
+    "resnet152": _resnet("resnet152", 128),
+    "vit_l": vit_l,
+    "bert_large": bert_large,
+    "moe_8x16": moe,
+}

@@ -1,0 +1,129 @@
+"""Ways to train within less memory: ours, and what users do today.
+
+A way turns a training into a function that makes one step. All compute the
+same, but that batch norm sees parts of a batch under `micro_batch`. Those that
+cannot run here raise `Unavailable` with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from trainings import Training
+
+Step = Callable[[], None]
+
+
+class UnavailableError(Exception):
+    """This way cannot run here; says why."""
+
+
+def _step(
+    training: Training,
+    parts: int = 1,
+    around: Callable[[], contextlib.AbstractContextManager] = (
+        contextlib.nullcontext
+    ),
+) -> Step:
+    def step() -> None:
+        for part in range(parts):
+            with around():
+                loss = training.loss(part, parts) / parts
+            loss.backward()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+
+    return step
+
+
+def in_memory(training: Training) -> Step:
+    """As it is."""
+    return _step(training)
+
+
+def checkpointed(training: Training) -> Step:
+    """Every block's forward is run again in backward."""
+    for block in training.blocks:
+        block.forward = functools.partial(
+            checkpoint, block.forward, use_reentrant=False
+        )
+    return _step(training)
+
+
+def save_on_cpu(training: Training) -> Step:
+    """Everything that autograd saves waits in pinned host memory."""
+    pinned = torch.cuda.is_available()
+    return _step(
+        training,
+        around=lambda: torch.autograd.graph.save_on_cpu(pin_memory=pinned),
+    )
+
+
+def micro_batch(training: Training, parts: int) -> Step:
+    """The batch in parts, whose gradients are added."""
+    return _step(training, parts)
+
+
+def fsdp2_offload(training: Training) -> Step:
+    """FSDP2 on one rank: parameters, gradients and optimizer on the host."""
+    if not torch.cuda.is_available():
+        raise UnavailableError("CPUOffloadPolicy needs a CUDA device")
+    import torch.distributed as dist
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        pass
+    os.unlink(file.name)
+    dist.init_process_group(
+        "cuda:nccl,cpu:gloo",
+        init_method=f"file://{file.name}",
+        rank=0,
+        world_size=1,
+    )
+    policy = CPUOffloadPolicy(pin_memory=True)
+    training.model.to("cpu")
+    for block in training.blocks:
+        fully_shard(block, offload_policy=policy)
+    fully_shard(training.model, offload_policy=policy)
+    training.optimizer = torch.optim.AdamW(
+        [p for p in training.model.parameters() if p.requires_grad], lr=1e-4
+    )
+    return _step(training)
+
+
+def torchao_offload(training: Training) -> Step:
+    """torchao's optimizer with its state on the host."""
+    if importlib.util.find_spec("torchao") is None:
+        raise UnavailableError("torchao is not installed")
+    from torchao.optim import CPUOffloadOptimizer
+
+    training.optimizer = CPUOffloadOptimizer(
+        [p for p in training.model.parameters() if p.requires_grad],
+        torch.optim.AdamW,
+        fused=True,
+        lr=1e-4,
+    )
+    return _step(training)
+
+
+# The way's name: what it makes of a training. `micro_batch` tries its parts in
+# turn until one fits.
+WAYS: dict[str, Callable[[Training], Step]] = {
+    "in_memory": in_memory,
+    "chameleon": in_memory,  # the same code, on another device
+    "checkpoint": checkpointed,
+    "save_on_cpu": save_on_cpu,
+    **{
+        f"micro_batch_{parts}": functools.partial(micro_batch, parts=parts)
+        for parts in (2, 4, 8, 16)
+    },
+    "fsdp2_offload": fsdp2_offload,
+    "torchao_offload": torchao_offload,
+}
