@@ -28,16 +28,22 @@ from torch_chameleon.chameleon.random import *  # noqa: F403
 from torch_chameleon.chameleon.streams import *  # noqa: F403
 
 __all__ = [
+    "can_device_access_peer",
     "current_device",
     "device",
     "device_count",
     "device_of",
+    "get_arch_list",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_gencode_flags",
     "init",
+    "ipc_collect",
     "is_available",
+    "is_current_stream_capturing",
     "is_initialized",
+    "is_tf32_supported",
     "set_device",
     *amp.__all__,
     *memory.__all__,
@@ -78,7 +84,47 @@ def __getattr__(name: str) -> Any:
     # torch.utils.checkpoint reads it to know whether there is a random state.
     if name == "_initialized":
         return is_initialized()
+    if name == "default_generators":
+        return tuple(map(_C.default_generator, range(device_count())))
     raise AttributeError(f"module 'torch.chameleon' has no attribute {name!r}")
+
+
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
+    """Returns False: copies between devices go through the host.
+
+    Args:
+        device: A device.
+        peer_device: Another one.
+    """
+    for each in (device, peer_device):
+        index = _get_device_index(each)
+        if not 0 <= index < device_count():
+            raise AssertionError(f"Invalid device id: {index}")
+    return False
+
+
+def get_arch_list() -> list[str]:
+    """Returns the GPU architectures that kernels were built for: torch's."""
+    return torch.cuda.get_arch_list()
+
+
+def get_gencode_flags() -> str:
+    """Returns the flags for them: torch's."""
+    return torch.cuda.get_gencode_flags()
+
+
+def ipc_collect() -> None:
+    """Does nothing: tensors are not shared between processes."""
+
+
+def is_current_stream_capturing() -> bool:
+    """Returns False: graphs do not capture ops on this device."""
+    return False
+
+
+def is_tf32_supported() -> bool:
+    """Returns whether the physical device computes in TF32."""
+    return torch.cuda.is_available() and torch.cuda.is_tf32_supported()
 
 
 def current_device() -> int:

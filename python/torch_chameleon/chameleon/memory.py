@@ -21,12 +21,14 @@ from torch_chameleon.chameleon._utils import _get_device_index
 __all__ = [
     "OutOfMemoryError",
     "empty_cache",
+    "get_allocator_backend",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "memory_summary",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
@@ -51,6 +53,27 @@ def memory_stats(device: Device = None) -> OrderedDict[str, Any]:
     for key, value in _C.swap_stats(index).items():
         stats[f"swap.{key}"] = value
     return OrderedDict(sorted(stats.items()))
+
+
+def memory_stats_as_nested_dict(device: Device = None) -> dict[str, Any]:
+    """Same as `memory_stats`, with a dict for each part of a key.
+
+    Args:
+        device: The device, default the current one.
+    """
+    nested: dict[str, Any] = {}
+    for key, value in memory_stats(device).items():
+        *path, last = key.split(".")
+        level = nested
+        for part in path:
+            level = level.setdefault(part, {})
+        level[last] = value
+    return nested
+
+
+def get_allocator_backend() -> str:
+    """Returns the name of what allocates: "chameleon"."""
+    return "chameleon"
 
 
 def _stat(key: str, device: Device) -> int:
