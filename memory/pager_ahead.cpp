@@ -37,7 +37,7 @@ void PagerImpl::fulfil(const Call& call) {
   const Lock lock(*this);
   drainReleased();
   wishes_.clear();
-  policy_->wishes(call.ticket_, wishes_);
+  (void)policy_->wishes(call.ticket_, wishes_);
   Shortage ignored;
   for (std::size_t i = 0; i < wishes_.size(); ++i) {
     const Wish& wish = wishes_[i];
@@ -62,6 +62,8 @@ void PagerImpl::fulfil(const Call& call) {
           ahead_.push_back({&block, false, true, false, nullptr});
         }
         if (!goes_on) fetchAhead(call.stream_, wish.needed_at);
+        break;
+      case Action::Kind::kDrop:
         break;
     }
   }

@@ -72,6 +72,9 @@ struct Cycle {
   // What it takes from the arena and gives back before it ends, at most at
   // one time, beside the values that it creates.
   std::vector<std::uint64_t> workspace_bytes;
+  // The same op on the same operands makes the same bits, and does nothing
+  // else: it may be run again. Empty: no op may.
+  std::vector<std::uint8_t> may_rerun;
 
   // Operands of op i: operands[operand_end[i - 1] .. operand_end[i]), from 0
   // for op 0. A value occurs at most once per op.

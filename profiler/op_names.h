@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace chameleon::profiler {
 
@@ -23,6 +24,16 @@ class OpNames {
     if (added) names_.push_back(at->first);
     return at->second;
   }
+  // Ops of this number may be run again (Cycle::may_rerun).
+  void allowRerun(std::uint32_t op) {
+    const std::lock_guard lock(mutex_);
+    if (reruns_.size() <= op) reruns_.resize(op + 1);
+    reruns_[op] = true;
+  }
+  bool mayRerun(std::uint32_t op) const {
+    const std::lock_guard lock(mutex_);
+    return op < reruns_.size() && reruns_[op];
+  }
   // "?" for a number that was never given.
   std::string_view name(std::uint32_t op) const {
     const std::lock_guard lock(mutex_);
@@ -33,6 +44,7 @@ class OpNames {
   mutable std::mutex mutex_;
   std::map<std::string, std::uint32_t, std::less<>> numbers_;
   std::deque<std::string_view> names_; // into numbers_
+  std::vector<bool> reruns_;
 };
 
 // The process's table. Leaked: names may be asked for while it exits.

@@ -54,7 +54,7 @@ PolicyCosts ForecastPolicy::costs() const {
 
 // ---- the plan --------------------------------------------------------------
 
-void ForecastPolicy::wishes(const profiler::OpTicket& ticket,
+bool ForecastPolicy::wishes(const profiler::OpTicket& ticket,
                             std::vector<Wish>& list) {
   if (gate_.asks() || ticket.epoch != epoch_) arrive(ticket);
   actions_.clear();
@@ -74,6 +74,7 @@ void ForecastPolicy::wishes(const profiler::OpTicket& ticket,
   }
   bringBack(list);
   setGate();
+  return false;
 }
 
 // Another sequence, another place in it, another round, or another plan. A few

@@ -48,7 +48,7 @@ class ForecastPolicy final : public Policy {
   std::size_t size() const noexcept override { return blocks_.size(); }
 
   bool plansAhead() const noexcept override { return true; }
-  void wishes(const profiler::OpTicket& ticket,
+  bool wishes(const profiler::OpTicket& ticket,
               std::vector<Wish>& list) override;
   void budgetChanged(std::size_t budget_bytes) override;
   PlanPtr plan() const override {

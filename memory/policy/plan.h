@@ -12,7 +12,11 @@
 //   fetch       take room, queue a copy in, after the value's own copy out.
 // Copies of one direction run in the order of their actions. A value that the
 // next op overwrites completely is not fetched: the op takes its room. A
-// transient takes its room with the op that creates it and gives it back with
+// value may also be dropped:
+//   drop        give up the value's bytes, wherever they are. The ops that made
+//               it were recorded; the op that needs it next has them run again
+//               just before it begins, and gives what they make its room.
+// A transient takes its room with the op that creates it and gives it back with
 // the op that frees it, wherever it is. Values without an action stay.
 //
 // Room holds in host order, with no regard to time: after every action, and
@@ -45,7 +49,7 @@ using profiler::ValueIndex;
 
 class Action {
  public:
-  enum class Kind : std::uint32_t { kWriteBack, kRelease, kFetch };
+  enum class Kind : std::uint32_t { kWriteBack, kRelease, kFetch, kDrop };
 
   Action(Kind kind, ValueIndex value, bool joined = false) noexcept
       : bits_(value << 4 | (joined ? 8U : 0U) |
@@ -75,6 +79,8 @@ struct Plan {
   // Actions before op i: actions[action_end[i - 1] .. action_end[i]).
   std::vector<std::uint32_t> action_end;
   std::vector<Action> actions;
+  // Ops whose calls are kept so that they can be run again, ascending.
+  std::vector<std::uint32_t> recorded;
   std::uint64_t budget_bytes = 0;
   ModelledStep modelled;
 

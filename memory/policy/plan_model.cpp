@@ -113,6 +113,9 @@ void PlanModel::act(const Action& action) {
     case Action::Kind::kFetch:
       fetch(action.value(), action.joined());
       break;
+    case Action::Kind::kDrop:
+      CHAMELEON_CHECK(false, "a cycle with re-runs has two values instead");
+      break;
   }
 }
 

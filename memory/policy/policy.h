@@ -95,9 +95,11 @@ class Policy {
   // ---- policies that plan ahead ------------------------------------------
   virtual bool plansAhead() const noexcept { return false; }
   // What is to be done before the op of this ticket, in order. Called where
-  // the gate says so.
-  virtual void wishes(const profiler::OpTicket& /*ticket*/,
-                      std::vector<Wish>& /*list*/) {}
+  // the gate says so. True: the op's call is to be recorded.
+  virtual bool wishes(const profiler::OpTicket& /*ticket*/,
+                      std::vector<Wish>& /*list*/) {
+    return false;
+  }
   virtual void budgetChanged(std::size_t /*budget_bytes*/) {}
   // The plan that is followed just now; null: none.
   virtual PlanPtr plan() const { return nullptr; }
