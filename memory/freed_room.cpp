@@ -11,6 +11,7 @@ void FreedRoom::add(std::size_t offset, std::size_t bytes, const Fence& fence) {
   ++frees_;
   if (timelines_.passed(fence)) return;
   pieces_.insert_or_assign(offset, Piece{bytes, fence, frees_});
+  if (pieces_.size() > many_) joinNeighbours();
 }
 
 FreedRoom::Pieces::const_iterator FreedRoom::firstIn(std::size_t offset) const {
@@ -51,6 +52,26 @@ std::uint64_t FreedRoom::youngest(std::size_t offset, std::size_t bytes,
     }
   }
   return youngest;
+}
+
+void FreedRoom::joinNeighbours() {
+  for (auto at = pieces_.begin(); at != pieces_.end();) {
+    const auto next = std::next(at);
+    if (timelines_.passed(at->second.fence)) {
+      pieces_.erase(at);
+    } else if (next != pieces_.end() &&
+               at->first + at->second.bytes == next->first) {
+      Piece both = at->second;
+      both.bytes += next->second.bytes;
+      both.freed = std::max(both.freed, next->second.freed);
+      join(both.fence, next->second.fence);
+      at->second = both;
+      pieces_.erase(next);
+      continue;
+    }
+    at = next;
+  }
+  many_ = std::max(kManyPieces, 2 * pieces_.size());
 }
 
 void FreedRoom::join(Fence& into, const Fence& from) {

@@ -3,7 +3,9 @@
 // wait for the whole; here each part keeps its own fence, and its age: how
 // long ago it was freed, in order of the frees.
 //
-// Pieces whose fence has passed are forgotten. Not thread safe: the arena's
+// Pieces whose fence has passed are forgotten. Of very many those that touch
+// become one: a large room and small blocks would make every search long. Not
+// thread safe: the arena's
 // owner locks.
 #pragma once
 
@@ -18,6 +20,8 @@ namespace chameleon::memory {
 
 class FreedRoom {
  public:
+  static constexpr std::size_t kManyPieces = 512;
+
   explicit FreedRoom(Timelines& timelines) : timelines_(timelines) {}
 
   // REQUIRES: no piece overlaps the range.
@@ -49,10 +53,12 @@ class FreedRoom {
 
   Pieces::const_iterator firstIn(std::size_t offset) const;
   void join(Fence& into, const Fence& from);
+  void joinNeighbours();
 
   Timelines& timelines_;
   Pieces pieces_; // by offset
   std::uint64_t frees_ = 0;
+  std::size_t many_ = kManyPieces; // when to join them
 };
 
 } // namespace chameleon::memory

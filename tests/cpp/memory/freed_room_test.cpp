@@ -68,5 +68,28 @@ TEST_F(FreedRoomTest, WithoutEarlierWorkThereIsNothingToKeep) {
   EXPECT_EQ(room_.size(), 0U);
 }
 
+TEST_F(FreedRoomTest, OfVeryManyThoseThatTouchBecomeOne) {
+  std::vector<Position> positions;
+  for (std::size_t i = 0; i <= FreedRoom::kManyPieces; ++i) {
+    positions.push_back(timelines_.advance(compute_));
+    room_.add((i % 2 == 0 ? i : 2 * i + 10'000) * 512, 512,
+              after(positions.back()));
+  }
+  EXPECT_GT(room_.size(), FreedRoom::kManyPieces / 2); // none of these touch
+  for (std::size_t i = 1; i < 200; i += 2) {
+    positions.push_back(timelines_.advance(compute_));
+    room_.add(i * 512, 512, after(positions.back()));
+  }
+  for (std::size_t i = 0; i < FreedRoom::kManyPieces; ++i) {
+    room_.add((100'000 + i) * 512, 512, after(positions[i]));
+  }
+  EXPECT_LE(room_.size(), 2 * FreedRoom::kManyPieces);
+  Fence fence;
+  room_.take(0, 512, fence);
+  // Later than the piece's own, or just that.
+  EXPECT_GE(fence.slots()[0].word, positions[0].word);
+  EXPECT_LE(fence.slots()[0].word, positions.back().word);
+}
+
 } // namespace
 } // namespace chameleon::memory
