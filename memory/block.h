@@ -16,7 +16,8 @@
 //   Host      bytes in `host` only
 //   Fetching  `device` is being given its bytes, from `host` or by compaction:
 //             seen only by threads without the lock, which then come for it
-//   Dropped   bytes nowhere, re-creatable (reserved for the planner)
+//   Dropped   bytes nowhere: the ops that made them are run again when an op
+//             needs them (recreation.h)
 //
 // Invariants (memory/invariants.h walks them):
 //   B1 device != null exactly in Resident and Fetching
@@ -42,6 +43,7 @@
 namespace chameleon::memory {
 
 class Pager;
+struct Lineage;
 
 enum class Residency : std::uint8_t {
   kUnbacked,
@@ -54,12 +56,16 @@ enum class Residency : std::uint8_t {
 
 struct Block {
   // ---- word:
-  // [63..41 unused | 40 freed | 39..32 state | 31 host copy | 30..0 pins]
+  // [63..42 unused | 41 recorded | 40 freed | 39..32 state | 31 host copy |
+  // 30..0 pins]
   static constexpr std::uint64_t kPinMask = 0x7fffffff;
   static constexpr std::uint64_t kHostCopyBit = std::uint64_t{1} << 31;
   static constexpr unsigned kStateShift = 32;
   // In-call memory that another thread freed; the call finds it at its end.
   static constexpr std::uint64_t kFreedBit = std::uint64_t{1} << 40;
+  // Part of a record (recreation.h): who writes it comes for the lock. Changed
+  // under the lock, whatever the state.
+  static constexpr std::uint64_t kRecordedBit = std::uint64_t{1} << 41;
   static constexpr std::size_t kUseSlots = 3;
   static constexpr std::uint64_t kAlive = ~std::uint64_t{0};
 
@@ -77,6 +83,11 @@ struct Block {
   }
   std::uint32_t pins() const noexcept {
     return pinsOf(word.load(std::memory_order_acquire));
+  }
+  // State, host copy and pins at once, by who alone may change them.
+  void become(std::uint64_t bits) noexcept {
+    const std::uint64_t old = word.load(std::memory_order_relaxed);
+    word.store(bits | (old & kRecordedBit), std::memory_order_release);
   }
   bool hasHostCopy() const noexcept {
     return (word.load(std::memory_order_acquire) & kHostCopyBit) != 0;
@@ -102,6 +113,7 @@ struct Block {
   Position host_ready;         // copy-out that fills `host`; a fetch waits
   std::uint32_t host_pins = 0; // host threads that use the host copy
   std::uint32_t claims = 0;    // pins held by the call that begins just now
+  std::uint32_t awaited = 0;   // calls that wait until all is made they need
   bool host_writing = false;   // a host thread writes the host copy
   bool host_fetched = false;   // `host` was or will be read by a fetch
   bool copied_ahead = false;   // `host` was filled while Resident: the copy may
@@ -129,6 +141,7 @@ struct Block {
   Block* older_copy = nullptr; // list of resident blocks with a host copy
   Block* newer_copy = nullptr;
   std::uint32_t policy_slot = ~std::uint32_t{0}; // the policy's own index
+  Lineage* lineage = nullptr; // null exactly without kRecordedBit
 };
 
 } // namespace chameleon::memory

@@ -6,8 +6,8 @@ namespace chameleon::memory {
 
 std::string_view decision_name(Decision decision) noexcept {
   static constexpr std::array<std::string_view, kDecisions> kNames = {
-      "pin",    "fault", "fetch",    "write_back", "release",
-      "victim", "move",  "allocate", "free",       "adopt"};
+      "pin",  "fault",    "fetch", "write_back", "release", "victim",
+      "move", "allocate", "free",  "adopt",      "drop",    "rerun"};
   return kNames[static_cast<std::size_t>(decision)];
 }
 

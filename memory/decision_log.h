@@ -24,8 +24,10 @@ enum class Decision : std::uint8_t {
   kAllocate,  // by a kernel
   kFree,      // by it, too
   kAdopt,     // a result of it is this block
+  kDrop,      // bytes given up
+  kRerun,     // made again; the bytes
 };
-inline constexpr std::size_t kDecisions = 10;
+inline constexpr std::size_t kDecisions = 12;
 std::string_view decision_name(Decision decision) noexcept;
 
 struct DecisionRecord {

@@ -40,6 +40,7 @@ void InvariantWalker::checkBlocks() const {
   std::size_t resident = 0;
   std::size_t copies = 0;
   std::size_t live = 0;
+  std::size_t held_bytes = 0;
   const Block* previous = nullptr;
   for (const Block* block = pager_.live_; block != nullptr;
        previous = block, block = block->next_live) {
@@ -51,9 +52,10 @@ void InvariantWalker::checkBlocks() const {
     CHAMELEON_CHECK(block->pager == &pager_.owner_ && block->bytes > 0 &&
                         block->bytes <= block->rounded_bytes,
                     "a block that is not one");
-    CHAMELEON_CHECK(state != Residency::kFetching &&
-                        state != Residency::kDropped && block->claims == 0,
+    CHAMELEON_CHECK(state != Residency::kFetching && block->claims == 0,
                     "a move or a begin() was left half done");
+    pager_.recreation_.check(*block);
+    if (Recreation::isHeld(*block)) held_bytes += block->bytes;
     CHAMELEON_CHECK(
         (block->device != nullptr) == (state == Residency::kResident),
         "B1: a device extent in the wrong state");
@@ -88,6 +90,8 @@ void InvariantWalker::checkBlocks() const {
     if (has_copy) ++copies;
     ++live;
   }
+  CHAMELEON_CHECK(held_bytes == pager_.recreation_.heldBytes(),
+                  "held bytes do not add up");
   CHAMELEON_CHECK(device_bytes == pager_.arena_->blockBytes(),
                   "device extents that no block has");
   // A host thread may hold a place for a block until its bytes are there.

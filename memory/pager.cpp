@@ -54,6 +54,11 @@ Result<Block*> Pager::adopt(Call& call, std::byte* address, std::size_t bytes) {
   return impl_->adopt(call, address, bytes);
 }
 
+void Pager::record(Call& call, std::unique_ptr<RecordedOp> op,
+                   std::span<Block* const> created) {
+  impl_->record(call, std::move(op), created);
+}
+
 bool Pager::contains(const void* address) const noexcept {
   return impl_->contains(address);
 }
@@ -82,11 +87,17 @@ Error Pager::setOversubscription(double factor) {
 
 Error Pager::setPolicy(std::string_view name) { return impl_->setPolicy(name); }
 
+Error Pager::setRecompute(bool on) { return impl_->setRecompute(on); }
+
 Limits Pager::limits() const { return impl_->limits(); }
 
 std::size_t Pager::hbmBudget() const noexcept { return impl_->hbmBudget(); }
 
 Pager::Levels Pager::levels() const noexcept { return impl_->levels(); }
+
+bool Pager::drop(Block& block) { return impl_->dropBlock(block); }
+
+void Pager::dropAll() { impl_->dropAll(); }
 
 Error Pager::evict(Block& block) { return impl_->evictBlock(block); }
 
@@ -104,6 +115,10 @@ void Pager::setWaitHooks(WaitHooks hooks) { PagerImpl::wait_hooks = hooks; }
 
 void Pager::setStress(Stress stress, std::uint64_t seed) {
   impl_->setStress(stress, seed);
+}
+
+void Pager::setDropStress(DropStress stress, std::uint64_t seed) {
+  impl_->setDropStress(stress, seed);
 }
 
 void Pager::step(Stream stream) { impl_->step(stream); }

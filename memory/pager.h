@@ -31,6 +31,7 @@
 #include "memory/pager_call.h"
 #include "memory/policy/link_model.h"
 #include "memory/policy/policy.h"
+#include "memory/recreation.h"
 #include "memory/stats.h"
 #include "memory/step_meter.h"
 #include "profiler/durations.h"
@@ -72,6 +73,9 @@ struct OpRequest {
   // The op is shown to the profiler, and what the policy wants before it is
   // done; each block occurs once then. Null: neither.
   const OpIdentity* identity = nullptr;
+  // By RecordedOp::run(): seen by nobody, what it creates counts nowhere and
+  // has to be given to the pager.
+  bool rerun = false;
 };
 
 class PagerImpl;
@@ -128,6 +132,12 @@ class Pager {
   // kInvalidArgument when `address` is not the start of an in-call extent.
   runtime::Result<Block*> adopt(Call& call, std::byte* address,
                                 std::size_t bytes);
+  // The running call can be run again: what it created, or finished in place,
+  // may be dropped from now on (recreation.h). After its last adopt(), once.
+  // `created`: what it adopted, in the order in which the op gives it when it
+  // runs again. REQUIRES: call.recording(); each operand occurs once.
+  void record(Call& call, std::unique_ptr<RecordedOp> op,
+              std::span<Block* const> created);
   // True: the address lies in the device range. Lock-free.
   bool contains(const void* address) const noexcept;
 
@@ -153,6 +163,9 @@ class Pager {
   runtime::Error setHostBudget(std::size_t bytes);
   runtime::Error setOversubscription(double factor);
   runtime::Error setPolicy(std::string_view name);
+  // Plans may drop blocks and run ops again in place of moving bytes; off by
+  // default. What was dropped comes back all the same.
+  runtime::Error setRecompute(bool on);
   Limits limits() const;
   // Lock-free, for every op: the budget, and what is used just now.
   struct Levels {
@@ -163,6 +176,10 @@ class Pager {
   };
   std::size_t hbmBudget() const noexcept;
   Levels levels() const noexcept;
+  // Gives a block's bytes up, wherever they are. False: it is pinned or cannot
+  // be made again.
+  bool drop(Block& block);
+  void dropAll(); // what can be
   // Evicts one block (kInvalidArgument: it is pinned) / every unpinned block
   // (tests, and users who want HBM).
   runtime::Error evict(Block& block);
@@ -180,6 +197,11 @@ class Pager {
   // For tests: evict before every begin(), whether or not there is need.
   enum class Stress : std::uint8_t { kNever, kAll, kRandom };
   void setStress(Stress stress, std::uint64_t seed = 0);
+  // For tests: all op calls are to be recorded. kAll, kRandom: and before every
+  // begin() all blocks that can be dropped are, or each with even chance; a
+  // record stays (or may stay) when it was run again.
+  enum class DropStress : std::uint8_t { kNever, kRecord, kAll, kRandom };
+  void setDropStress(DropStress stress, std::uint64_t seed = 0);
 
   // ---- measuring -----------------------------------------------------------
   // A step ends here (Profiler::step()).

@@ -14,7 +14,8 @@ PolicyInputs PagerImpl::policyInputs() noexcept {
           gate_,
           link_,
           limits_.hbm_budget_bytes,
-          runtime_.modelsTime()};
+          runtime_.modelsTime(),
+          recompute_};
 }
 
 bool PagerImpl::isReleased(const void* block) noexcept {
@@ -33,18 +34,19 @@ void PagerImpl::forgetDead(Block& block) noexcept {
   countPrefetch(block);
 }
 
-void PagerImpl::fulfil(const Call& call) {
+bool PagerImpl::fulfil(const Call& call) {
   const Lock lock(*this);
   drainReleased();
   wishes_.clear();
-  (void)policy_->wishes(call.ticket_, wishes_);
+  const bool recorded = policy_->wishes(call.ticket_, wishes_);
   Shortage ignored;
   for (std::size_t i = 0; i < wishes_.size(); ++i) {
     const Wish& wish = wishes_[i];
     Block& block = *wish.block;
     const bool meant =
         block.identity.load(std::memory_order_relaxed) == wish.identity &&
-        block.released_at.load(std::memory_order_relaxed) == Block::kAlive;
+        (block.released_at.load(std::memory_order_relaxed) == Block::kAlive ||
+         Recreation::isHeld(block));
     // Of one batch, and not the last of it.
     const bool goes_on = i + 1 < wishes_.size() && wishes_[i + 1].joined &&
                          wishes_[i + 1].kind == wish.kind;
@@ -64,9 +66,11 @@ void PagerImpl::fulfil(const Call& call) {
         if (!goes_on) fetchAhead(call.stream_, wish.needed_at);
         break;
       case Action::Kind::kDrop:
+        if (meant) (void)drop(block);
         break;
     }
   }
+  return recorded;
 }
 
 // Makes a Resident block clean while it stays where it is, with the next
@@ -74,7 +78,7 @@ void PagerImpl::fulfil(const Call& call) {
 // copy and waits for it.
 void PagerImpl::beginWriteBack(Block& block) {
   std::uint64_t word = block.word.load(std::memory_order_acquire);
-  if (word != Block::stateBits(Residency::kResident)) return; // or in use
+  if ((word & ~Block::kRecordedBit) != kIdle) return; // or in use
   Shortage shortage;
   const HostPool::Place place = hostPlace(block.rounded_bytes, shortage);
   if (place.extent == nullptr) return;
@@ -124,9 +128,7 @@ void PagerImpl::fetchAhead(StreamIndex stream, std::uint64_t needed_at) {
     block.device = wanted.extent;
     block.device_address = arena_->address(*wanted.extent);
     block.prefetched_tick = ticks_.load(std::memory_order_relaxed);
-    block.word.store(
-        Block::stateBits(Residency::kResident) | Block::kHostCopyBit,
-        std::memory_order_release);
+    block.become(Block::stateBits(Residency::kResident) | Block::kHostCopyBit);
     linkCopy(block);
     note(Decision::kFetch, block, block.bytes);
     policy_->entered(block);

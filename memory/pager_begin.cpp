@@ -27,7 +27,10 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
         startTiming(call, request.stream, *request.identity);
       }
       observe(call, *request.identity, operands);
-      if (gate_.due(call.ticket_)) fulfil(call);
+      if (gate_.due(call.ticket_)) call.recording_ = fulfil(call);
+    } else if (request.rerun) {
+      call.rerun_ = true;
+      counters_.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
     }
   }
 
@@ -98,20 +101,34 @@ Error PagerImpl::beginSlow(Call& call, std::span<const Operand> operands,
                            bool must_not_fail, Fence& waits) {
   Shortage shortage;
   std::size_t needed_bytes = 0;
-  {
-    Lock lock(*this);
-    applyStress();
-    const bool exclusive = call.failures_ >= Call::kMaxRetries;
-    const bool served = serve(lock, exclusive, [&](bool alone) {
-      drainReleased();
-      shortage = {};
-      return tryBegin(call, operands, must_not_fail, exclusive, alone, waits,
-                      shortage);
-    });
-    if (served) return {};
-    for (const Wanted& wanted : wanted_) {
-      needed_bytes += wanted.block->rounded_bytes;
+  for (bool first = true;; first = false) {
+    Record* dropped = nullptr;
+    {
+      Lock lock(*this);
+      if (first) {
+        applyDropStress(call);
+        applyStress();
+        noteHostUse();
+        if (host_short_ && !call.rerun_) call.recording_ = call.observed_;
+      }
+      const bool exclusive = call.failures_ >= Call::kMaxRetries;
+      const bool served = serve(lock, exclusive, [&](bool alone) {
+        drainReleased();
+        shortage = {};
+        dropped = missing(operands);
+        if (dropped != nullptr) return Attempt::kFailed;
+        return tryBegin(call, operands, must_not_fail, exclusive, alone, waits,
+                        shortage);
+      });
+      if (served) return {};
+      if (dropped == nullptr) {
+        for (const Wanted& wanted : wanted_) {
+          needed_bytes += wanted.block->rounded_bytes;
+        }
+        break;
+      }
     }
+    if (Error error = restore(*dropped, operands, call.op_)) return error;
   }
   return outOfMemory(call, needed_bytes, 0, shortage);
 }
@@ -278,9 +295,8 @@ void PagerImpl::commit(Call& call, Fence& waits) {
       const bool fetched = block.host != nullptr;
       block.device = wanted.extent;
       block.device_address = arena_->address(*wanted.extent);
-      block.word.store(Block::stateBits(Residency::kResident) |
-                           (fetched ? Block::kHostCopyBit : 0) | block.claims,
-                       std::memory_order_release);
+      block.become(Block::stateBits(Residency::kResident) |
+                   (fetched ? Block::kHostCopyBit : 0) | block.claims);
       if (fetched) {
         linkCopy(block);
         note(Decision::kFault, block, block.bytes);
@@ -291,11 +307,13 @@ void PagerImpl::commit(Call& call, Fence& waits) {
     if (wanted.write && block.host != nullptr) {
       dropHostCopy(block);
     }
+    if (wanted.write) recreation_.written(block, call.recording_);
     countPrefetch(block);
     const Position written{block.last_write.load(std::memory_order_acquire)};
     if (!inOrder(written, call.stream_)) addTo(waits, written);
     block.claims = 0;
   }
+  freeUnheld();
 }
 
 void PagerImpl::undo(Call& call) noexcept {

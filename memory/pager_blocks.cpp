@@ -94,29 +94,25 @@ void PagerImpl::drainReleased() noexcept {
     Block* const next = block->next_released;
     released_bytes_.fetch_sub(block->rounded_bytes, std::memory_order_relaxed);
     if (block->pins() == 0) {
-      destroy(*block);
+      if (recreation_.hold(*block)) {
+        forgetDead(*block); // for the profiler it died
+        (void)drop(*block); // nobody but a re-run asks for it
+      } else {
+        destroy(*block);
+      }
     } else {
       pushReleased(block); // it dies after its last unpin
     }
     block = next;
   }
+  freeUnheld();
 }
 
 void PagerImpl::destroy(Block& block) noexcept {
+  recreation_.forget(block);
   CHAMELEON_CHECK(block.host_pins == 0 && !block.host_writing,
                   "a block was released while a host thread copies it");
-  if (block.host != nullptr) {
-    if (!block.host_fetched) {
-      (void)cancelCopyOut(block.host_ready, block.host_address, block.bytes);
-    }
-    const Fence host_uses = hostUsesOf(block);
-    if (block.hasHostCopy()) unlinkCopy(block);
-    host_pool_->free(block.host, host_uses);
-  }
-  if (block.device != nullptr) {
-    policy_->left(block);
-    arena_->free(block.device, usesOf(block));
-  }
+  giveUpPlaces(block, block.hasHostCopy());
   logical_space_->free(block.logical_address, block.bytes);
   forgetDead(block);
   if (block.previous_live != nullptr) {
@@ -128,6 +124,32 @@ void PagerImpl::destroy(Block& block) noexcept {
     block.next_live->previous_live = block.previous_live;
   }
   recycle(block);
+}
+
+// Its bytes are needed no more, wherever they are.
+void PagerImpl::giveUpPlaces(Block& block, bool host_copy) noexcept {
+  if (block.host != nullptr) {
+    if (!block.host_fetched) {
+      (void)cancelCopyOut(block.host_ready, block.host_address, block.bytes);
+    }
+    const Fence host_uses = hostUsesOf(block);
+    if (host_copy) unlinkCopy(block);
+    host_pool_->free(block.host, host_uses);
+    block.host = nullptr;
+    block.host_address = nullptr;
+  }
+  if (block.device != nullptr) {
+    countPrefetch(block);
+    policy_->left(block);
+    arena_->free(block.device, usesOf(block));
+    block.device = nullptr;
+    block.device_address = nullptr;
+  }
+  block.host_ready = {};
+  block.host_fetched = false;
+  block.copied_ahead = false;
+  clearUses(block);
+  block.last_write.store(0, std::memory_order_release);
 }
 
 void PagerImpl::recycle(Block& block) noexcept {

@@ -170,6 +170,8 @@ class Call {
   bool worthRetrying() const noexcept {
     return failed_ && failures_ <= kMaxRetries;
   }
+  // The call is to be recorded (Pager::record).
+  bool recording() const noexcept { return recording_; }
   // Its number among all calls of the pager; a retry has another one.
   std::uint64_t tick() const noexcept { return tick_; }
 
@@ -195,6 +197,8 @@ class Call {
   bool failed_ = false;        // an allocation failed in this attempt
   bool must_not_fail_ = false; // no allocation may: it would be the last one
   bool hole_due_ = false;      // made when it first allocates: it is exclusive
+  bool recording_ = false;     // as the policy wishes
+  bool rerun_ = false;         // OpRequest::rerun
   std::uint32_t failures_ = 0; // attempts that failed so
   int* depth_ = nullptr;       // calls that its thread is inside of
   std::uint64_t tick_ = 0;

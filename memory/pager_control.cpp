@@ -76,6 +76,7 @@ PagerImpl::~PagerImpl() {
   // A failure means that the device is lost: nothing uses the memory then.
   (void)timelines_.synchronizeAll().ok();
   released_.store(nullptr, std::memory_order_relaxed); // they are live_ too
+  recreation_.clear();
   while (live_ != nullptr) destroy(*live_);
   while (recycled_ != nullptr) {
     delete std::exchange(recycled_, recycled_->next_live);
@@ -243,6 +244,16 @@ Error PagerImpl::setPolicy(std::string_view name) {
   return {};
 }
 
+Error PagerImpl::setRecompute(bool on) {
+  std::string policy;
+  {
+    const Lock lock(*this);
+    if (std::exchange(recompute_, on) == on) return {};
+    policy = policy_->name();
+  }
+  return setPolicy(policy); // another one, which knows
+}
+
 Limits PagerImpl::limits() const {
   const Lock lock(*this);
   return limits_;
@@ -309,12 +320,16 @@ void PagerImpl::trim() {
 
 void PagerImpl::setStress(Pager::Stress stress, std::uint64_t seed) {
   const Lock lock(*this);
-  const bool was = stress_ != Pager::Stress::kNever;
-  const bool is = stress != Pager::Stress::kNever;
-  if (is && !was) admission_.close(); // every call comes for the lock
-  if (was && !is) admission_.open();
+  const bool was = everyCallLocks();
   stress_ = stress;
+  updateGate(was);
   stress_random_.seed(seed);
+}
+
+// Whether every call has to come for the lock.
+void PagerImpl::updateGate(bool was) {
+  if (everyCallLocks() && !was) admission_.close();
+  if (was && !everyCallLocks()) admission_.open();
 }
 
 // ---- statistics ----------------------------------------------------------
@@ -379,6 +394,10 @@ Stats PagerImpl::stats() {
   stats.compactions = counters_.compactions.load();
   stats.pinned_bytes = bytes(pinnedBytes());
   stats.foreign_bytes = bytes(arena_->foreignBytes());
+  stats.held_bytes = bytes(recreation_.heldBytes());
+  stats.dropped_bytes = counters_.dropped_bytes.load();
+  stats.rerun_ops = counters_.rerun_ops.load();
+  stats.rerun_ns = counters_.rerun_ns.load();
   return stats;
 }
 
@@ -389,8 +408,8 @@ void PagerImpl::resetStats() {
   for (std::atomic<std::int64_t>* counter :
        {&counters_.faults, &counters_.evictions, &counters_.clean_evictions,
         &counters_.bytes_in, &counters_.bytes_out, &counters_.prefetched_bytes,
-        &counters_.prefetch_hits, &counters_.stall_ns,
-        &counters_.compactions}) {
+        &counters_.prefetch_hits, &counters_.stall_ns, &counters_.compactions,
+        &counters_.dropped_bytes, &counters_.rerun_ops, &counters_.rerun_ns}) {
     counter->store(0, std::memory_order_relaxed);
   }
   counters_.times_base = runtime_.computeTimes();

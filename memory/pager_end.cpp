@@ -58,8 +58,7 @@ void PagerImpl::end(Call& call) noexcept {
       block.last_use[use].store(0, std::memory_order_relaxed);
     }
     block.last_write.store(position.word, std::memory_order_relaxed);
-    block.word.store(Block::stateBits(Residency::kResident),
-                     std::memory_order_release);
+    block.become(Block::stateBits(Residency::kResident));
   }
   call.adopted_.clear();
   retire(call, freed);

@@ -32,7 +32,8 @@ PagerImpl::Evicted PagerImpl::beginEvict(Block& block, Shortage& shortage,
   // From here on no thread without the lock can pin it; one that was faster
   // makes this fail.
   if (!block.word.compare_exchange_strong(
-          word, Block::stateBits(Residency::kEvicting),
+          word,
+          Block::stateBits(Residency::kEvicting) | (word & Block::kRecordedBit),
           std::memory_order_acq_rel)) {
     if (!clean) host_pool_->free(place.extent, {});
     return Evicted::kBusy;
@@ -72,7 +73,7 @@ bool PagerImpl::copyOut(Shortage& shortage) {
       addTo(maybe, done);
       host_pool_->free(out.place.extent, maybe);
       if (leaves) {
-        block.word.store(kIdle, std::memory_order_release);
+        block.become(kIdle);
       } else {
         block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
       }
@@ -114,8 +115,7 @@ void PagerImpl::vacate(Block& block, Position copied) {
   block.device_address = nullptr;
   clearUses(block);
   if (timelines_.passed(block.host_ready)) {
-    block.word.store(Block::stateBits(Residency::kHost),
-                     std::memory_order_release);
+    block.become(Block::stateBits(Residency::kHost));
   }
 }
 
@@ -176,6 +176,7 @@ bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes) {
   }
   (void)close();
   for (Block* block : set_aside_) policy_->entered(*block);
+  if (!done && why.host_full && !why.failure) done = giveUpForHost(bytes);
   if (done) why = {};
   shortage = std::move(why);
   return done;

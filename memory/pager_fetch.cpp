@@ -122,8 +122,7 @@ void PagerImpl::settle(Block& block) noexcept {
       !timelines_.poll(block.host_ready)) {
     return;
   }
-  block.word.store(Block::stateBits(Residency::kHost),
-                   std::memory_order_release);
+  block.become(Block::stateBits(Residency::kHost));
 }
 
 // A copy out whose bytes nobody will read, if it has not begun. REQUIRES: no

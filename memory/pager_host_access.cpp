@@ -11,6 +11,13 @@ namespace chameleon::memory {
 using runtime::Error;
 using runtime::Stream;
 
+namespace {
+
+constexpr std::string_view kReadName = "a copy to the host";
+constexpr std::string_view kWriteName = "a copy from the host";
+
+} // namespace
+
 Error PagerImpl::read(Block& block, std::size_t offset, std::byte* destination,
                       std::size_t bytes, Stream stream) {
   CHAMELEON_CHECK(offset <= block.bytes && bytes <= block.bytes - offset,
@@ -20,7 +27,10 @@ Error PagerImpl::read(Block& block, std::size_t offset, std::byte* destination,
   Position ready;
   bool unbacked = false;
   {
-    const Lock lock(*this);
+    Lock lock(*this);
+    if (Error error = restoreFor(lock, {&block, Access::kRead}, kReadName)) {
+      return error;
+    }
     settle(block);
     unbacked = block.state() == Residency::kUnbacked && !block.host_writing;
     if (block.host != nullptr && !block.host_writing) {
@@ -50,8 +60,7 @@ Error PagerImpl::readDevice(Block& block, std::size_t offset,
   Call call;
   const Operand operand{&block, Access::kRead};
   counters_.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
-  static constexpr OpKind kKind{.name = "a copy to the host",
-                                .may_retry = true};
+  static constexpr OpKind kKind{.name = kReadName, .may_retry = true};
   if (Error error = begin(call, {kKind, stream, {&operand, 1}})) {
     return error;
   }
@@ -76,8 +85,11 @@ Error PagerImpl::write(Block& block, std::size_t offset,
   bool on_host = false;
   Fence before; // copies from and to the bytes about to be written
   {
-    const Lock lock(*this);
+    Lock lock(*this);
     drainReleased();
+    if (Error error = restoreFor(lock, {&block, Access::kWrite}, kWriteName)) {
+      return error;
+    }
     settle(block);
     if (!block.host_writing && block.host_pins == 0) {
       const Residency state = block.state();
@@ -115,8 +127,9 @@ Error PagerImpl::write(Block& block, std::size_t offset,
         block.host = place.extent;
         block.host_address = place.address;
       }
-      block.word.store(Block::stateBits(Residency::kHost),
-                       std::memory_order_release);
+      block.become(Block::stateBits(Residency::kHost));
+      recreation_.written(block, /*extends=*/false);
+      freeUnheld();
       block.host_ready = {};
       block.version.fetch_add(1, std::memory_order_relaxed);
     }
@@ -131,7 +144,7 @@ Error PagerImpl::writeDevice(Block& block, std::size_t offset,
   Call call;
   const Operand operand{&block, Access::kWrite};
   counters_.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
-  static constexpr OpKind kKind{.name = "a copy from the host"};
+  static constexpr OpKind kKind{.name = kWriteName};
   if (Error error = begin(call, {kKind, stream, {&operand, 1}})) {
     return error;
   }

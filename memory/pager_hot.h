@@ -134,7 +134,7 @@ struct UsesOf {
     do {
       good = Block::stateOf(word) == Residency::kResident &&
              (operand.access == Access::kRead ||
-              (word & Block::kHostCopyBit) == 0);
+              (word & (Block::kHostCopyBit | Block::kRecordedBit)) == 0);
     } while (good && !block.word.compare_exchange_weak(
                          word, word + 1, std::memory_order_acquire,
                          std::memory_order_relaxed));
@@ -184,6 +184,11 @@ struct UsesOf {
   call.room_bytes_ -= block.rounded_bytes;
   call.adopted_bytes_ += block.rounded_bytes;
   call.adopted_.push_back(&block);
+  if (call.rerun_) [[unlikely]] { // it will be another block's bytes
+    forgetDead(block);
+    block.released_at.store(Block::kAlive, std::memory_order_relaxed);
+    return;
+  }
   addLogical(block);
   introduce(call, block);
 }

@@ -24,6 +24,7 @@
 #include "memory/logical_space.h"
 #include "memory/pager.h"
 #include "memory/policy/policy.h"
+#include "memory/recreation.h"
 #include "memory/spare_blocks.h"
 #include "memory/step_meter.h"
 #include "memory/transfers.h"
@@ -51,6 +52,9 @@ struct Counters {
   std::atomic<std::int64_t> prefetch_hits{0};
   std::atomic<std::int64_t> stall_ns{0};
   std::atomic<std::int64_t> compactions{0};
+  std::atomic<std::int64_t> dropped_bytes{0};
+  std::atomic<std::int64_t> rerun_ops{0};
+  std::atomic<std::int64_t> rerun_ns{0};
   std::atomic<std::int64_t> ops_base{0}; // ticks that are not counted as ops
   std::atomic<std::int64_t> host_waits_base{0};
   profiler::RunCounts run_base; // guarded by the pager's mutex
@@ -115,17 +119,25 @@ class PagerImpl {
                        const std::byte* source, std::size_t bytes,
                        runtime::Stream stream);
 
+  // ---- pager_rerun.cpp ----
+  void record(Call& call, std::unique_ptr<RecordedOp> op,
+              std::span<Block* const> created);
+  bool dropBlock(Block& block);
+  void dropAll();
+
   // ---- pager_control.cpp ----
   runtime::Error setHbmBudget(std::size_t bytes);
   runtime::Error setHostBudget(std::size_t bytes);
   runtime::Error setOversubscription(double factor);
   runtime::Error setPolicy(std::string_view name);
+  runtime::Error setRecompute(bool on);
   Limits limits() const;
   runtime::Error evictBlock(Block& block);
   runtime::Error evictAll();
   runtime::Error synchronize();
   void trim();
   void setStress(Pager::Stress stress, std::uint64_t seed);
+  void setDropStress(Pager::DropStress stress, std::uint64_t seed);
   Stats stats();
   void resetStats();
   std::size_t hbmBudget() const noexcept { return admission_.budgetBytes(); }
@@ -166,6 +178,7 @@ class PagerImpl {
                                    std::size_t rounded_bytes);
   void recycle(Block& block) noexcept;
   void destroy(Block& block) noexcept;
+  void giveUpPlaces(Block& block, bool host_copy) noexcept;
   void drainReleased() noexcept;
   void pushReleased(Block* block) noexcept; // no lock
   std::size_t logicalLimit() const noexcept;
@@ -315,6 +328,11 @@ class PagerImpl {
   void linkCopy(Block& block) noexcept;
   void unlinkCopy(Block& block) noexcept;
   void applyStress();
+  void updateGate(bool was);
+  bool everyCallLocks() const noexcept {
+    return host_short_ || stress_ != Pager::Stress::kNever ||
+           drop_stress_ != Pager::DropStress::kNever;
+  }
 
   // ---- pager_ahead.cpp ----
   void observe(Call& call, const OpIdentity& identity,
@@ -322,12 +340,40 @@ class PagerImpl {
   void introduce(Call& call, Block& block) noexcept; // no lock
   static bool isReleased(const void* block) noexcept;
   void forgetDead(Block& block) noexcept; // no lock
-  void fulfil(const Call& call);          // takes the lock
+  bool fulfil(const Call& call);          // takes the lock; record it?
   void beginWriteBack(Block& block);
   bool mayFetchAhead(Block& block) noexcept;
   void fetchAhead(StreamIndex stream, std::uint64_t needed_at);
   void countPrefetch(Block& block) noexcept; // was it of use?
   PolicyInputs policyInputs() noexcept;
+
+  // ---- pager_rerun.cpp: blocks whose bytes are nowhere ----
+  // What must run before a call may begin; in use then (Recreation::use).
+  Record* missing(std::span<const Operand> operands);
+  bool drop(Block& block);
+  void takeOver(Block& block, Block& fresh);
+  bool giveUpForHost(std::size_t bytes);
+  bool giveUpHeld();
+  bool dropWorst(std::size_t bytes, bool resident);
+  void noteHostUse();
+  void freeUnheld() noexcept;
+  // These take the lock where they need it. `record` is in use, and let go.
+  runtime::Error restore(Record& record, std::span<const Operand> operands,
+                         std::string_view purpose);
+  runtime::Error restoreAll(Record& record, std::string_view purpose);
+  runtime::Error rerun(Record& record);
+  // What a re-run makes. Nobody else knows these blocks.
+  struct Fresh {
+    std::vector<Block*> outputs; // of the record, null: not made (yet)
+    std::vector<Block*> scratch; // side effects, in order, and what is left
+  };
+  runtime::Error makeFresh(const Record& record, Fresh& fresh);
+  runtime::Error runSteps(const Record& record, Fresh& fresh);
+  // REQUIRES the lock, and gives it up in between: makes what an access to the
+  // block needs.
+  runtime::Error restoreFor(Lock& lock, const Operand& operand,
+                            std::string_view purpose);
+  void applyDropStress(Call& call); // REQUIRES the lock
 
   // ---- pager_spares.cpp; no lock unless they say otherwise ----
   void spare(Block& block) noexcept;
@@ -471,6 +517,7 @@ class PagerImpl {
   std::vector<Wanted> ahead_;        // scratch of fetchAhead()
   std::uint64_t room_needed_at_ = 0; // as Policy::victim() wants it
   std::unique_ptr<Policy> policy_;
+  Recreation recreation_;
   Block* live_ = nullptr;     // by next_live
   Block* recycled_ = nullptr; // by next_live
   Block* oldest_copy_ = nullptr;
@@ -478,6 +525,9 @@ class PagerImpl {
   Call* calls_ = nullptr;      // with in-call extents
   std::size_t hole_bytes_ = 0; // of all calls' held holes
   Pager::Stress stress_ = Pager::Stress::kNever;
+  bool recompute_ = false;
+  bool host_short_ = false; // so all calls are recorded
+  Pager::DropStress drop_stress_ = Pager::DropStress::kNever;
   std::mt19937_64 stress_random_;
   // A block whose copy out is in the next batch. It is Evicting, or, for a
   // write-back ahead, Resident with the host-copy bit.

@@ -32,6 +32,7 @@ Extent* PagerImpl::allocateFree(std::size_t bytes, End end, ExtentUse use,
   Extent* const extent = arena_->allocate(bytes, end, use, writer);
   if (extent != nullptr) {
     raise(counters_.peak_resident_bytes, residentNow());
+    noteHostUse();
   }
   return extent;
 }

@@ -34,7 +34,8 @@ namespace chameleon::memory {
   X(compactions)                                            \
   X(pinned_bytes)                                           \
   X(foreign_bytes)                                          \
-  X(dropped_bytes)                                          \
+  X(held_bytes)    /* of dead tensors, for re-runs */       \
+  X(dropped_bytes) /* given up, to be made again */         \
   X(rerun_ops)                                              \
   X(rerun_ns)
 

@@ -26,6 +26,7 @@ PathId Forecast::following() const {
 }
 
 NextUse Forecast::nextUse(BlockSlot slot) const {
+  if (slot == kNoSlot) return {};
   const Profiler::Guard guard(profiler_.lock_);
   return answer(slot);
 }

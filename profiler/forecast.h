@@ -50,7 +50,7 @@ class Forecast {
   Position position() const;
   // The sequence that follows this one, 0: unknown. For plans made ahead.
   PathId following() const;
-  NextUse nextUse(BlockSlot slot) const;
+  NextUse nextUse(BlockSlot slot) const; // kNoSlot: unknown
   // The same for many blocks, kNoSlot: unknown. One lock for some hundred.
   void nextUses(std::span<const BlockSlot> slots,
                 std::span<NextUse> answers) const;

@@ -114,6 +114,7 @@ struct PolicyInputs {
   LinkEstimate link;
   std::size_t budget_bytes;
   bool plan_at_once = false; // see PlanningThread
+  bool recompute = false;    // plans may drop blocks and run ops again
 };
 
 // "forecast", "lru", "oracle".

@@ -97,6 +97,9 @@ class Walk {
         if (placedBytes() > plan_.budget_bytes)
           fail("no room to fetch" + name, op);
         break;
+      case Action::Kind::kDrop:
+        fail("drops" + name, op);
+        break;
     }
     if (action.joined() &&
         (previous == nullptr || previous->kind() != action.kind() ||
