@@ -166,6 +166,19 @@ void DirectCall::finishOther(at::Tensor& result, const Adoption& adoption) {
   result = adoption.tensor(std::move(result));
 }
 
+std::unique_ptr<RecordedCall> DirectCall::startRecord(
+    const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const {
+  return RecordedCall::make(plan_, op, arguments, {operands_.data(), count_},
+                            device_->index);
+}
+
+void DirectCall::finishRecord(std::unique_ptr<RecordedCall> record,
+                              at::ArrayRef<c10::IValue> arguments,
+                              at::ArrayRef<at::Tensor> results) {
+  finish_record(std::move(record), arguments, results,
+                {operands_.data(), count_}, *device_->pager, call_);
+}
+
 [[gnu::flatten]] DirectCall::~DirectCall() {
   if (!held_) return;
   thread_->twins.popTo(twins_);

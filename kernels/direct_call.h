@@ -18,6 +18,7 @@
 #include "kernels/adoption.h"
 #include "kernels/op_call.h"
 #include "kernels/op_plan.h"
+#include "kernels/recorded_op.h"
 #include "kernels/thread_state.h"
 #include "memory/pager.h"
 
@@ -75,6 +76,15 @@ class DirectCall {
   }
   // A result of the kernel becomes a chameleon tensor.
   void finish(at::Tensor& result);
+
+  // ---- calls that are to be recorded (recorded_op.h)
+  bool isRecorded() const noexcept { return call_.recording(); }
+  // `arguments` are the caller's. Null: it may not run again.
+  std::unique_ptr<RecordedCall> startRecord(
+      const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const;
+  void finishRecord(std::unique_ptr<RecordedCall> record,
+                    at::ArrayRef<c10::IValue> arguments,
+                    at::ArrayRef<at::Tensor> results);
 
   // What the kernel runs in.
   class Scope {

@@ -112,6 +112,7 @@ struct Results<at::Tensor> {
     return native;
   }
   static at::Tensor give(Kept& kept) { return std::move(kept); }
+  static std::vector<at::Tensor> fresh(const Kept& kept) { return {kept}; }
 };
 
 template <typename... Tensors>
@@ -124,6 +125,11 @@ struct Results<std::tuple<Tensors...>> {
     return native;
   }
   static Kept give(Kept& kept) { return std::move(kept); }
+  static std::vector<at::Tensor> fresh(const Kept& kept) {
+    return std::apply(
+        [](const Tensors&... each) { return std::vector<at::Tensor>{each...}; },
+        kept);
+  }
 };
 
 template <>
@@ -135,6 +141,7 @@ struct Results<std::vector<at::Tensor>> {
     return native;
   }
   static Kept give(Kept& kept) { return std::move(kept); }
+  static std::vector<at::Tensor> fresh(const Kept& kept) { return kept; }
 };
 
 // An in-place op returns what it was given first.
@@ -147,12 +154,14 @@ struct Results<at::Tensor&> {
     return &self;
   }
   static at::Tensor& give(Kept kept) { return *kept; }
+  static std::vector<at::Tensor> fresh(Kept) { return {}; }
 };
 
 template <>
 struct Results<void> {
   using Kept = std::monostate;
   static void give(Kept) {}
+  static std::vector<at::Tensor> fresh(Kept) { return {}; }
 };
 
 // ---- the kernel -------------------------------------------------------------
@@ -204,6 +213,9 @@ class DirectKernel<Return(Arguments...)> {
          ...);
     if (!collected || !call.begin()) return std::nullopt;
     try {
+      if (call.isRecorded()) [[unlikely]] {
+        return runRecorded(call, slots, indices, arguments...);
+      }
       const DirectCall::Scope scope(call);
       return run(call, scope, slots, indices, arguments...);
     } catch (const c10::OutOfMemoryError&) {
@@ -232,6 +244,22 @@ class DirectKernel<Return(Arguments...)> {
       return Results<Return>::finish(call, static_cast<Return&&>(result),
                                      arguments...);
     }
+  }
+
+  template <std::size_t... I>
+  [[gnu::noinline, gnu::cold]] Kept runRecorded(
+      DirectCall& call, const Slots& slots, std::index_sequence<I...> indices,
+      Arguments&... arguments) const {
+    const torch::jit::Stack boxed =
+        c10::impl::boxArgs<Arguments...>(arguments...);
+    std::unique_ptr<RecordedCall> record = call.startRecord(op_, boxed);
+    std::optional<Kept> kept;
+    {
+      const DirectCall::Scope scope(call);
+      kept.emplace(run(call, scope, slots, indices, arguments...));
+    }
+    call.finishRecord(std::move(record), boxed, Results<Return>::fresh(*kept));
+    return std::move(*kept);
   }
 
   c10::OperatorHandle op_;

@@ -16,6 +16,7 @@
 #include "kernels/adoption.h"
 #include "kernels/nested.h"
 #include "kernels/op_token.h"
+#include "kernels/recorded_op.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/simulated_call.h"
 #include "kernels/twins.h"
@@ -41,11 +42,12 @@ struct Pinned {
 class NativeCall {
  public:
   NativeCall(const OpPlan& plan, const c10::OperatorHandle& op, Stack& stack,
-             bool* started)
+             bool* started, bool rerun = false)
       : plan_(plan),
         op_(op),
         stack_(stack),
         started_(started),
+        rerun_(rerun),
         base_(stack.size() - plan.argument_count) {}
 
   void run() {
@@ -166,9 +168,22 @@ class NativeCall {
     in_kernel_ = false;
     Pinned pinned{*device.pager, call_};
     const auto operands = twins_.operands();
-    pin(plan_, device, backend::current_stream(index_), call_,
-        {operands.data(), operands.size()}, quick_.token(), &tokenOf, this);
+    const std::span<const memory::Operand> pins(operands.data(),
+                                                operands.size());
+    const runtime::Stream stream = backend::current_stream(index_);
+    if (rerun_) [[unlikely]] {
+      backend::throw_if(device.pager->begin(
+          call_, {plan_.kind, stream, pins, nullptr, /*rerun=*/true}));
+    } else {
+      pin(plan_, device, stream, call_, pins, quick_.token(), &tokenOf, this);
+    }
     pinned.held = true;
+    std::unique_ptr<RecordedCall> record;
+    if (call_.recording()) [[unlikely]] {
+      record = RecordedCall::make(
+          plan_, op_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), pins,
+          index_);
+    }
     // Unbinds on every way out, before the pins go.
     struct Unbind {
       TwinSet& twins;
@@ -197,6 +212,18 @@ class NativeCall {
       } else {
         runSimulated(pinned, *device.runtime);
       }
+    }
+    if (record != nullptr) [[unlikely]] {
+      std::vector<at::Tensor> results;
+      const std::size_t first = stack_.size() - plan_.results.size();
+      for (std::size_t i = 0; i < plan_.results.size(); ++i) {
+        const c10::IValue& value = stack_[first + i];
+        if (plan_.results[i].written_argument < 0 && value.isTensor()) {
+          results.push_back(value.toTensor());
+        }
+      }
+      finish_record(std::move(record), saved_, results, pins, pinned.pager,
+                    call_);
     }
   }
 
@@ -407,6 +434,7 @@ class NativeCall {
   const c10::OperatorHandle& op_;
   Stack& stack_;
   bool* const started_; // may be null
+  const bool rerun_;
   const std::size_t base_;
   c10::DeviceIndex index_ = -1;
   bool result_elsewhere_ = false; // a Device argument names another device
@@ -439,6 +467,11 @@ void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
                  Stack* stack, bool* started) {
   backend::finish_deferred_work();
   NativeCall(plan, op, *stack, started).run();
+}
+
+void rerun_native(const OpPlan& plan, const c10::OperatorHandle& op,
+                  Stack* stack) {
+  NativeCall(plan, op, *stack, nullptr, /*rerun=*/true).run();
 }
 
 } // namespace chameleon::kernels

@@ -23,6 +23,11 @@ namespace chameleon::kernels {
 void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
                  torch::jit::Stack* stack, bool* started = nullptr);
 
+// The same for an op that runs again (recorded_op.h). Its results are blocks of
+// nobody's yet (memory::OpRequest::rerun).
+void rerun_native(const OpPlan& plan, const c10::OperatorHandle& op,
+                  torch::jit::Stack* stack);
+
 // What native kernels run below: autograd and the target's autocast have taken
 // place on the outer tensors.
 inline constexpr c10::DispatchKeySet kKeysAboveKernels =

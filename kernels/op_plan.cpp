@@ -6,6 +6,7 @@
 
 #include "kernels/device_rules.h"
 #include "kernels/overwrites.h"
+#include "kernels/rerun_rules.h"
 
 namespace chameleon::kernels {
 namespace {
@@ -67,7 +68,8 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
       writes(false),
       random(false),
       is_list_op(false),
-      counts_versions(false) {
+      counts_versions(false),
+      may_rerun(false) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
   const auto& schema_arguments = schema.arguments();
@@ -81,6 +83,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
                          writes_unannounced(base, argument.name());
     arguments.push_back({static_cast<std::uint16_t>(i), *what, written,
                          written && overwrites_unread(name),
+                         written && is_side_effect(base, argument.name()),
                          cpu_rule(name, argument, written)});
     writes = writes || written;
     random = random || *what == ArgumentKind::kGenerator;
@@ -120,6 +123,8 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
     }
     results.push_back(result);
   }
+  may_rerun = rerun_rule(op, *this) == RerunRule::kMay;
+  if (may_rerun) op_names().allowRerun(number);
   kind = {.name = name, .memory = &memory, .may_retry = mayRetry()};
 }
 

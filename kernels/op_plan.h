@@ -37,7 +37,8 @@ struct ArgumentPlan {
   std::uint16_t index; // position among the op's arguments
   ArgumentKind kind;
   bool writes;
-  bool overwrites; // every element, unread (overwrites.h)
+  bool overwrites;  // every element, unread (overwrites.h)
+  bool side_effect; // written, but no result depends on it (rerun_rules.h)
   CpuRule cpu;
 };
 
@@ -63,6 +64,7 @@ struct OpPlan {
   // Its kernel consists of in-place ops, which count a version of what they
   // write: here of twins, which nobody sees.
   bool counts_versions;
+  bool may_rerun; // rerun_rules.h
   mutable memory::OpMemory memory;
   memory::OpKind kind; // the op, to the pager
 

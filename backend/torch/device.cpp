@@ -84,6 +84,7 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
       runtime::option_text("policy").value_or("forecast");
   auto pager = value_or_throw(memory::Pager::create(
       *device, limits_from_options(*device), policy, index));
+  throw_if(pager->setRecompute(runtime::option_text("recompute") == "auto"));
   if (!device->holdsData()) {
     detail::target = {c10::DeviceType::Meta,
                       c10::DispatchKeySet(c10::DispatchKey::Meta), false};
@@ -138,6 +139,8 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
       applied = used->pager->setHostBudget(limits.host_budget_bytes);
     } else if (key == "oversubscription") {
       applied = used->pager->setOversubscription(limits.oversubscription);
+    } else if (key == "recompute") {
+      applied = used->pager->setRecompute(runtime::option_text(key) == "auto");
     } else if (key == "policy" ||
                (key == "oracle_trace" &&
                 runtime::option_text("policy") == "oracle")) {

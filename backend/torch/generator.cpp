@@ -60,6 +60,14 @@ at::Generator new_generator(c10::DeviceIndex index) {
                                        at::detail::createCPUGenerator());
 }
 
+at::Generator generator_in_state(const at::Generator& outer,
+                                 const at::Tensor& state) {
+  at::Generator inner = inner_generator(outer).clone();
+  inner.set_state(state);
+  return at::make_generator<Generator>(outer.device().index(),
+                                       std::move(inner));
+}
+
 at::Generator inner_generator(const at::Generator& outer) {
   TORCH_CHECK(outer.device().type() == kChameleon,
               "Expected a 'chameleon' device type for generator but found '",

@@ -10,6 +10,10 @@ namespace chameleon::backend {
 const at::Generator& default_generator(c10::DeviceIndex index);
 at::Generator new_generator(c10::DeviceIndex index);
 
+// A generator of its own like `outer`, in `state` (Generator::get_state()).
+at::Generator generator_in_state(const at::Generator& outer,
+                                 const at::Tensor& state);
+
 // The target's generator inside `outer`. Throws what CUDA throws when `outer`
 // belongs to another device.
 at::Generator inner_generator(const at::Generator& outer);

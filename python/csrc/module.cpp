@@ -16,6 +16,7 @@
 #include "kernels/late_ops.h"
 #include "kernels/native_view.h"
 #include "kernels/redirect.h"
+#include "kernels/rerun_rules.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/workspaces.h"
 #include "python/csrc/plan_bindings.h"
@@ -268,6 +269,27 @@ void bind_testing(py::module_& m) {
                                       : Stress::kNever,
                    seed);
   });
+  m.def("set_drop_stress", [](const std::string& mode, std::uint64_t seed) {
+    using Stress = memory::Pager::DropStress;
+    const std::map<std::string, Stress> modes{{"never", Stress::kNever},
+                                              {"record", Stress::kRecord},
+                                              {"all", Stress::kAll},
+                                              {"random", Stress::kRandom}};
+    const auto found = modes.find(mode);
+    TORCH_CHECK_VALUE(found != modes.end(),
+                      "set_drop_stress: mode is never, record, all or random, "
+                      "not '",
+                      mode, "'");
+    pager(0, "set_drop_stress()").setDropStress(found->second, seed);
+  });
+  m.def("drop", [](const at::Tensor& tensor) {
+    backend::finish_deferred_work();
+    memory::Block* const block =
+        backend::block_of(*tensor.storage().unsafeGetStorageImpl());
+    return block != nullptr && block->pager->drop(*block);
+  });
+  m.def("drop_all", [] { pager(0, "drop_all()").dropAll(); });
+  m.def("rerun_rules", &kernels::rerun_rules);
   m.def("check_invariants", [](c10::DeviceIndex index, int level) {
     const py::gil_scoped_release no_gil;
     pager(index, "check_invariants()").checkInvariants(level);

@@ -114,6 +114,7 @@ class Config:
     simulated_gpu = _Text()
     simulated_reads = _Text()
     policy = _Text()
+    recompute = _Text()
     oracle_trace = _Text()
 
     def __getattr__(self, name: str) -> Any:
