@@ -29,6 +29,20 @@ def evicting(which, seed=0):
         _C.set_stress("never", 0)
 
 
+@contextlib.contextmanager
+def dropping(which, seed=0):
+    """Records every op that may run again, and drops what they made.
+
+    Before every op: "all" that can be, "random" tensors, or nothing ("record").
+    """
+    torch.chameleon.init()
+    _C.set_drop_stress(which, seed)
+    try:
+        yield
+    finally:
+        _C.set_drop_stress("never", 0)
+
+
 def values(device, *shape, seed=0):
     """Random numbers, the same on every device."""
     draws = torch.Generator().manual_seed(seed)

@@ -53,6 +53,8 @@ def observe(action, device):
                 # While its tensors live: host copies that are said to be
                 # clean must equal the device's bytes.
                 _C.check_invariants(0, 3)
+                _C.drop_all()  # what has been recorded: reading brings it back
+                _C.check_invariants(0, 3)
         except torch.OutOfMemoryError:
             raise
         except Exception as raised:

@@ -13,10 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conformance.pagers import PAGERS
+from conformance.pagers import DROPPING_PAGERS, PAGERS
 
 BEGIN = "<!-- conformance: begin -->"
 END = "<!-- conformance: end -->"
+COLUMNS = (*PAGERS, *DROPPING_PAGERS)
 FIGURES = 4  # cases run, passed, excused; samples
 
 
@@ -114,8 +115,8 @@ def table(counts, *, dtypes):
     everything = rows.pop((), {})
     names = ("suite", "dtype") if dtypes else ("suite",)
     lines = [
-        _line([*names, *PAGERS, "samples"]),
-        "|" + "---|" * len(names) + "---:|" * (len(PAGERS) + 1),
+        _line([*names, *COLUMNS, "samples"]),
+        "|" + "---|" * len(names) + "---:|" * (len(COLUMNS) + 1),
         *(_line([*name, *_cells(row)]) for name, row in rows.items()),
         _line(["all", *[""] * (len(names) - 1), *_cells(everything)]),
     ]
@@ -127,7 +128,7 @@ def _line(cells):
 
 
 def _cells(row):
-    for pager in PAGERS:
+    for pager in COLUMNS:
         figures = row[pager][:3] if pager in row else []
         yield " / ".join(f"{figure:,}" for figure in figures)
     yield f"{sum(figures[-1] for figures in row.values()):,}"

@@ -4,14 +4,23 @@ never   nothing is evicted
 all     everything is evicted before every op
 random  each block is evicted with even chance before every op
 tight   the budget is so small that barely one op fits
+
+And, in test_reruns, what drops it: all that ops made which may run again
+(dropped), each with even chance (dropped at random), or that and evictions at
+random (dropped and evicted).
 """
 
 import zlib
 
 import torch
 import torch_chameleon
-from support import evicting
+from support import dropping, evicting
 
+DROPPING_PAGERS = (
+    "dropped",
+    "dropped at random",
+    "dropped and evicted",
+)
 PAGERS = ("never", "all", "random", "tight")
 
 _SMALLEST_BYTES = 4096
@@ -54,5 +63,10 @@ def run_under(pager, seed, action, least=None):
     """Returns action() under a pager."""
     if pager == "tight":
         return (least or LeastBudget()).run(action)
+    if pager in DROPPING_PAGERS:
+        which = "all" if pager == "dropped" else "random"
+        evicted = "random" if pager == "dropped and evicted" else "never"
+        with evicting(evicted, seed), dropping(which, seed):
+            return action()
     with evicting(pager, seed):
         return action()
