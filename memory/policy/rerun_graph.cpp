@@ -1,0 +1,237 @@
+#include "memory/policy/rerun_graph.h"
+
+#include <algorithm>
+
+namespace chameleon::memory {
+namespace {
+
+using profiler::Cycle;
+using profiler::Operand;
+
+constexpr std::uint32_t kNone = RerunGraph::kNone;
+
+// A node while it is not known yet whether it can be run again.
+struct Candidate {
+  std::uint32_t turn = 0;
+  std::uint32_t latest = kNone; // kNone: nobody will want it
+  bool possible = true;
+  std::vector<std::uint32_t> ops;
+  std::vector<ValueIndex> outputs;
+};
+
+class Analysis {
+ public:
+  Analysis(const Cycle& cycle, RerunGraph& graph)
+      : cycle_(cycle),
+        graph_(graph),
+        made_by_(cycle.values(), kNone),
+        next_write_(cycle.operands.size(), kNone),
+        consumers_(cycle.values()),
+        carried_(cycle.values()) {}
+
+  void run() {
+    graph_.values.resize(cycle_.values());
+    findLives();
+    for (std::uint32_t turn = 0; turn < graph_.turns.size(); ++turn) {
+      findNodes(turn);
+    }
+    findConsumers();
+    // Consumers come after what they consume.
+    for (std::size_t i = candidates_.size(); i-- > 0;) judge(candidates_[i]);
+    for (const Candidate& candidate : candidates_) keep(candidate);
+  }
+
+ private:
+  void findLives() {
+    const auto ops = static_cast<std::uint32_t>(cycle_.ops());
+    for (std::uint32_t op = 0; op < ops; ++op) {
+      for (const Operand operand : cycle_.operandsOf(op)) {
+        if (operand.creates()) graph_.values[operand.value()].created = op;
+      }
+      for (const ValueIndex value : cycle_.freedAfter(op)) {
+        graph_.values[value].freed = op;
+      }
+    }
+    // Of each operand, who writes the value next in this step.
+    std::vector<std::uint32_t> writer(cycle_.values(), kNone);
+    for (std::uint32_t op = ops; op-- > 0;) {
+      for (std::uint32_t i = cycle_.operand_end[op]; i-- > firstOperand(op);) {
+        const Operand operand = cycle_.operands[i];
+        next_write_[i] = writer[operand.value()];
+        if (operand.dirties()) writer[operand.value()] = op;
+      }
+    }
+    for (std::uint32_t op = 0; op < ops; ++op) {
+      for (const Operand operand : cycle_.operandsOf(op)) {
+        const std::uint32_t created = graph_.values[operand.value()].created;
+        if (created != kNone && op < created) carried_[operand.value()] = 1;
+      }
+    }
+    for (std::uint32_t turn = 0; turn < graph_.turns.size(); ++turn) {
+      const Turn& range = graph_.turns[turn];
+      for (std::uint32_t op = range.begin; op < ops; ++op) {
+        for (const Operand operand : cycle_.operandsOf(op)) {
+          use(operand.value(), op, range);
+        }
+      }
+    }
+  }
+
+  void use(ValueIndex value, std::uint32_t op, const Turn& turn) {
+    RerunGraph::Value& life = graph_.values[value];
+    if (life.created == kNone || life.created < turn.begin ||
+        life.created >= turn.at || op < life.created) {
+      return;
+    }
+    if (op < turn.at) {
+      life.last_before = op;
+    } else if (life.first_after == kNone) {
+      life.first_after = op;
+    }
+  }
+
+  std::uint32_t firstOperand(std::uint32_t op) const {
+    return op == 0 ? 0 : cycle_.operand_end[op - 1];
+  }
+
+  void findNodes(std::uint32_t turn) {
+    const Turn& range = graph_.turns[turn];
+    for (std::uint32_t op = range.begin; op < range.at; ++op) {
+      const std::span<const Operand> operands = cycle_.operandsOf(op);
+      const bool creates =
+          std::any_of(operands.begin(), operands.end(),
+                      [](Operand operand) { return operand.creates(); });
+      if (creates) {
+        candidates_.emplace_back();
+        candidates_.back().turn = turn;
+      }
+      // The node that this op is of: that of all it writes.
+      std::uint32_t node =
+          creates ? static_cast<std::uint32_t>(candidates_.size() - 1) : kNone;
+      bool mixed = false;
+      for (const Operand operand : operands) {
+        if (!operand.dirties()) continue;
+        std::uint32_t& made_by = made_by_[operand.value()];
+        if (operand.creates()) {
+          made_by = node;
+          candidates_.back().outputs.push_back(operand.value());
+        }
+        if (node == kNone) node = made_by;
+        mixed = mixed || made_by == kNone || made_by != node;
+      }
+      if (node == kNone) continue;
+      candidates_[node].ops.push_back(op);
+      const auto own = std::count_if(
+          operands.begin(), operands.end(),
+          [&](Operand operand) { return made_by_[operand.value()] == node; });
+      mixed = mixed || (!creates && own > 1);
+      // What is written here cannot be made again by running one node.
+      if (!mixed && cycle_.may_rerun[op] != 0) continue;
+      for (const Operand operand : operands) {
+        const std::uint32_t written = made_by_[operand.value()];
+        if (operand.dirties() && written != kNone) {
+          candidates_[written].possible = false;
+        }
+      }
+    }
+  }
+
+  void findConsumers() {
+    for (std::uint32_t i = 0; i < candidates_.size(); ++i) {
+      for (const std::uint32_t op : candidates_[i].ops) {
+        for (const Operand operand : cycle_.operandsOf(op)) {
+          if (made_by_[operand.value()] != i) {
+            consumers_[operand.value()].push_back(i);
+          }
+        }
+      }
+    }
+  }
+
+  void judge(Candidate& candidate) {
+    const auto node =
+        static_cast<std::uint32_t>(&candidate - candidates_.data());
+    for (const ValueIndex value : candidate.outputs) {
+      const RerunGraph::Value& life = graph_.values[value];
+      // It is needed in the next step.
+      if (carried_[value] != 0 ||
+          (life.freed != kNone && life.freed < life.created)) {
+        candidate.possible = false;
+      }
+      want(candidate, life.first_after);
+      for (const std::uint32_t consumer : consumers_[value]) {
+        if (candidates_[consumer].possible) {
+          want(candidate, candidates_[consumer].latest);
+        }
+      }
+    }
+    if (candidate.latest == kNone) candidate.possible = false;
+    for (const std::uint32_t op : candidate.ops) {
+      for (std::uint32_t i = firstOperand(op); i < cycle_.operand_end[op];
+           ++i) {
+        const ValueIndex value = cycle_.operands[i].value();
+        if (made_by_[value] == node || !candidate.possible) continue;
+        const RerunGraph::Value& life = graph_.values[value];
+        const bool of_last_step = life.created != kNone && life.created > op;
+        if (of_last_step ||
+            (next_write_[i] != kNone && next_write_[i] < candidate.latest)) {
+          candidate.possible = false;
+        }
+      }
+    }
+  }
+
+  static void want(Candidate& candidate, std::uint32_t at) {
+    if (at == kNone) return;
+    candidate.latest =
+        candidate.latest == kNone ? at : std::max(candidate.latest, at);
+  }
+
+  void keep(const Candidate& candidate) {
+    if (!candidate.possible) return;
+    const auto node =
+        static_cast<std::uint32_t>(&candidate - candidates_.data());
+    RerunGraph::Node kept{
+        candidate.ops.front(), candidate.turn, candidate.latest, 0, 0, 0, 0};
+    const std::size_t first = graph_.node_inputs.size();
+    for (const std::uint32_t op : candidate.ops) {
+      kept.duration_ns += cycle_.duration_ns[op];
+      graph_.node_ops.push_back(op);
+      for (const Operand operand : cycle_.operandsOf(op)) {
+        if (made_by_[operand.value()] != node) {
+          graph_.node_inputs.push_back(operand.value());
+        }
+      }
+    }
+    const auto begin =
+        graph_.node_inputs.begin() + static_cast<std::ptrdiff_t>(first);
+    std::sort(begin, graph_.node_inputs.end());
+    graph_.node_inputs.erase(std::unique(begin, graph_.node_inputs.end()),
+                             graph_.node_inputs.end());
+    for (const ValueIndex value : candidate.outputs) {
+      graph_.node_outputs.push_back(value);
+      graph_.values[value].node = static_cast<NodeIndex>(graph_.nodes.size());
+    }
+    kept.op_end = static_cast<std::uint32_t>(graph_.node_ops.size());
+    kept.input_end = static_cast<std::uint32_t>(graph_.node_inputs.size());
+    kept.output_end = static_cast<std::uint32_t>(graph_.node_outputs.size());
+    graph_.nodes.push_back(kept);
+  }
+
+  const Cycle& cycle_;
+  RerunGraph& graph_;
+  std::vector<Candidate> candidates_;     // by their first ops
+  std::vector<std::uint32_t> made_by_;    // per value; kNone: by no candidate
+  std::vector<std::uint32_t> next_write_; // per operand of the cycle
+  std::vector<std::vector<std::uint32_t>> consumers_; // per value
+  std::vector<std::uint8_t> carried_; // per value: over the step's end
+};
+
+} // namespace
+
+RerunGraph::RerunGraph(const Cycle& cycle) : turns(find_turns(cycle)) {
+  if (cycle.may_rerun.empty()) turns.clear();
+  Analysis(cycle, *this).run();
+}
+
+} // namespace chameleon::memory
