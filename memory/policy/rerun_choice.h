@@ -1,0 +1,60 @@
+// Which values are dropped before a turn and made again after it: for given
+// prices of kept bytes, by a minimum cut in each block.
+//
+// A *block* is a run of segments; the values that cross its borders are kept or
+// moved, never dropped, so that what is run again together stays within it.
+// For a block and a price per kept byte the choice that minimises
+//
+//   price * bytes kept + time of the nodes that are run again
+//
+// is a minimum cut. For each value A: it is there after the turn; for each
+// node R: it is run again. A without R of the value's node costs price * bytes,
+// R costs the node's duration, R demands A of the node's inputs, and A is given
+// where the program needs the value after the turn. A low price drops what a
+// cheap op makes from what is kept anyway, a high one the whole block but its
+// input: chains of tensors and checkpoints of layers are the same choice.
+//
+// What is kept need not be what the program keeps: an input that the program
+// frees may be held for the nodes that read it.
+//
+// Thread safety: a const RerunChoices may be shared.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memory/policy/rerun_graph.h"
+
+namespace chameleon::memory {
+
+// What is chosen from, per segment (all turns' one after the other).
+struct Assignment {
+  std::vector<double> price_ns_per_byte; // <= 0: all is kept
+  std::vector<std::uint8_t> joins;       // to one block with the one before it
+
+  friend bool operator==(const Assignment&, const Assignment&) = default;
+};
+
+class RerunChoices {
+ public:
+  RerunChoices(const profiler::Cycle& cycle, const RerunGraph& graph);
+
+  std::size_t segments() const noexcept { return first_op_.size(); }
+  // The segment begins a turn: it cannot join.
+  bool beginsTurn(std::size_t segment) const noexcept {
+    return begins_turn_[segment] != 0;
+  }
+  // Per value: it is dropped. A block has the price of its first segment.
+  std::vector<std::uint8_t> choose(const Assignment& assignment) const;
+
+ private:
+  class Block;
+
+  const profiler::Cycle& cycle_;
+  const RerunGraph& graph_;
+  std::vector<std::uint32_t> first_op_; // per segment
+  std::vector<std::uint32_t> end_op_;
+  std::vector<std::uint8_t> begins_turn_;
+};
+
+} // namespace chameleon::memory
