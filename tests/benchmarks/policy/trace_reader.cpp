@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/benchmarks/policy/rerun_names.h"
+
 namespace chameleon::benchmarks {
 namespace {
 
@@ -135,6 +137,7 @@ class Reader {
 
   void op(Line& line) {
     std::int64_t duration = 0;
+    std::string_view name;
     std::vector<Sized> in;
     std::vector<Sized> out;
     std::vector<std::uint64_t> written;
@@ -144,7 +147,7 @@ class Reader {
       if (complete_) {
         line.fail(); // nothing comes after the step's end
       } else if (key == "op") {
-        line.text();
+        name = line.text();
       } else if (key == "t") {
         line.number<std::int64_t>();
       } else if (key == "dur_ns") {
@@ -169,6 +172,7 @@ class Reader {
       return;
     }
     add(duration, in, out, written, freed);
+    trace_.cycle.may_rerun.push_back(may_rerun(name) ? 1 : 0);
   }
 
   ValueIndex index(const Sized& value) {
@@ -247,6 +251,9 @@ profiler::Cycle tile(const profiler::Cycle& cycle, int times) {
     }
     for (std::size_t op = 0; op < cycle.ops(); ++op) {
       tiled.addOp(cycle.duration_ns[op], cycle.workspace_bytes[op]);
+      if (!cycle.may_rerun.empty()) {
+        tiled.may_rerun.push_back(cycle.may_rerun[op]);
+      }
       for (const Operand operand : cycle.operandsOf(op)) {
         tiled.addOperand(now[operand.value()], operand.flags());
       }

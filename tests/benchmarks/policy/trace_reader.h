@@ -14,7 +14,7 @@
 namespace chameleon::benchmarks {
 
 struct Trace {
-  profiler::Cycle cycle;
+  profiler::Cycle cycle; // may_rerun by the ops' names (rerun_names.h)
   double bytes_in_per_s = 0;
   double bytes_out_per_s = 0;
   double bytes_both_per_s = 0;
