@@ -11,11 +11,6 @@
 namespace chameleon::memory {
 namespace {
 
-// Prices are steps of a sixth of a decade around what a byte costs that is
-// moved out and in again.
-constexpr int kLowestStep = -15;
-constexpr int kHighestStep = 5;
-constexpr int kSteps = kHighestStep - kLowestStep + 1;
 constexpr std::size_t kBlocks[] = {2, 1, 4};
 constexpr std::size_t kTop = 4;
 // Nothing is gained any more below that share of the compute time.
@@ -45,6 +40,7 @@ JointPlanner::JointPlanner(const profiler::Cycle& cycle,
       compute_ns_(sum_of(cycle.duration_ns)),
       link_ns_per_byte_(1 / options.link.in_bytes_per_ns +
                         1 / options.link.out_bytes_per_ns),
+      best_dropped_(cycle.values()),
       best_(std::move(swapping)) {
   if (best_ == nullptr) return;
   seen_.insert(hash_of(std::vector<std::uint8_t>(cycle.values())));
@@ -80,6 +76,11 @@ bool JointPlanner::tryNext() {
 }
 
 std::optional<Assignment> JointPlanner::next() {
+  while (!hints_.empty()) {
+    Assignment hint = std::move(hints_.back());
+    hints_.pop_back();
+    if (hint.joins.size() == choices_.segments()) return hint;
+  }
   if (auto assignment = nextUniform()) return assignment;
   if (auto assignment = nextSplit()) return assignment;
   if (top_.empty() || moves_ > kMovesInVain) return std::nullopt;
@@ -231,14 +232,16 @@ void JointPlanner::keep(double duration_ns, const Assignment& assignment) {
 PlanPtr JointPlanner::best() {
   if (!stale_) return best_;
   stale_ = false;
-  ExtendedCycle extended =
-      extend_cycle(cycle_, graph_, choices_.choose(top_.front().assignment));
+  std::vector<std::uint8_t> dropped = choices_.choose(top_.front().assignment);
+  ExtendedCycle extended = extend_cycle(cycle_, graph_, dropped);
   auto planned = plan_cycle(extended.cycle, options_);
   if (!planned.ok()) return best_;
   PlanPtr plan = std::move(*planned);
   if (best_ == nullptr ||
       plan->modelled.duration_ns < best_->modelled.duration_ns) {
     best_ = std::make_shared<const Plan>(program_plan(extended, *plan));
+    best_assignment_ = top_.front().assignment;
+    best_dropped_ = std::move(dropped);
     best_extended_ = std::move(plan);
     best_cycle_ = std::move(extended);
   }

@@ -39,17 +39,28 @@ class JointPlanner {
   JointPlanner(const profiler::Cycle& cycle, const PlannerOptions& options,
                PlanPtr swapping);
 
+  // An assignment that was good for the same ops under another budget or link:
+  // tried before all others.
+  void alsoTry(Assignment assignment) {
+    hints_.push_back(std::move(assignment));
+  }
   // Tries one more assignment. False: there is none left, or no better plan.
   bool tryNext();
   // The best plan so far, in the program's positions; made anew, with the whole
   // portfolio, where the search went on since. Null: none yet.
   PlanPtr best();
+  // What best() was made from; nothing: it only swaps.
+  const Assignment& bestAssignment() const { return best_assignment_; }
+  // Per value: best() drops it.
+  const std::vector<std::uint8_t>& bestDropped() const { return best_dropped_; }
   // As a cycle of its own; for tests and figures.
   const ExtendedCycle* bestCycle() const {
     return best_cycle_ ? &*best_cycle_ : nullptr;
   }
   PlanPtr bestExtendedPlan() const { return best_extended_; }
 
+  // Not even one price everywhere was tried for all prices.
+  bool isEarly() const noexcept { return uniform_at_ < kSteps; }
   // What the search takes for the best, with few candidates and few steps.
   double searched_ns() const {
     return top_.empty() ? 0 : top_.front().duration_ns;
@@ -62,6 +73,12 @@ class JointPlanner {
   std::uint32_t skipped() const noexcept { return skipped_; }
 
  private:
+  // Prices are steps of a sixth of a decade around what a byte costs that is
+  // moved out and in again.
+  static constexpr int kLowestStep = -15;
+  static constexpr int kHighestStep = 5;
+  static constexpr int kSteps = kHighestStep - kLowestStep + 1;
+
   struct Tried {
     double duration_ns;
     Assignment assignment;
@@ -86,6 +103,7 @@ class JointPlanner {
   double compute_ns_ = 0;
   double link_ns_per_byte_ = 0; // out and in again
 
+  std::vector<Assignment> hints_;
   std::vector<Tried> top_; // the best first
   std::unordered_set<std::uint64_t> seen_;
   std::uint32_t planned_ = 0;
@@ -96,8 +114,11 @@ class JointPlanner {
   std::uint64_t random_ = 1;
   std::uint32_t moves_ = 0; // since the last better plan
 
-  PlanPtr best_; // of the assignment that was best then
+  // Of the assignment that was best then.
+  std::vector<std::uint8_t> best_dropped_;
+  PlanPtr best_;
   PlanPtr best_extended_;
+  Assignment best_assignment_;
   std::optional<ExtendedCycle> best_cycle_;
   bool stale_ = false;
 };

@@ -14,6 +14,8 @@ using profiler::Cycle;
 
 constexpr std::uint32_t kNone = RerunGraph::kNone;
 constexpr double kPrecision = 1000; // prices in ps
+// Around a turn values are needed again at once: nothing is won by a drop.
+constexpr std::uint32_t kShortGap = 4;
 
 } // namespace
 
@@ -77,8 +79,10 @@ class RerunChoices::Block {
     return node != kNone && node >= first_ && node < last_;
   }
   bool mayDrop(ValueIndex value) const {
-    return isOwn(value) && held_[value] == 0 &&
-           all_.graph_.values[value].last_before < end_;
+    const RerunGraph::Value& life = all_.graph_.values[value];
+    const bool gap = life.first_after == kNone ||
+                     life.first_after > life.last_before + kShortGap;
+    return isOwn(value) && gap && held_[value] == 0 && life.last_before < end_;
   }
 
   // The vertex of a value's being there after the turn. kNone: it is there

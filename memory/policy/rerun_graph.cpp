@@ -105,35 +105,42 @@ class Analysis {
         candidates_.emplace_back();
         candidates_.back().turn = turn;
       }
-      // The node that this op is of: that of all it writes.
-      std::uint32_t node =
-          creates ? static_cast<std::uint32_t>(candidates_.size() - 1) : kNone;
-      bool mixed = false;
+      const auto fresh = static_cast<std::uint32_t>(candidates_.size() - 1);
       for (const Operand operand : operands) {
-        if (!operand.dirties()) continue;
-        std::uint32_t& made_by = made_by_[operand.value()];
-        if (operand.creates()) {
-          made_by = node;
-          candidates_.back().outputs.push_back(operand.value());
+        if (!operand.creates()) continue;
+        made_by_[operand.value()] = fresh;
+        candidates_[fresh].outputs.push_back(operand.value());
+      }
+      // The node that this op is of: that of all it writes.
+      std::uint32_t node = creates ? fresh : kNone;
+      bool mixed = false;
+      std::uint32_t own = 0;
+      for (const Operand operand : operands) {
+        const std::uint32_t owner = ownerIn(turn, operand.value());
+        if (operand.dirties()) {
+          if (node == kNone) node = owner;
+          mixed = mixed || owner == kNone || owner != node;
         }
-        if (node == kNone) node = made_by;
-        mixed = mixed || made_by == kNone || made_by != node;
+        if (owner != kNone && owner == node) ++own;
       }
       if (node == kNone) continue;
       candidates_[node].ops.push_back(op);
-      const auto own = std::count_if(
-          operands.begin(), operands.end(),
-          [&](Operand operand) { return made_by_[operand.value()] == node; });
       mixed = mixed || (!creates && own > 1);
       // What is written here cannot be made again by running one node.
       if (!mixed && cycle_.may_rerun[op] != 0) continue;
       for (const Operand operand : operands) {
-        const std::uint32_t written = made_by_[operand.value()];
-        if (operand.dirties() && written != kNone) {
-          candidates_[written].possible = false;
+        const std::uint32_t owner = ownerIn(turn, operand.value());
+        if (operand.dirties() && owner != kNone) {
+          candidates_[owner].possible = false;
         }
       }
     }
+  }
+
+  // What made the value before this turn, on its way there.
+  std::uint32_t ownerIn(std::uint32_t turn, ValueIndex value) const {
+    const std::uint32_t owner = made_by_[value];
+    return owner == kNone || candidates_[owner].turn != turn ? kNone : owner;
   }
 
   void findConsumers() {

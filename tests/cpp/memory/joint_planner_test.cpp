@@ -154,7 +154,7 @@ TEST(JointPlanner, WithoutLeaveItIsTheSwapPlan) {
 // plan holds, and the program's plan gives every op the bytes it has without.
 TEST(JointPlanner, RandomSteps) {
   std::size_t drops = 0;
-  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+  for (std::uint64_t seed = 0; seed < 450; ++seed) {
     std::mt19937_64 random(seed);
     CycleShape shape;
     shape.ops = 20 + static_cast<int>(random() % 40);
@@ -195,7 +195,7 @@ TEST(JointPlanner, RandomSteps) {
     ASSERT_EQ(check_reruns(cycle, own), "") << "seed " << seed;
     drops += extended.drops.size();
   }
-  EXPECT_GT(drops, 150U); // it is about something
+  EXPECT_GT(drops, 100U); // it is about something
 }
 
 } // namespace
