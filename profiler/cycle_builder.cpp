@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "profiler/op_names.h"
+
 namespace chameleon::profiler {
 namespace {
 
@@ -144,6 +146,7 @@ CycleMap CycleBuilder::cycle(const PathSnapshot& snapshot) {
   for (std::uint32_t i = 0; i < path.size(); ++i) {
     map.cycle.addOp(snapshot.durations_ns[i], snapshot.workspaces[i]);
     map.op_names.push_back(path.op(i).op);
+    map.cycle.may_rerun.push_back(op_names().mayRerun(path.op(i).op) ? 1 : 0);
     const std::vector<Operand> operands = sorted_operands(snapshot, i, map);
     for (std::size_t k = 0; k < operands.size();) {
       const ValueIndex value = operands[k].value();

@@ -20,7 +20,7 @@ ForecastPolicy::ForecastPolicy(const PolicyInputs& inputs,
       budget_bytes_(inputs.budget_bytes),
       planning_(
           inputs.profiler, inputs.durations, inputs.link,
-          [this] { gate_.ask(); }, inputs.plan_at_once) {}
+          [this] { gate_.ask(); }, inputs.plan_at_once, inputs.recompute) {}
 
 void ForecastPolicy::entered(Block& block) {
   CHAMELEON_CHECK(block.policy_slot == kNotIn, "a block entered twice");
@@ -67,6 +67,7 @@ bool ForecastPolicy::wishes(const profiler::OpTicket& ticket,
     done_ = ticket.position + 1;
   }
   resolve(list);
+  const bool recorded = plan_ != nullptr && findHeld(ticket.position);
   if (ticket.position >= tail_) {
     tail_ = kNone;
     const profiler::PathId next = forecast_.following();
@@ -74,7 +75,36 @@ bool ForecastPolicy::wishes(const profiler::OpTicket& ticket,
   }
   bringBack(list);
   setGate();
-  return false;
+  return recorded;
+}
+
+// Notes the blocks that the plan moves after the program has let them go,
+// while it still has them. True: the op is to be recorded.
+bool ForecastPolicy::findHeld(std::uint32_t position) {
+  const std::vector<PathPlan::Held>& held = plan_->held;
+  values_.clear();
+  const std::size_t first = held_done_;
+  for (; held_done_ < held.size() && held[held_done_].op <= position;
+       ++held_done_) {
+    const PathPlan::Names& names = plan_->names[held[held_done_].value];
+    values_.push_back(names.first);
+    values_.push_back(names.second);
+  }
+  if (!values_.empty()) {
+    bound_.resize(values_.size());
+    forecast_.bound(plan_->path, values_, bound_);
+    for (std::size_t i = 0; 2 * i < values_.size(); ++i) {
+      const Bound& bound = either(i);
+      if (bound.identity != 0) held_[held[first + i].value] = bound;
+    }
+  }
+  const std::vector<std::uint32_t>& recorded = plan_->plan->recorded;
+  while (recorded_done_ < recorded.size() &&
+         recorded[recorded_done_] < position) {
+    ++recorded_done_;
+  }
+  return recorded_done_ < recorded.size() &&
+         recorded[recorded_done_] == position;
 }
 
 // Another sequence, another place in it, another round, or another plan. A few
@@ -91,6 +121,7 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
   path_ = place.path;
   path_ops_ = place.ops;
   plan_ = planning_.plan(place.path, budget_bytes_);
+  held_done_ = recorded_done_ = 0;
   if (plan_ != nullptr &&
       (plan_->plan == nullptr || plan_->plan->ops() != place.ops)) {
     plan_ = nullptr;
@@ -104,12 +135,19 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
     return begin_ <= op + kCatchUp && op <= begin_ + kCatchUp;
   };
   const bool again = same && begins(begin + path_ops_);
+  const bool goes_on = same && begins(begin) && done_ <= ticket.position;
+  if (goes_on && !again && before != nullptr && plan_ != nullptr &&
+      before->budget_bytes == plan_->budget_bytes &&
+      ticket.position > kCatchUp) {
+    plan_ = before; // a better one waits for the next round
+  }
   if (same && plan_ == before) {
     if (again) done_ = 0;
-    if (again || (begins(begin) && done_ <= ticket.position)) return;
+    if (again || goes_on) return;
   }
   done_ = ticket.position;
   returns_.clear();
+  held_.clear();
   takeUp(path_, ticket.position, path_ops_, now);
 }
 
@@ -165,6 +203,14 @@ void ForecastPolicy::setGate() noexcept {
       position =
           std::min(position, static_cast<std::uint32_t>(next - end.begin()));
     }
+    const std::vector<std::uint32_t>& recorded = plan_->plan->recorded;
+    const auto record = std::lower_bound(
+        recorded.begin() + static_cast<std::ptrdiff_t>(recorded_done_),
+        recorded.end(), done_);
+    if (record != recorded.end()) position = std::min(position, *record);
+    if (held_done_ < plan_->held.size()) {
+      position = std::min(position, plan_->held[held_done_].op);
+    }
   }
   if (path_ops_ != 0 && !returns_.empty()) {
     const std::uint64_t now = begin_ + lookAhead(); // at position 0
@@ -207,6 +253,11 @@ void ForecastPolicy::bringBack(std::vector<Wish>& list) {
   }
 }
 
+// Of the i-th pair of names.
+const ForecastPolicy::Bound& ForecastPolicy::either(std::size_t i) const {
+  return bound_[2 * i].identity != 0 ? bound_[2 * i] : bound_[2 * i + 1];
+}
+
 // Actions speak of values; these are the blocks.
 void ForecastPolicy::resolve(std::vector<Wish>& list) {
   if (actions_.empty()) return;
@@ -219,11 +270,14 @@ void ForecastPolicy::resolve(std::vector<Wish>& list) {
   bound_.resize(values_.size());
   forecast_.bound(plan_->path, values_, bound_);
   for (std::size_t i = 0; i < actions_.size(); ++i) {
-    const auto& bound =
-        bound_[2 * i].identity != 0 ? bound_[2 * i] : bound_[2 * i + 1];
-    if (bound.identity == 0) continue; // not born yet, or dead already
-    list.push_back({actions_[i].kind(), static_cast<Block*>(bound.owner),
-                    bound.identity, actions_[i].joined()});
+    const Bound* bound = &either(i);
+    if (bound->identity == 0) { // not born yet, or dead already; or held
+      const auto held = held_.find(actions_[i].value());
+      if (held == held_.end()) continue;
+      bound = &held->second;
+    }
+    list.push_back({actions_[i].kind(), static_cast<Block*>(bound->owner),
+                    bound->identity, actions_[i].joined()});
   }
 }
 

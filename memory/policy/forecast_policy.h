@@ -17,12 +17,18 @@
 // another. Blocks that are too small to be worth a copy are victims only where
 // there is no other.
 //
+// A plan may also drop blocks and have ops run again: then the ops that it
+// names are recorded, and drops are wishes like others. Where the run leaves
+// the path, nothing more is dropped; what is, comes back when it is needed. A
+// better plan for the path that is followed waits for its next round.
+//
 // Thread safety: as Policy says.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -89,7 +95,10 @@ class ForecastPolicy final : public Policy {
   void takeUp(profiler::PathId path, std::uint32_t begin, std::uint32_t end,
               std::uint64_t at_begin);
   void plannedFetches(std::uint32_t begin);
+  using Bound = profiler::Forecast::Bound;
+  const Bound& either(std::size_t i) const;
   void resolve(std::vector<Wish>& list);
+  bool findHeld(std::uint32_t position);
   void expectBack(Block& block);
   void bringBack(std::vector<Wish>& list);
   std::uint32_t lookAhead() const noexcept; // ops
@@ -106,9 +115,13 @@ class ForecastPolicy final : public Policy {
   std::uint32_t epoch_ = 0;
   PathPlanPtr plan_; // null: none for where the run is
   profiler::PathId path_ = 0;
-  std::uint32_t path_ops_ = 0; // 0: it is not known where the run is
-  std::uint32_t tail_ = 0;     // where the path after it is looked at; kNone
-  std::uint32_t done_ = 0;     // actions before ops < done_ were taken
+  std::uint32_t path_ops_ = 0;    // 0: it is not known where the run is
+  std::uint32_t tail_ = 0;        // where the path after it is looked at; kNone
+  std::uint32_t done_ = 0;        // actions before ops < done_ were taken
+  std::size_t held_done_ = 0;     // of the plan's held values, in this round
+  std::size_t recorded_done_ = 0; // of its recorded ops: those before done_
+  // By value of the plan: blocks that it may move after they are let go.
+  std::unordered_map<ValueIndex, Bound> held_;
 
   std::uint64_t begin_ = 0;     // number of the op at position 0
   std::vector<Return> returns_; // a heap; of the path followed

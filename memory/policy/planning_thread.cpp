@@ -17,14 +17,41 @@ constexpr std::uint64_t kSlackShare = 200;
 
 } // namespace
 
+struct PlanningThread::Search {
+  profiler::PathId path = 0;
+  std::uint64_t budget_bytes = 0;
+  PlannerOptions options;
+  profiler::CycleMap map;
+  PlanPtr best; // null: it cannot be planned
+  std::optional<JointPlanner> planner;
+  double published_ns = 0;
+
+  // False: there is nothing more to try.
+  bool tryNext() {
+    return planner && planner->planned() < kMaxTries && planner->tryNext();
+  }
+  // A plan is made anew for a hundredth less time; at the end for any less;
+  // and not before all prices were tried once.
+  bool isWorthIt(bool more) const {
+    const double now_ns = planner->searched_ns();
+    if (more && planner->isEarly()) return false;
+    return now_ns < (more ? 0.99 : 1) * published_ns;
+  }
+  PathPlanPtr plan();
+  void nameValues(PathPlan& plan) const;
+  void findHeld(PathPlan& plan) const;
+};
+
 PlanningThread::PlanningThread(profiler::Profiler& profiler,
                                const profiler::Durations& durations,
                                const LinkEstimate& link,
-                               std::function<void()> published, bool at_once)
+                               std::function<void()> published, bool at_once,
+                               bool recompute)
     : builder_(profiler, durations),
       link_(link),
       published_(std::move(published)),
-      at_once_(at_once) {}
+      at_once_(at_once),
+      recompute_(recompute) {}
 
 PlanningThread::~PlanningThread() {
   {
@@ -46,7 +73,8 @@ void PlanningThread::planAndWait(profiler::PathId path,
                                  std::uint64_t budget_bytes) {
   std::unique_lock lock(mutex_);
   (void)findOrOrder(path, budget_bytes);
-  changed_.wait(lock, [&] { return orders_.empty() && !working_; });
+  changed_.wait(
+      lock, [&] { return orders_.empty() && searches_.empty() && !working_; });
 }
 
 PathPlanPtr PlanningThread::findOrOrder(profiler::PathId path,
@@ -67,11 +95,11 @@ PathPlanPtr PlanningThread::findOrOrder(profiler::PathId path,
 // The last one ordered is the first one served. Null: it will take a while.
 PathPlanPtr PlanningThread::order(profiler::PathId path,
                                   std::uint64_t budget_bytes) {
-  const auto same = [&](const Order& other) {
-    return other.path == path && other.budget_bytes == budget_bytes;
-  };
-  if (working_ && same(*working_)) return nullptr;
-  const auto ordered = std::find_if(orders_.begin(), orders_.end(), same);
+  if (working_ == std::pair(path, budget_bytes)) return nullptr;
+  const auto ordered =
+      std::find_if(orders_.begin(), orders_.end(), [&](const Order& other) {
+        return other.path == path && other.budget_bytes == budget_bytes;
+      });
   if (ordered != orders_.end()) {
     std::rotate(ordered, ordered + 1, orders_.end());
     return nullptr;
@@ -80,9 +108,11 @@ PathPlanPtr PlanningThread::order(profiler::PathId path,
   if (!snapshot) return nullptr;
   Order order{path, budget_bytes, link_.now(), std::move(*snapshot)};
   if (at_once_) {
-    profiler::CycleMap map;
-    keep(make(order, map));
-    builder_.setTimes(profiler::times_of(map));
+    const SearchPtr search = begin(std::move(order), hints(path));
+    builder_.setTimes(profiler::times_of(search->map));
+    while (search->tryNext()) {
+    }
+    keep(search->plan());
     return plans_.front();
   }
   orders_.push_back(std::move(order));
@@ -104,23 +134,59 @@ std::uint64_t PlanningThread::plansMade() const {
 void PlanningThread::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return stop_ || !orders_.empty(); });
+    changed_.wait(
+        lock, [&] { return stop_ || !orders_.empty() || !searches_.empty(); });
     if (stop_) return;
-    working_ = std::move(orders_.back());
-    orders_.pop_back();
-    lock.unlock();
-    profiler::CycleMap map;
-    PathPlanPtr made = make(*working_, map);
-    profiler::PathTimes times = profiler::times_of(map);
-    lock.lock();
-    working_.reset();
-    keep(std::move(made));
-    times_.push_back(std::move(times));
+    if (!orders_.empty()) {
+      serveOrder(lock);
+    } else {
+      goOn(lock);
+    }
     changed_.notify_all();
-    lock.unlock();
-    published_();
-    lock.lock();
   }
+}
+
+void PlanningThread::serveOrder(std::unique_lock<std::mutex>& lock) {
+  Order order = std::move(orders_.back());
+  orders_.pop_back();
+  working_ = std::pair(order.path, order.budget_bytes);
+  std::vector<Assignment> known = hints(order.path);
+  lock.unlock();
+  SearchPtr search = begin(std::move(order), std::move(known));
+  PathPlanPtr made = search->plan();
+  profiler::PathTimes times = profiler::times_of(search->map);
+  lock.lock();
+  working_.reset();
+  std::erase_if(searches_, [&](const SearchPtr& other) {
+    return other->path == made->path &&
+           other->budget_bytes == made->budget_bytes;
+  });
+  keep(std::move(made));
+  times_.push_back(std::move(times));
+  if (search->planner) searches_.push_back(std::move(search));
+  if (searches_.size() > kMaxSearches) searches_.erase(searches_.begin());
+  lock.unlock();
+  published_();
+  lock.lock();
+}
+
+void PlanningThread::goOn(std::unique_lock<std::mutex>& lock) {
+  SearchPtr search = std::move(searches_.back());
+  searches_.pop_back();
+  working_ = std::pair(search->path, search->budget_bytes);
+  lock.unlock();
+  const bool more = search->tryNext();
+  PathPlanPtr better;
+  if (search->isWorthIt(more)) better = search->plan();
+  lock.lock();
+  working_.reset();
+  const bool is_better = better != nullptr;
+  if (is_better) keep(std::move(better));
+  if (more) searches_.push_back(std::move(search));
+  if (!is_better) return;
+  lock.unlock();
+  published_();
+  lock.lock();
 }
 
 void PlanningThread::keep(PathPlanPtr plan) {
@@ -132,34 +198,103 @@ void PlanningThread::keep(PathPlanPtr plan) {
   if (plans_.size() > kMaxPlans) plans_.pop_back();
 }
 
-PathPlanPtr PlanningThread::make(const Order& order,
-                                 profiler::CycleMap& map) const {
-  map = profiler::CycleBuilder::cycle(order.snapshot);
-  auto made = std::make_shared<PathPlan>();
-  made->path = order.path;
-  made->budget_bytes = order.budget_bytes;
-  made->link = order.link;
-  PlannerOptions options;
-  options.budget_bytes = order.budget_bytes - order.budget_bytes / kSlackShare;
-  options.link = made->link;
-  options.keep_bytes = keptBytes(order.budget_bytes);
-  runtime::Result<PlanPtr> plan = plan_cycle(map.cycle, options);
-  if (!plan.ok()) return made;
-  made->plan = std::move(*plan);
-  made->names.resize(map.cycle.values());
-  for (std::uint32_t v = 0; v < map.value_of.size(); ++v) {
-    if (map.value_of[v] == kNone) continue;
-    PathPlan::Names& names = made->names[map.value_of[v]];
-    (names.first == kNone ? names.first : names.second) = v;
+std::vector<Assignment> PlanningThread::hints(profiler::PathId path) const {
+  std::vector<Assignment> found;
+  for (const PathPlanPtr& plan : plans_) {
+    if (plan->path != path || plan->assignment.joins.empty()) continue;
+    found.push_back(plan->assignment);
   }
+  return found;
+}
+
+PlanningThread::SearchPtr PlanningThread::begin(
+    Order order, std::vector<Assignment> hints) const {
+  auto search = std::make_unique<Search>();
+  search->path = order.path;
+  search->budget_bytes = order.budget_bytes;
+  search->options.budget_bytes =
+      order.budget_bytes - order.budget_bytes / kSlackShare;
+  search->options.link = order.link;
+  search->options.keep_bytes = keptBytes(order.budget_bytes);
+  search->map = profiler::CycleBuilder::cycle(order.snapshot);
+  const profiler::Cycle& cycle = search->map.cycle;
+  runtime::Result<PlanPtr> swapping = plan_cycle(cycle, search->options);
+  if (!swapping.ok()) return search;
+  search->best = std::move(*swapping);
+  if (!recompute_ || search->best->actions.empty()) return search;
+  search->planner.emplace(cycle, search->options, search->best);
+  // What was best under another budget or link is no worse than swaps alone.
+  for (const Assignment& hint : hints) search->planner->alsoTry(hint);
+  for (std::size_t i = 0; i < hints.size(); ++i) search->tryNext();
+  return search;
+}
+
+PathPlanPtr PlanningThread::Search::plan() {
+  auto made = std::make_shared<PathPlan>();
+  made->path = path;
+  made->budget_bytes = budget_bytes;
+  made->link = options.link;
+  if (planner) {
+    best = planner->best();
+    made->assignment = planner->bestAssignment();
+    published_ns = planner->searched_ns();
+  }
+  if (best == nullptr) return made;
+  made->plan = best;
+  nameValues(*made);
+  if (!best->recorded.empty()) findHeld(*made);
   return made;
 }
 
+void PlanningThread::Search::nameValues(PathPlan& plan) const {
+  plan.names.resize(map.cycle.values());
+  for (std::uint32_t v = 0; v < map.value_of.size(); ++v) {
+    if (map.value_of[v] == kNone) continue;
+    PathPlan::Names& names = plan.names[map.value_of[v]];
+    (names.first == kNone ? names.first : names.second) = v;
+  }
+}
+
+// A transient is found up to its last use; a copy after its death is meant for
+// what ops that run again still need. (What is dead and can be made again drops
+// its bytes without being told.)
+void PlanningThread::Search::findHeld(PathPlan& plan) const {
+  const profiler::Cycle& cycle = map.cycle;
+  std::vector<std::uint32_t> created(cycle.values(), kNone);
+  std::vector<std::uint32_t> used(cycle.values(), kNone);
+  std::vector<std::uint32_t> freed(cycle.values(), kNone);
+  for (std::uint32_t op = 0; op < cycle.ops(); ++op) {
+    for (const profiler::Operand operand : cycle.operandsOf(op)) {
+      if (operand.creates()) created[operand.value()] = op;
+      used[operand.value()] = op;
+    }
+    for (const ValueIndex value : cycle.freedAfter(op)) freed[value] = op;
+  }
+  std::vector<std::uint8_t> is_held(cycle.values());
+  for (std::uint32_t op = 0; op < cycle.ops(); ++op) {
+    for (const Action action : best->actionsBefore(op)) {
+      const ValueIndex value = action.value();
+      if (action.kind() == Action::Kind::kDrop) continue;
+      if (freed[value] == kNone || created[value] == kNone ||
+          created[value] >= used[value] || freed[value] < created[value] ||
+          op <= freed[value] || is_held[value] != 0) {
+        continue;
+      }
+      is_held[value] = 1;
+      plan.held.push_back({used[value], value});
+    }
+  }
+  std::sort(plan.held.begin(), plan.held.end(),
+            [](const auto& a, const auto& b) { return a.op < b.op; });
+}
+
 std::size_t PathPlan::memoryBytes() const noexcept {
-  std::size_t bytes = sizeof(PathPlan) + names.capacity() * sizeof(Names);
+  std::size_t bytes = sizeof(PathPlan) + names.capacity() * sizeof(Names) +
+                      held.capacity() * sizeof(Held);
   if (plan != nullptr) {
     bytes += sizeof(Plan) + plan->actions.capacity() * sizeof(Action) +
-             plan->action_end.capacity() * sizeof(std::uint32_t);
+             (plan->action_end.capacity() + plan->recorded.capacity()) *
+                 sizeof(std::uint32_t);
   }
   return bytes;
 }

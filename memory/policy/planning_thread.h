@@ -6,6 +6,12 @@
 // holds meanwhile. Of several that are asked for the
 // last comes first. The thread starts with the first request.
 //
+// The first plan of a path only swaps. Where ops may be run again, the thread
+// then goes on to search for a better one (joint_planner.h), and publishes what
+// is worth it, until nothing better turns up; a path that is ordered meanwhile
+// comes first. Under another budget or link the search begins with what was
+// best under the last one.
+//
 // Thread safety: any thread. plan() never waits for a plan that is being made,
 // and not for the lock either: where another thread holds it, it answers "none
 // yet". What a plan is made from is copied on the thread that asks for it, so
@@ -22,6 +28,7 @@
 #include <thread>
 #include <vector>
 
+#include "memory/policy/joint_planner.h"
 #include "memory/policy/link_estimate.h"
 #include "memory/policy/plan.h"
 #include "profiler/cycle_builder.h"
@@ -43,6 +50,14 @@ struct PathPlan {
     std::uint32_t second = profiler::kNone;
   };
   std::vector<Names> names;
+  // Values that the plan moves after the program has let them go, as inputs of
+  // ops that run again: before which op they can be found last, ascending.
+  struct Held {
+    std::uint32_t op;
+    ValueIndex value;
+  };
+  std::vector<Held> held;
+  Assignment assignment; // what is run again; empty: nothing
 
   std::size_t memoryBytes() const noexcept;
 };
@@ -55,14 +70,16 @@ class PlanningThread {
   // modelled, so that a run repeats.
   PlanningThread(profiler::Profiler& profiler,
                  const profiler::Durations& durations, const LinkEstimate& link,
-                 std::function<void()> published, bool at_once = false);
+                 std::function<void()> published, bool at_once = false,
+                 bool recompute = false);
   ~PlanningThread(); // waits for the plan that is being made
   PlanningThread(const PlanningThread&) = delete;
   PlanningThread& operator=(const PlanningThread&) = delete;
 
   // The plan for a path, ordered if there is none; null: none yet.
   PathPlanPtr plan(profiler::PathId path, std::uint64_t budget_bytes);
-  // The same for whoever has time: it is made when this returns.
+  // The same for whoever has time: it is made when this returns, and nothing
+  // better is being searched for.
   void planAndWait(profiler::PathId path, std::uint64_t budget_bytes);
   std::uint64_t plansMade() const;
   // Values of at most so many bytes never move in a plan.
@@ -70,6 +87,9 @@ class PlanningThread {
 
  private:
   static constexpr std::size_t kMaxPlans = 32;
+  // Plans that one search tries, and searches that wait, at most.
+  static constexpr std::uint32_t kMaxTries = 600;
+  static constexpr std::size_t kMaxSearches = 4;
 
   struct Order {
     profiler::PathId path;
@@ -77,17 +97,26 @@ class PlanningThread {
     LinkModel link; // as it is taken to be
     profiler::PathSnapshot snapshot;
   };
+  // A better plan for a path, while there is time.
+  struct Search;
+  using SearchPtr = std::unique_ptr<Search>;
+
   void run();
-  // These three REQUIRE mutex_.
+  // These REQUIRE mutex_.
   PathPlanPtr findOrOrder(profiler::PathId path, std::uint64_t budget_bytes);
   PathPlanPtr order(profiler::PathId path, std::uint64_t budget_bytes);
-  PathPlanPtr make(const Order& order, profiler::CycleMap& map) const;
+  void serveOrder(std::unique_lock<std::mutex>& lock);
+  void goOn(std::unique_lock<std::mutex>& lock);
+  std::vector<Assignment> hints(profiler::PathId path) const;
   void keep(PathPlanPtr plan);
+  // Its first plan is made, but not kept. Needs no lock.
+  SearchPtr begin(Order order, std::vector<Assignment> hints) const;
 
   profiler::CycleBuilder builder_;
   const LinkEstimate link_;
   const std::function<void()> published_;
   const bool at_once_;
+  const bool recompute_;
 
   mutable std::mutex mutex_; // guards what is below; a leaf
   std::condition_variable changed_;
@@ -95,7 +124,8 @@ class PlanningThread {
   std::vector<Order> orders_;              // served from the back
   std::vector<profiler::PathTimes> times_; // for their paths, by plan()
   std::uint64_t plans_made_ = 0;
-  std::optional<Order> working_;
+  std::optional<std::pair<profiler::PathId, std::uint64_t>> working_;
+  std::vector<SearchPtr> searches_; // the last one goes on
   bool stop_ = false;
   std::thread thread_;
 };

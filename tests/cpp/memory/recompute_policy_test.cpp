@@ -1,0 +1,192 @@
+// The forecast policy with plans that drop: what it wishes for, op by op. No
+// pager: the test says what ops touch, and looks at the wishes.
+#include <cstdint>
+#include <deque>
+#include <gtest/gtest.h>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "memory/policy/forecast_policy.h"
+#include "profiler/op_names.h"
+
+namespace chameleon::memory {
+namespace {
+
+using Kind = Action::Kind;
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+// Runs ops on blocks that are there or not just as the test wants.
+class Runner {
+ public:
+  Runner(std::uint64_t budget_bytes, bool recompute)
+      : profiler_(profiler::OpHistory::kDefaultBytes,
+                  [](const void* block) {
+                    return static_cast<const Block*>(block)->released_at !=
+                           Block::kAlive;
+                  }),
+        policy_(PolicyInputs{profiler_, durations_, gate_,
+                             LinkEstimate(durations_, std::nullopt),
+                             budget_bytes, true, recompute}) {
+    gate_.ask();
+  }
+
+  struct Wished {
+    std::uint32_t op;
+    Kind kind;
+    std::string block;
+    bool alive;
+  };
+
+  Block* create(const std::string& name, std::uint64_t bytes) {
+    Block& block = born(name, bytes);
+    block.profiler_slot = profiler_.born(block.identity, bytes, &block);
+    return &block;
+  }
+
+  // "+x" is written; one result.
+  Block* op(const std::string& name, const std::vector<Block*>& reads,
+            const std::string& result, std::uint64_t bytes,
+            const std::vector<Block*>& writes = {}) {
+    const std::uint32_t number = profiler::op_names().add(name);
+    profiler::TokenHasher hasher(number);
+    std::vector<profiler::Use> uses;
+    const auto use = [&](Block* block, std::uint32_t flags) {
+      uses.push_back({block->identity, block->profiler_slot, flags});
+      hasher.add(flags);
+      hasher.add(block->rounded_bytes);
+    };
+    for (Block* block : reads) use(block, profiler::Operand::kReads);
+    for (Block* block : writes) {
+      use(block, profiler::Operand::kReads | profiler::Operand::kWrites);
+    }
+    profiler::OpTicket ticket = profiler_.observe(number, hasher.token(), uses);
+    if (gate_.due(ticket)) {
+      std::vector<Wish> list;
+      if (policy_.wishes(ticket, list)) recorded.insert(ticket.position);
+      for (const Wish& wish : list) {
+        wished.push_back({ticket.position, wish.kind, names_[wish.identity],
+                          wish.block->released_at == Block::kAlive});
+      }
+    }
+    if (result.empty()) return nullptr;
+    Block& made = born(result, bytes);
+    made.profiler_slot = profiler_.result(ticket, made.identity, bytes, &made);
+    return &made;
+  }
+
+  void free(Block* block) {
+    block->released_at = profiler_.opCount();
+    profiler_.freed(block->profiler_slot, profiler_.opCount());
+  }
+  void step() {
+    profiler_.step();
+    wished.clear();
+    recorded.clear();
+  }
+  PlanPtr plan() const { return policy_.plan(); }
+
+  std::vector<Wished> wished; // in this step
+  std::set<std::uint32_t> recorded;
+
+ private:
+  Block& born(const std::string& name, std::uint64_t bytes) {
+    Block& block = blocks_.emplace_back();
+    block.identity = ++identities_;
+    block.rounded_bytes = bytes;
+    block.bytes = bytes;
+    names_[identities_] = name;
+    return block;
+  }
+
+  profiler::Profiler profiler_;
+  profiler::Durations durations_;
+  WishGate gate_;
+  ForecastPolicy policy_;
+  std::deque<Block> blocks_;
+  std::map<std::uint64_t, std::string> names_;
+  std::uint64_t identities_ = 0;
+};
+
+// Layers of two ops each; what they make is needed in backward. What the first
+// one makes is let go in forward: only a re-run of the second needs it.
+struct Network {
+  static constexpr int kLayers = 10;
+
+  explicit Network(Runner& r) : run(r) {
+    for (int i = 0; i < kLayers; ++i) {
+      weights.push_back(run.create("w" + std::to_string(i), kMiB));
+    }
+    for (const char* name :
+         {"recompute_test::first", "recompute_test::second"}) {
+      profiler::op_names().allowRerun(profiler::op_names().add(name));
+    }
+  }
+  ~Network() {
+    for (Block* weight : weights) run.free(weight);
+  }
+
+  void step() {
+    run.step();
+    std::vector<Block*> made;
+    Block* x = run.op("recompute_test::data", {}, "x", 16 * kMiB);
+    Block* const data = x;
+    for (int i = 0; i < kLayers; ++i) {
+      const std::string layer = std::to_string(i);
+      Block* const a = run.op("recompute_test::first", {x, weights[i]},
+                              "a" + layer, 16 * kMiB);
+      x = run.op("recompute_test::second", {a}, "b" + layer, 16 * kMiB);
+      run.free(a);
+      made.push_back(x);
+    }
+    for (int i = kLayers; i-- > 0;) {
+      run.op("recompute_test::backward", {made.back(), weights[i]}, "", 0);
+      run.free(made.back());
+      made.pop_back();
+    }
+    run.free(data);
+    run.op("recompute_test::update", {}, "", 0, weights);
+  }
+
+  Runner& run;
+  std::vector<Block*> weights;
+};
+
+TEST(RecomputePolicy, RecordsAndDropsWhatThePlanSays) {
+  Runner run(90 * kMiB, true);
+  Network network(run);
+  for (int i = 0; i < 12; ++i) network.step();
+  const PlanPtr plan = run.plan();
+  ASSERT_NE(plan, nullptr);
+  ASSERT_FALSE(plan->recorded.empty());
+  EXPECT_EQ(run.recorded, std::set<std::uint32_t>(plan->recorded.begin(),
+                                                  plan->recorded.end()));
+  std::size_t drops = 0;
+  for (const Runner::Wished& wish : run.wished) {
+    if (wish.kind != Kind::kDrop) continue;
+    ++drops;
+    // Only by name: what is dead gives up its bytes by itself.
+    EXPECT_TRUE(wish.alive) << wish.block;
+    EXPECT_EQ(wish.block[0], 'b') << wish.block << " " << wish.op;
+  }
+  EXPECT_GT(drops, 2U);
+}
+
+TEST(RecomputePolicy, OffMeansOff) {
+  Runner run(90 * kMiB, false);
+  Network network(run);
+  for (int i = 0; i < 12; ++i) network.step();
+  ASSERT_NE(run.plan(), nullptr);
+  EXPECT_TRUE(run.plan()->recorded.empty());
+  EXPECT_TRUE(run.recorded.empty());
+  EXPECT_FALSE(run.wished.empty());
+  for (const Runner::Wished& wish : run.wished) {
+    EXPECT_NE(wish.kind, Kind::kDrop);
+  }
+}
+
+} // namespace
+} // namespace chameleon::memory
