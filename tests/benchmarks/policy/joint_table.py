@@ -1,0 +1,121 @@
+"""Prints what plans with re-runs reach on the traces, all figures modelled.
+
+Usage: joint_table.py JOINT_TRACE [--mistakes] [--slow]
+
+JOINT_TRACE is the tool that a build with -DCHAMELEON_BUILD_TESTS=ON leaves in
+its folder under tests/benchmarks/policy/. --mistakes: what it costs if op
+times or the link are not what the planner takes them to be. --slow: a machine
+like an RTX 4090 (op times of the traces times four, a link of 25 GB/s).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+TRACES = Path(__file__).parent / "traces"
+
+# Per trace and k: the best plan of an earlier simulation of the same traces,
+# and the best way to run it with each block checkpointed by hand; ms.
+KNOWN = {
+    "llama_1.3b_fused_adamw": {
+        1.25: (328.8, 412),
+        2: (355.3, 412),
+        4: (455.6, 482),
+    },
+    "llama_1.3b_foreach_adamw": {
+        1.25: (344.2, 427),
+        2: (368.1, 427),
+        4: (536.3, 583),
+    },
+    "resnet50_b256": {1.25: (31.0, 42.1), 2: (32.6, 42.1), 4: (36.6, 96.6)},
+    "lora_7b": {1.25: (295.2, 420), 2: (305.2, 420), 4: (353.5, 420)},
+}
+SLOW = ["--slower", "4", "--link", "25,25,40"]
+MISTAKES = (
+    ("right", []),
+    ("equal op times", ["--equal"]),
+    ("30 % off", ["--noise", "1"]),
+    ("link half as fast", ["--thought", "0.5"]),
+    ("link twice as fast", ["--thought", "2"]),
+)
+
+
+def figures(
+    tool: str, trace: str, k: float, arguments: list[str]
+) -> dict[str, float]:
+    """Runs the tool on one trace."""
+    text = gzip.decompress((TRACES / f"{trace}.jsonl.gz").read_bytes())
+    result = subprocess.run(
+        [tool, "--k", str(k), *arguments],
+        input=text,
+        capture_output=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        sys.exit(result.stderr.decode())
+    return json.loads(result.stdout)
+
+
+def print_row(cells: list[str]) -> None:
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def table(tool: str, slow: bool) -> None:
+    columns = "trace,k,compute,swap only,checkpointed,known,**ours**".split(",")
+    columns += "over compute,re-run,GB in/out,plans,first,all".split(",")
+    if slow:
+        columns = [c for c in columns if c not in ("checkpointed", "known")]
+    print_row(columns)
+    print("|--" * len(columns) + "|")
+    for trace, points in KNOWN.items():
+        for k, (known, checkpointed) in points.items():
+            got = figures(tool, trace, k, SLOW if slow else [])
+            row = [trace, f"{k:g}", f"{got['compute_ms']:.1f}"]
+            row.append(f"{got['swap_ms']:.1f}")
+            if not slow:
+                row += [f"{checkpointed:g}", f"{known:g}"]
+            row += [
+                f"**{got['joint_ms']:.1f}**",
+                f"{got['joint_ms'] / got['compute_ms']:.3f}",
+                f"{got['rerun_ms']:.1f}",
+                f"{got['in_gb']:.1f}/{got['out_gb']:.1f}",
+                f"{got['planned']}",
+                f"{got['first_time_ms'] / 1e3:.2f} s",
+                f"{got['search_time_ms'] / 1e3:.1f} s",
+            ]
+            print_row(row)
+
+
+def mistakes(tool: str) -> None:
+    print_row(["trace", "k", *[name for name, _ in MISTAKES]])
+    print("|--" * (2 + len(MISTAKES)) + "|")
+    for trace, points in KNOWN.items():
+        for k in points:
+            row = [trace, f"{k:g}"]
+            for _, arguments in MISTAKES:
+                got = figures(tool, trace, k, arguments)
+                row.append(
+                    f"{got['replanned_ms']:.1f} / {got['mistaken_ms']:.1f}"
+                )
+            print_row(row)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("joint_trace", help="path of the tool")
+    parser.add_argument("--mistakes", action="store_true")
+    parser.add_argument("--slow", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.mistakes:
+        mistakes(arguments.joint_trace)
+    else:
+        table(arguments.joint_trace, arguments.slow)
+
+
+if __name__ == "__main__":
+    main()
