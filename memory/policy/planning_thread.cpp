@@ -14,6 +14,9 @@ namespace {
 // What the plan must leave of the budget: holes between blocks, and what is
 // resident without being part of the cycle.
 constexpr std::uint64_t kSlackShare = 200;
+// The same where ops may be run again: bytes that are made again cost little,
+// and moves for fragments' sake cost more (README.md).
+constexpr std::uint64_t kRerunSlackShare = 32;
 
 } // namespace
 
@@ -222,6 +225,8 @@ PlanningThread::SearchPtr PlanningThread::begin(
   if (!swapping.ok()) return search;
   search->best = std::move(*swapping);
   if (!recompute_ || search->best->actions.empty()) return search;
+  search->options.budget_bytes =
+      order.budget_bytes - order.budget_bytes / kRerunSlackShare;
   search->planner.emplace(cycle, search->options, search->best);
   // What was best under another budget or link is no worse than swaps alone.
   for (const Assignment& hint : hints) search->planner->alsoTry(hint);
