@@ -7,6 +7,7 @@
 #include <string>
 
 #include "memory/policy/demand_model.h"
+#include "memory/policy/joint_planner.h"
 #include "memory/policy/planner.h"
 #include "tests/benchmarks/policy/trace_reader.h"
 
@@ -103,6 +104,58 @@ TEST(Golden, Lora7b) {
                        {2, 469, 477.08, 612.65, 695.05},
                        {4, 777, 811.89, 901.54, 1055.65},
                    });
+}
+
+// What plans with re-runs reach with the first plans of the search, and what
+// they must not be faster than: all ops, at their own speed.
+struct JointGolden {
+  double k;
+  double compute_ms;
+  double plan_ms;
+};
+
+void check_joint(const std::string& name, std::uint32_t tries,
+                 std::initializer_list<JointGolden> figures) {
+  runtime::Result<Trace> trace = read_trace(unpacked(name));
+  ASSERT_TRUE(trace.ok()) << trace.error().message();
+  double more_memory_ms = 0;
+  for (const JointGolden& golden : figures) {
+    memory::PlannerOptions options;
+    options.budget_bytes =
+        static_cast<std::uint64_t>(trace->peak_bytes / golden.k);
+    const memory::PlanPtr swaps =
+        memory::plan_cycle(trace->cycle, options).value();
+    memory::JointPlanner planner(trace->cycle, options, swaps);
+    while (planner.planned() < tries && planner.tryNext()) {
+    }
+    const memory::PlanPtr plan = planner.best();
+    const double plan_ms = plan->modelled.duration_ns / 1e6;
+    EXPECT_LE(plan_ms, golden.plan_ms + 0.01) << name << " k " << golden.k;
+    EXPECT_GE(plan_ms, golden.compute_ms) << name << " k " << golden.k;
+    EXPECT_LE(plan->modelled.duration_ns, swaps->modelled.duration_ns);
+    EXPECT_GE(plan_ms, more_memory_ms);
+    more_memory_ms = plan_ms;
+  }
+}
+
+TEST(Golden, JointLlamaFused) {
+  check_joint("llama_1.3b_fused_adamw", 40,
+              {{1.25, 325.9, 329.26}, {2, 325.9, 362.94}, {4, 325.9, 460.06}});
+}
+
+TEST(Golden, JointLlamaForeach) {
+  check_joint("llama_1.3b_foreach_adamw", 40,
+              {{1.25, 341.4, 344.35}, {2, 341.4, 376.18}, {4, 341.4, 541.24}});
+}
+
+TEST(Golden, JointResNet50) {
+  check_joint("resnet50_b256", 200,
+              {{1.25, 30.4, 31.04}, {2, 30.4, 33.16}, {4, 30.4, 36.43}});
+}
+
+TEST(Golden, JointLora7b) {
+  check_joint("lora_7b", 25,
+              {{1.25, 295.2, 295.21}, {2, 295.2, 306.22}, {4, 295.2, 361.63}});
 }
 
 TEST(Golden, OneOpThatDoesNotFitIsNamed) {
