@@ -111,7 +111,7 @@ PathPlanPtr PlanningThread::order(profiler::PathId path,
   if (!snapshot) return nullptr;
   Order order{path, budget_bytes, link_.now(), std::move(*snapshot)};
   if (at_once_) {
-    const SearchPtr search = begin(std::move(order), hints(path));
+    const SearchPtr search = begin(order, hints(path));
     builder_.setTimes(profiler::times_of(search->map));
     while (search->tryNext()) {
     }
@@ -150,12 +150,12 @@ void PlanningThread::run() {
 }
 
 void PlanningThread::serveOrder(std::unique_lock<std::mutex>& lock) {
-  Order order = std::move(orders_.back());
+  const Order order = std::move(orders_.back());
   orders_.pop_back();
   working_ = std::pair(order.path, order.budget_bytes);
-  std::vector<Assignment> known = hints(order.path);
+  const std::vector<Assignment> known = hints(order.path);
   lock.unlock();
-  SearchPtr search = begin(std::move(order), std::move(known));
+  SearchPtr search = begin(order, known);
   PathPlanPtr made = search->plan();
   profiler::PathTimes times = profiler::times_of(search->map);
   lock.lock();
@@ -211,7 +211,7 @@ std::vector<Assignment> PlanningThread::hints(profiler::PathId path) const {
 }
 
 PlanningThread::SearchPtr PlanningThread::begin(
-    Order order, std::vector<Assignment> hints) const {
+    const Order& order, const std::vector<Assignment>& hints) const {
   auto search = std::make_unique<Search>();
   search->path = order.path;
   search->budget_bytes = order.budget_bytes;

@@ -110,7 +110,8 @@ class PlanningThread {
   std::vector<Assignment> hints(profiler::PathId path) const;
   void keep(PathPlanPtr plan);
   // Its first plan is made, but not kept. Needs no lock.
-  SearchPtr begin(Order order, std::vector<Assignment> hints) const;
+  SearchPtr begin(const Order& order,
+                  const std::vector<Assignment>& hints) const;
 
   profiler::CycleBuilder builder_;
   const LinkEstimate link_;

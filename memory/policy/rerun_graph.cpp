@@ -67,11 +67,10 @@ class Analysis {
         if (created != kNone && op < created) carried_[operand.value()] = 1;
       }
     }
-    for (std::uint32_t turn = 0; turn < graph_.turns.size(); ++turn) {
-      const Turn& range = graph_.turns[turn];
-      for (std::uint32_t op = range.begin; op < ops; ++op) {
+    for (const Turn& turn : graph_.turns) {
+      for (std::uint32_t op = turn.begin; op < ops; ++op) {
         for (const Operand operand : cycle_.operandsOf(op)) {
-          use(operand.value(), op, range);
+          use(operand.value(), op, turn);
         }
       }
     }

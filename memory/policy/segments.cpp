@@ -101,6 +101,7 @@ class Borders {
 std::vector<std::vector<std::uint32_t>> find_segments(const Cycle& cycle,
                                                       const RerunGraph& graph) {
   std::vector<std::vector<std::uint32_t>> segments;
+  segments.reserve(graph.turns.size());
   for (const Turn& turn : graph.turns) {
     segments.push_back(Borders(cycle, graph, turn).find());
   }

@@ -66,8 +66,16 @@ def print_row(cells: list[str]) -> None:
 
 
 def table(tool: str, slow: bool) -> None:
-    columns = "trace,k,compute,swap only,checkpointed,known,**ours**".split(",")
-    columns += "over compute,re-run,GB in/out,plans,first,all".split(",")
+    columns = [
+        "trace",
+        "k",
+        "compute",
+        "swap only",
+        "checkpointed",
+        "known",
+        "**ours**",
+    ]
+    columns += ["over compute", "re-run", "GB in/out", "plans", "first", "all"]
     if slow:
         columns = [c for c in columns if c not in ("checkpointed", "known")]
     print_row(columns)

@@ -132,6 +132,24 @@ TEST(JointPlanner, RunsCheapOpsAgainRatherThanMoveWhatTheyMade) {
   }
 }
 
+// What was best with less memory is tried first with more: never slower.
+TEST(JointPlanner, BeginsWithWhatWasBestUnderAnotherBudget) {
+  const Cycle cycle = residual_network(12);
+  const std::uint64_t peak = needs_of(cycle, 0).most_bytes;
+  const PlannerOptions less = with_budget(peak / 3);
+  JointPlanner first(cycle, less, plan_cycle(cycle, less).value());
+  while (first.tryNext()) {
+  }
+  const PlanPtr small = first.best();
+  ASSERT_FALSE(first.bestAssignment().joins.empty());
+  const PlannerOptions more = with_budget(peak / 2);
+  JointPlanner second(cycle, more, plan_cycle(cycle, more).value());
+  second.alsoTry(first.bestAssignment());
+  EXPECT_TRUE(second.tryNext());
+  EXPECT_EQ(second.planned(), 1U);
+  EXPECT_LE(second.best()->modelled.duration_ns, small->modelled.duration_ns);
+}
+
 TEST(JointPlanner, WhatFitsIsLeftAlone) {
   const Cycle cycle = residual_network(4);
   const PlannerOptions options = with_budget(needs_of(cycle, 0).most_bytes);

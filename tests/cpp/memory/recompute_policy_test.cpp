@@ -1,5 +1,6 @@
 // The forecast policy with plans that drop: what it wishes for, op by op. No
 // pager: the test says what ops touch, and looks at the wishes.
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,7 +24,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // Runs ops on blocks that are there or not just as the test wants.
 class Runner {
  public:
-  Runner(std::uint64_t budget_bytes, bool recompute)
+  Runner(std::uint64_t budget_bytes, bool recompute, bool at_once = true)
       : profiler_(profiler::OpHistory::kDefaultBytes,
                   [](const void* block) {
                     return static_cast<const Block*>(block)->released_at !=
@@ -30,7 +32,7 @@ class Runner {
                   }),
         policy_(PolicyInputs{profiler_, durations_, gate_,
                              LinkEstimate(durations_, std::nullopt),
-                             budget_bytes, true, recompute}) {
+                             budget_bytes, at_once, recompute}) {
     gate_.ask();
   }
 
@@ -173,6 +175,21 @@ TEST(RecomputePolicy, RecordsAndDropsWhatThePlanSays) {
     EXPECT_EQ(wish.block[0], 'b') << wish.block << " " << wish.op;
   }
   EXPECT_GT(drops, 2U);
+}
+
+// A plan is not taken up in the middle of a round, but soon.
+TEST(RecomputePolicy, InTheBackground) {
+  Runner run(90 * kMiB, true, false);
+  Network network(run);
+  for (int i = 0; i < 1000; ++i) {
+    network.step();
+    if (run.plan() != nullptr && !run.plan()->recorded.empty()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  network.step();
+  ASSERT_NE(run.plan(), nullptr);
+  EXPECT_FALSE(run.plan()->recorded.empty());
+  EXPECT_FALSE(run.recorded.empty());
 }
 
 TEST(RecomputePolicy, OffMeansOff) {
