@@ -15,8 +15,10 @@ namespace {
 // resident without being part of the cycle.
 constexpr std::uint64_t kSlackShare = 200;
 // The same where ops may be run again: bytes that are made again cost little,
-// and moves for fragments' sake cost more (README.md).
+// and moves for fragments' sake cost more (README.md). So such a plan may also
+// take a little longer, by the model, than one that only swaps and leaves less.
 constexpr std::uint64_t kRerunSlackShare = 32;
+constexpr double kSlackWorth = 1.01;
 
 } // namespace
 
@@ -25,7 +27,7 @@ struct PlanningThread::Search {
   std::uint64_t budget_bytes = 0;
   PlannerOptions options;
   profiler::CycleMap map;
-  PlanPtr best; // null: it cannot be planned
+  PlanPtr swapping; // null: it cannot be planned
   std::optional<JointPlanner> planner;
   double published_ns = 0;
 
@@ -223,11 +225,14 @@ PlanningThread::SearchPtr PlanningThread::begin(
   const profiler::Cycle& cycle = search->map.cycle;
   runtime::Result<PlanPtr> swapping = plan_cycle(cycle, search->options);
   if (!swapping.ok()) return search;
-  search->best = std::move(*swapping);
-  if (!recompute_ || search->best->actions.empty()) return search;
+  search->swapping = std::move(*swapping);
+  if (!recompute_ || search->swapping->actions.empty()) return search;
+  search->published_ns = kSlackWorth * search->swapping->modelled.duration_ns;
   search->options.budget_bytes =
       order.budget_bytes - order.budget_bytes / kRerunSlackShare;
-  search->planner.emplace(cycle, search->options, search->best);
+  runtime::Result<PlanPtr> roomy = plan_cycle(cycle, search->options);
+  if (!roomy.ok()) return search;
+  search->planner.emplace(cycle, search->options, std::move(*roomy));
   // What was best under another budget or link is no worse than swaps alone.
   for (const Assignment& hint : hints) search->planner->alsoTry(hint);
   for (std::size_t i = 0; i < hints.size(); ++i) search->tryNext();
@@ -239,15 +244,20 @@ PathPlanPtr PlanningThread::Search::plan() {
   made->path = path;
   made->budget_bytes = budget_bytes;
   made->link = options.link;
+  made->plan = swapping;
+  if (made->plan == nullptr) return made;
   if (planner) {
-    best = planner->best();
-    made->assignment = planner->bestAssignment();
-    published_ns = planner->searched_ns();
+    const PlanPtr best = planner->best();
+    if (!best->recorded.empty() &&
+        best->modelled.duration_ns <
+            kSlackWorth * swapping->modelled.duration_ns) {
+      made->plan = best;
+      made->assignment = planner->bestAssignment();
+      published_ns = planner->searched_ns();
+    }
   }
-  if (best == nullptr) return made;
-  made->plan = best;
   nameValues(*made);
-  if (!best->recorded.empty()) findHeld(*made);
+  findHeld(*made);
   return made;
 }
 
@@ -264,6 +274,7 @@ void PlanningThread::Search::nameValues(PathPlan& plan) const {
 // what ops that run again still need. (What is dead and can be made again drops
 // its bytes without being told.)
 void PlanningThread::Search::findHeld(PathPlan& plan) const {
+  if (plan.plan->recorded.empty()) return;
   const profiler::Cycle& cycle = map.cycle;
   std::vector<std::uint32_t> created(cycle.values(), kNone);
   std::vector<std::uint32_t> used(cycle.values(), kNone);
@@ -277,7 +288,7 @@ void PlanningThread::Search::findHeld(PathPlan& plan) const {
   }
   std::vector<std::uint8_t> is_held(cycle.values());
   for (std::uint32_t op = 0; op < cycle.ops(); ++op) {
-    for (const Action action : best->actionsBefore(op)) {
+    for (const Action action : plan.plan->actionsBefore(op)) {
       const ValueIndex value = action.value();
       if (action.kind() == Action::Kind::kDrop) continue;
       if (freed[value] == kNone || created[value] == kNone ||
