@@ -157,8 +157,10 @@ Assignment JointPlanner::nextMove() {
           std::pow(10, (1 + random(4)) * (random(2) == 0 ? -1 : 1) / 6.0);
       for (std::uint32_t i = first; i < end; ++i) {
         double& price_here = moved.price_ns_per_byte[i];
-        price_here =
-            price_here > 0 ? price_here * factor : price(kLowestStep + 5);
+        price_here = price_here > 0
+                         ? std::clamp(price_here * factor, price(kLowestStep),
+                                      price(kHighestStep))
+                         : price(kLowestStep + 5);
       }
       break;
     }

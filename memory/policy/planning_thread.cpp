@@ -248,9 +248,8 @@ PathPlanPtr PlanningThread::Search::plan() {
   if (made->plan == nullptr) return made;
   if (planner) {
     const PlanPtr best = planner->best();
-    if (!best->recorded.empty() &&
-        best->modelled.duration_ns <
-            kSlackWorth * swapping->modelled.duration_ns) {
+    if (best->modelled.duration_ns <
+        kSlackWorth * swapping->modelled.duration_ns) {
       made->plan = best;
       made->assignment = planner->bestAssignment();
       published_ns = planner->searched_ns();
