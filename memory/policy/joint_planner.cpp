@@ -12,7 +12,7 @@ namespace chameleon::memory {
 namespace {
 
 constexpr std::size_t kBlocks[] = {2, 1, 4};
-constexpr std::size_t kTop = 4;
+constexpr std::size_t kTop = 8;
 // Nothing is gained any more below that share of the compute time.
 constexpr double kEnough = 1.0005;
 constexpr std::uint32_t kMovesInVain = 1000;
@@ -144,7 +144,8 @@ std::uint32_t JointPlanner::random(std::uint32_t below) {
 }
 
 Assignment JointPlanner::nextMove() {
-  const std::size_t which = random(4) == 0 ? random(top_.size()) : 0;
+  const std::size_t which =
+      random(2) == 0 ? random(static_cast<std::uint32_t>(top_.size())) : 0;
   Assignment moved = top_[which].assignment;
   const auto count = static_cast<std::uint32_t>(choices_.segments());
   const std::uint32_t first = random(count);
