@@ -1,11 +1,13 @@
 #include "kernels/adoption.h"
 
 #include <cstring>
+#include <span>
 
 #include "backend/torch/device_allocator.h"
 #include "backend/torch/error.h"
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/storage.h"
+#include "backend/torch/stream.h"
 #include "kernels/nested.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/tensor_access.h"
@@ -38,7 +40,14 @@ c10::DataPtr Adoption::memory(c10::DataPtr data, std::size_t bytes) const {
   }
   // Memory that the kernel got elsewhere (another thread's, a cache's).
   std::byte* copy = backend::value_or_throw(pager.allocate(call, bytes));
-  std::memcpy(copy, address, bytes);
+  if (backend::target().type == c10::DeviceType::CPU) {
+    std::memcpy(copy, address, bytes);
+  } else {
+    const runtime::Copy whole{copy, address, bytes};
+    backend::throw_if(backend::context(index, "a copy")
+                          .runtime->copy(backend::current_stream(index),
+                                         std::span(&whole, 1)));
+  }
   return backend::own_block(
       backend::value_or_throw(pager.adopt(call, copy, bytes)), index);
 }
@@ -65,8 +74,8 @@ void Adoption::storage(c10::StorageImpl& outer, c10::StorageImpl& alias,
   const bool grown =
       !backend::target().holds_data && alias.nbytes() > outer.nbytes();
   if (alias.data() != before || grown) {
-    c10::DataPtr data =
-        alias.set_data_ptr(c10::DataPtr(nullptr, backend::target().type));
+    c10::DataPtr data = alias.set_data_ptr(
+        c10::DataPtr(nullptr, backend::target_device(index)));
     outer.set_data_ptr_noswap(memory(std::move(data), alias.nbytes()));
   }
   if (alias.nbytes() != outer.nbytes()) outer.set_nbytes(alias.nbytes());

@@ -1,7 +1,8 @@
 // Copies between the device and the CPU, and inside the device. Where both
 // sides have the same dense layout the bytes go straight between the CPU and
 // whatever place the block has, without a fault; everything else goes through
-// a dense tensor on one side.
+// a dense tensor on one side. On CUDA, tensors of "cuda" and copies that need
+// not be waited for are native's business, on pinned bytes.
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -127,6 +128,26 @@ void copy_to_cpu(const at::Tensor& from, const at::Tensor& to) {
   to.copy_(view.natives().front());
 }
 
+// A copy that native makes, on the current stream.
+void copy_natively(const at::Tensor& from, const at::Tensor& to,
+                   bool non_blocking) {
+  if (is_ours(from)) {
+    const NativeView view({from}, memory::Access::kRead, "aten::copy_");
+    to.copy_(view.natives().front(), non_blocking);
+  } else {
+    const NativeView view({to}, memory::Access::kWrite, "aten::copy_");
+    at::Tensor native = view.natives().front();
+    native.copy_(from, non_blocking);
+  }
+}
+
+// `other`: what is not ours.
+bool copies_natively(const at::Tensor& other, bool non_blocking) {
+  if (backend::target().type != c10::DeviceType::CUDA) return false;
+  return other.is_cuda() ||
+         (non_blocking && other.device().is_cpu() && other.is_pinned());
+}
+
 // Inside the device a copy is an op like any other.
 void copy_within(const at::Tensor& from, const at::Tensor& to) {
   static const auto op =
@@ -146,7 +167,7 @@ at::Tensor& native_copy(at::Tensor& to, const at::Tensor& from) {
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to,
-                     bool /*non_blocking: copies are complete on return*/) {
+                     bool non_blocking) {
   if (to.numel() == 0) return to;
   at::Tensor source = from;
   if (from.sizes() != to.sizes()) {
@@ -157,6 +178,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to,
   }
   if (is_ours(source) && is_ours(to)) {
     copy_within(source, to);
+  } else if (copies_natively(is_ours(to) ? source : to, non_blocking)) {
+    copy_natively(source, to, non_blocking);
   } else if (is_ours(to)) {
     TORCH_CHECK(source.device().is_cpu(), "chameleon: cannot copy from ",
                 source.device(), " to ", to.device());
@@ -211,6 +234,9 @@ TORCH_LIBRARY(chameleon, m) {
   m.def("copy_within_(Tensor(a!) to, Tensor from) -> Tensor(a!)");
 }
 TORCH_LIBRARY_IMPL(chameleon, CPU, m) {
+  m.impl("copy_within_", TORCH_FN(native_copy));
+}
+TORCH_LIBRARY_IMPL(chameleon, CUDA, m) {
   m.impl("copy_within_", TORCH_FN(native_copy));
 }
 TORCH_LIBRARY_IMPL(chameleon, Meta, m) {

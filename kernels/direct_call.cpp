@@ -84,7 +84,7 @@ bool DirectCall::begin() {
   backend::finish_deferred_work();
   thread_ = &thread;
   twins_ = thread.twins.top();
-  pin(plan_, *device_, thread.stream(), call_, operands, quick_, &tokenOf,
+  pin(plan_, *device_, thread.stream(index), call_, operands, quick_, &tokenOf,
       this);
   held_ = true;
   // Unless a caller above has counted, which keeps the kernel from it.

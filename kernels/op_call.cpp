@@ -297,7 +297,7 @@ class NativeCall {
       case ArgumentKind::kDevice:
         if (value.isNone() ? slots_.empty()
                            : value.toDevice().type() == kChameleon) {
-          value = c10::Device(backend::target().type);
+          value = backend::target_device(index_);
         }
         break;
       case ArgumentKind::kTensor:

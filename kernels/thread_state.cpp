@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "backend/torch/device.h"
+
 namespace chameleon::kernels {
 
 constinit thread_local ThreadState* ThreadState::current = nullptr;
@@ -10,7 +12,9 @@ ThreadState::ThreadState()
     : twin_keys(TensorAccess::twinKeys()),
       keys(c10::impl::raw_local_dispatch_key_set),
       in_kernel(backend::InKernelScope::innermost()),
-      stream_id_(backend::detail::current_stream_id) {}
+      stream_id_(backend::detail::current_stream_id) {
+  backend::prepare_thread(backend::current_device());
+}
 
 ThreadState& ThreadState::makeForThread() {
   struct Owner {

@@ -25,8 +25,9 @@ class ThreadState {
   const c10::DispatchKeySet twin_keys;
   c10::impl::PODLocalDispatchKeySet& keys; // included and excluded ones
   backend::InKernelScope*& in_kernel;      // the innermost
-  runtime::Stream stream() const noexcept {
-    return {static_cast<std::uint64_t>(stream_id_)};
+  // The current one.
+  runtime::Stream stream(c10::DeviceIndex index) const {
+    return backend::current_stream(index, stream_id_);
   }
 
  private:
@@ -35,7 +36,7 @@ class ThreadState {
   [[gnu::visibility(
       "hidden")]] static constinit thread_local ThreadState* current;
 
-  const c10::StreamId& stream_id_; // of the current one
+  const c10::StreamId& stream_id_; // of the current one, where it is ours
 };
 
 } // namespace chameleon::kernels

@@ -19,11 +19,12 @@ c10::intrusive_ptr<c10::TensorImpl> new_shell() {
       c10::Device(c10::DeviceType::CPU));
 }
 
+// An alias is of the first device until bind() says which.
 c10::intrusive_ptr<c10::StorageImpl> new_alias() {
-  const c10::DeviceType type = backend::target().type;
   return c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(nullptr, type),
-      c10::GetAllocator(type), /*resizable=*/true);
+      c10::StorageImpl::use_byte_size_t(), 0,
+      c10::DataPtr(nullptr, backend::target_device(0)),
+      c10::GetAllocator(backend::target().type), /*resizable=*/true);
 }
 
 template <typename T>
@@ -58,7 +59,7 @@ at::Tensor new_twin() {
 }
 
 void let_go(c10::StorageImpl& alias) noexcept {
-  alias.set_data_ptr_noswap(c10::DataPtr(nullptr, backend::target().type));
+  alias.set_data_ptr_noswap(c10::DataPtr(nullptr, alias.device()));
   alias.set_nbytes(0);
 }
 
@@ -169,12 +170,12 @@ std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes,
 
 void TwinSet::bind() {
   shells_ = &shells_of_thread();
-  const c10::DeviceType type = backend::target().type;
   for (Entry& entry : entries_) {
     entry.alias = take(shells_->storages, &new_alias);
     if (entry.block != nullptr) {
       entry.alias->set_data_ptr_noswap(
-          c10::DataPtr(entry.block->device_address, type));
+          c10::DataPtr(entry.block->device_address,
+                       backend::target_device(entry.outer->device().index())));
     }
     entry.alias->set_nbytes(entry.outer->nbytes());
   }
@@ -220,6 +221,16 @@ c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
                                            like.dtype());
   TensorAccess::show(like, *outer, outer->storage(), device);
   return outer;
+}
+
+at::Tensor make_shadow(const at::Tensor& outer) {
+  const c10::Device device = backend::target_device(outer.device().index());
+  return at::Tensor(
+      make_outer(*outer.unsafeGetTensorImpl(),
+                 c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+                     c10::StorageImpl::use_byte_size_t(), 0,
+                     c10::DataPtr(nullptr, device), nullptr, false)),
+                 device));
 }
 
 } // namespace chameleon::kernels

@@ -10,7 +10,10 @@
 #include "backend/runtime/physical_device.h"
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/error.h"
+#include "backend/torch/generator.h"
 #include "backend/torch/in_kernel_allocator.h"
+#include "backend/torch/native_cuda.h"
+#include "backend/torch/stream.h"
 
 namespace chameleon::backend {
 
@@ -21,7 +24,7 @@ Target target{c10::DeviceType::CPU, c10::DispatchKeySet(c10::DispatchKey::CPU)};
 
 namespace {
 
-constexpr c10::DeviceIndex kMaxDevices = 1; // cpu poses as one device
+constexpr c10::DeviceIndex kMaxDevices = 1; // on CUDA: its first
 constexpr double kDefaultOversubscription = 4.0;
 
 std::mutex first_use_mutex; // guards everything below
@@ -75,6 +78,8 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
               "and copy engines do not survive a fork; use the 'spawn' start "
               "method or touch the device in the child only");
   index = resolve_index(index);
+  // Before the lock: it takes the GIL.
+  if (!is_used() && chooses_cuda()) native_cuda()->initialise();
   const std::lock_guard lock(first_use_mutex);
   DeviceContext*& slot = contexts[static_cast<std::size_t>(index)];
   if (slot != nullptr) return *slot;
@@ -85,15 +90,25 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
   auto pager = value_or_throw(memory::Pager::create(
       *device, limits_from_options(*device), policy, index));
   throw_if(pager->setRecompute(runtime::option_text("recompute") == "auto"));
+  const bool is_cuda = device->name() == "cuda";
   if (!device->holdsData()) {
     detail::target = {c10::DeviceType::Meta,
                       c10::DispatchKeySet(c10::DispatchKey::Meta), false};
+  } else if (is_cuda) {
+    detail::target = {c10::DeviceType::CUDA,
+                      c10::DispatchKeySet(c10::DispatchKey::CUDA)};
+    use_native_streams(native_cuda()->current_stream);
   }
   detail::target.models_time = device->modelsTime();
   runtime::freeze_options(what);
   if (first_use_text.empty()) first_use_text = what;
   // Meta kernels allocate nothing but what they read themselves.
-  if (detail::target.holds_data) install_in_kernel_allocator();
+  if (is_cuda) {
+    native_cuda()->install_in_kernel_allocator();
+    native_cuda()->prepare_thread(index);
+  } else if (detail::target.holds_data) {
+    install_in_kernel_allocator();
+  }
   pthread_atfork(nullptr, nullptr, [] {
     forked.store(true);
     first_context.store(nullptr);
@@ -102,6 +117,7 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
   slot = new DeviceContext{index, device.release(), pager.release(),
                            new profiler::MemoryHistory};
   if (index == 0) first_context.store(slot, std::memory_order_release);
+  if (is_cuda) hand_on_seed(index);
   return *slot;
 }
 
@@ -111,12 +127,38 @@ DeviceContext* context_if_used(c10::DeviceIndex index) noexcept {
   return contexts[static_cast<std::size_t>(index)];
 }
 
+namespace {
+std::string chosen_kind() {
+  return runtime::option_text("physical_device").value();
+}
+} // namespace
+
+bool chooses_cuda() {
+  const NativeCuda* const cuda = native_cuda();
+  if (cuda == nullptr) return false;
+  const std::string kind = chosen_kind();
+  return kind == "cuda" || (kind == "auto" && cuda->available());
+}
+
+bool targets_cuda(std::string_view use) {
+  if (!is_used()) {
+    if (!chooses_cuda()) return false;
+    context(current_device(), use);
+  }
+  return target().type == c10::DeviceType::CUDA;
+}
+
 c10::DeviceType likely_target_type() {
   if (is_used()) [[likely]]
     return target().type;
-  const std::string kind = runtime::option_text("physical_device").value();
-  return kind == "cuda" || kind == "simulated" ? c10::DeviceType::CUDA
-                                               : c10::DeviceType::CPU;
+  return chosen_kind() == "simulated" || chooses_cuda() ? c10::DeviceType::CUDA
+                                                        : c10::DeviceType::CPU;
+}
+
+void prepare_thread(c10::DeviceIndex index) noexcept {
+  if (is_used() && target().type == c10::DeviceType::CUDA) {
+    native_cuda()->prepare_thread(index);
+  }
 }
 
 bool is_used() noexcept {

@@ -75,6 +75,16 @@ inline c10::Device target_device(c10::DeviceIndex index) noexcept {
 // in force. Not a use.
 c10::DeviceType likely_target_type();
 
+// By the options now in force the device is, or would be, on CUDA. Not a use,
+// though "auto" looks for a driver.
+bool chooses_cuda();
+// The same where the answer binds: where it is yes, `use` is a use.
+bool targets_cuda(std::string_view use);
+
+// Called where a thread meets the device or a stream for the first time: lets
+// the target's libraries take what they keep for it. Cheap when called again.
+void prepare_thread(c10::DeviceIndex index) noexcept;
+
 bool is_used() noexcept;
 bool is_in_bad_fork() noexcept;
 

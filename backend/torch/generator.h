@@ -9,6 +9,8 @@ namespace chameleon::backend {
 // Device i's default generator; wraps the target's default generator.
 const at::Generator& default_generator(c10::DeviceIndex index);
 at::Generator new_generator(c10::DeviceIndex index);
+// At first use on CUDA: what was seeded before seeds CUDA's default generator.
+void hand_on_seed(c10::DeviceIndex index);
 
 // A generator of its own like `outer`, in `state` (Generator::get_state()).
 at::Generator generator_in_state(const at::Generator& outer,

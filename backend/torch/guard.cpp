@@ -51,11 +51,12 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, indexed(device));
   }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
-    return new_stream(indexed(device).index());
+  c10::Stream getStreamFromGlobalPool(c10::Device device,
+                                      bool is_high_priority) const override {
+    return new_stream(indexed(device).index(), is_high_priority ? -1 : 0);
   }
-  c10::Stream getNewStream(c10::Device device, int) const override {
-    return new_stream(indexed(device).index());
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    return new_stream(indexed(device).index(), priority);
   }
   // ... and sets the stream on its own thread, around each node.
   c10::Stream exchangeStream(c10::Stream stream) const override {
@@ -89,7 +90,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream,
               const c10::DeviceIndex /*index*/,
-              const c10::EventFlag /*flag*/) const override {
+              const c10::EventFlag flag) const override {
     finish_deferred_work();
     runtime::DeviceRuntime& device = runtime_of(stream.device_index());
     auto* state = static_cast<EventState*>(*event);
@@ -98,7 +99,11 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
       *event = state;
     }
     device.destroy(state->event);
-    state->event = value_or_throw(device.record(to_runtime(stream)));
+    // On CUDA only events that are made for it can be asked for times.
+    const bool timed = flag == c10::EventFlag::BACKEND_DEFAULT &&
+                       target().type == c10::DeviceType::CUDA;
+    state->event = value_or_throw(timed ? device.recordTimed(to_runtime(stream))
+                                        : device.record(to_runtime(stream)));
     state->time_ns = device.now_ns();
   }
   void block(void* event, const c10::Stream& stream) const override {

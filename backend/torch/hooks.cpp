@@ -32,9 +32,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return index < 0 ? current_device() : exchangeDevice(index);
   }
 
-  bool isPinnedPtr(const void* data) const override {
-    return host_allocator_owns(data);
-  }
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   at::Allocator* getPinnedMemoryAllocator() const override {
     return host_allocator();
   }

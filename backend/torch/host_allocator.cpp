@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 
@@ -14,6 +15,9 @@ namespace {
 class HostAllocator final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
+    if (at::HostAllocator* cuda = cuda_host_allocator("pinned memory")) {
+      return cuda->allocate(bytes);
+    }
     void* data = bytes == 0 ? nullptr : c10::alloc_cpu(bytes);
     if (data != nullptr) {
       const std::lock_guard lock(mutex_);
@@ -25,14 +29,24 @@ class HostAllocator final : public at::HostAllocator {
   void copy_data(void* to, const void* from, std::size_t n) const override {
     default_copy_data(to, from, n);
   }
-  // Copies to the device are complete when they return, so nothing is pending.
+  // Copies to the device are complete when they return, so nothing is pending;
+  // on CUDA, copies find its allocator by themselves.
   bool record_event(void* /*ptr*/, void* /*ctx*/, c10::Stream) override {
     return true;
   }
-  void empty_cache() override {}
-  at::HostStats get_stats() override { return {}; }
-  void reset_accumulated_stats() override {}
-  void reset_peak_stats() override {}
+  void empty_cache() override {
+    if (auto* cuda = used_cuda()) cuda->empty_cache();
+  }
+  at::HostStats get_stats() override {
+    auto* cuda = used_cuda();
+    return cuda != nullptr ? cuda->get_stats() : at::HostStats();
+  }
+  void reset_accumulated_stats() override {
+    if (auto* cuda = used_cuda()) cuda->reset_accumulated_stats();
+  }
+  void reset_peak_stats() override {
+    if (auto* cuda = used_cuda()) cuda->reset_peak_stats();
+  }
 
   bool owns(const void* address) noexcept {
     const auto* byte = static_cast<const std::byte*>(address);
@@ -45,6 +59,9 @@ class HostAllocator final : public at::HostAllocator {
 
  private:
   static void release(void* data);
+  static at::HostAllocator* used_cuda() {
+    return is_used() ? cuda_host_allocator({}) : nullptr;
+  }
 
   std::mutex mutex_;
   std::map<const std::byte*, std::size_t> ranges_; // guarded by mutex_
@@ -71,8 +88,20 @@ const bool registered = [] {
 
 } // namespace
 
-at::HostAllocator* host_allocator() noexcept { return &instance(); }
-bool host_allocator_owns(const void* address) noexcept {
+at::HostAllocator* cuda_host_allocator(std::string_view use) {
+  return targets_cuda(use) ? at::getHostAllocator(c10::DeviceType::CUDA)
+                           : nullptr;
+}
+
+at::HostAllocator* host_allocator() {
+  at::HostAllocator* const cuda = cuda_host_allocator("pinned memory");
+  return cuda != nullptr ? cuda : &instance();
+}
+
+bool is_pinned(const void* address) {
+  if (is_used() && target().type == c10::DeviceType::CUDA) {
+    return at::detail::getCUDAHooks().isPinnedPtr(address);
+  }
   return instance().owns(address);
 }
 

@@ -1,15 +1,22 @@
 // Pinned host memory for users (DataLoader's pin_memory, Tensor.pin_memory()).
 // On cpu nothing needs pinning: ordinary memory that remembers its addresses,
-// so that is_pinned() tells the truth about what was asked.
+// so that is_pinned() tells the truth about what was asked. On CUDA it is what
+// CUDA pins, so that its copies know the memory.
 //
 // Thread safety: all functions, any thread.
 #pragma once
+
+#include <string_view>
 
 #include <ATen/core/CachingHostAllocator.h>
 
 namespace chameleon::backend {
 
-at::HostAllocator* host_allocator() noexcept;
-bool host_allocator_owns(const void* address) noexcept;
+at::HostAllocator* host_allocator();
+bool is_pinned(const void* address);
+
+// CUDA's, where that is the target, which makes `use` a use of the device;
+// else null.
+at::HostAllocator* cuda_host_allocator(std::string_view use);
 
 } // namespace chameleon::backend

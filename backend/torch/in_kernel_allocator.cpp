@@ -12,6 +12,8 @@ constinit thread_local InKernelScope* InKernelScope::current = nullptr;
 namespace {
 
 c10::Allocator* native_allocator = nullptr; // set once by install
+// Of the target's own allocator; set once with it.
+c10::DeleterFnPtr native_release = nullptr;
 
 class InKernelAllocator final : public c10::Allocator {
  public:
@@ -40,7 +42,7 @@ class InKernelAllocator final : public c10::Allocator {
 
 void detail::release_in_kernel(void* data) {
   if (data == nullptr) return;
-  // One device only allocates on cpu: its pager owns every arena address.
+  // One device only allocates: its pager owns every arena address.
   DeviceContext* first = detail::first_context.load(std::memory_order_acquire);
   if (first != nullptr && first->pager->contains(data)) {
     const InKernelScope* const scope = InKernelScope::active();
@@ -49,12 +51,15 @@ void detail::release_in_kernel(void* data) {
                        static_cast<std::byte*>(data));
     return;
   }
-  native_allocator->raw_deleter()(data);
+  native_release(data);
 }
+
+void set_native_release(c10::DeleterFnPtr release) { native_release = release; }
 
 void install_in_kernel_allocator() {
   if (native_allocator != nullptr) return;
   native_allocator = c10::GetCPUAllocator();
+  set_native_release(native_allocator->raw_deleter());
   // Highest priority: whatever was set before is what we delegate to.
   c10::SetCPUAllocator(new InKernelAllocator, /*priority=*/255);
 }

@@ -15,8 +15,10 @@
 
 namespace chameleon::backend {
 
-// Idempotent.
+// Over the CPU's allocator. Idempotent. (CUDA's: native_cuda.h)
 void install_in_kernel_allocator();
+// Where memory goes that is not the arena's. Called once, by who installs.
+void set_native_release(c10::DeleterFnPtr release);
 
 namespace detail {
 void release_in_kernel(void* data); // the deleter

@@ -1,6 +1,10 @@
 // Streams of the device as PyTorch sees them. On cpu they all run on the
-// calling thread; their ids only keep torch.Stream objects apart.
+// calling thread; their ids only keep torch.Stream objects apart. On CUDA they
+// are CUDA's own, by the same ids: torch.cuda and torch.chameleon always agree
+// on the current one.
 #pragma once
+
+#include <atomic>
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
@@ -14,14 +18,29 @@ namespace detail {
 // variables that a function uses.
 [[gnu::visibility(
     "hidden")]] extern constinit thread_local c10::StreamId current_stream_id;
+
+using CurrentStream = c10::StreamId (*)(c10::DeviceIndex);
+[[gnu::visibility(
+    "hidden")]] extern constinit std::atomic<CurrentStream> native_current;
 } // namespace detail
 
-// The calling thread's current stream on device `index`.
-inline runtime::Stream current_stream(c10::DeviceIndex /*index*/) noexcept {
-  return {static_cast<std::uint64_t>(detail::current_stream_id)};
+// The calling thread's current stream on device `index`, where `own` is what
+// is kept of it here.
+inline runtime::Stream current_stream(c10::DeviceIndex index,
+                                      const c10::StreamId& own) {
+  const auto native = detail::native_current.load(std::memory_order_relaxed);
+  return {static_cast<std::uint64_t>(native != nullptr ? native(index) : own)};
 }
-c10::Stream exchange_stream(c10::Stream stream) noexcept;
-c10::Stream new_stream(c10::DeviceIndex index) noexcept;
+// On CUDA it throws while a graph is captured.
+inline runtime::Stream current_stream(c10::DeviceIndex index) {
+  return current_stream(index, detail::current_stream_id);
+}
+c10::Stream exchange_stream(c10::Stream stream);
+// One of a pool, of that priority where the target has them (lower is sooner).
+c10::Stream new_stream(c10::DeviceIndex index, int priority = 0);
+
+// From now on streams are the target's own. At first use.
+void use_native_streams(detail::CurrentStream current) noexcept;
 
 inline runtime::Stream to_runtime(const c10::Stream& stream) noexcept {
   return {static_cast<std::uint64_t>(stream.id())};

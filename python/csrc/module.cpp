@@ -19,6 +19,7 @@
 #include "kernels/rerun_rules.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/workspaces.h"
+#include "python/csrc/cuda_init.h"
 #include "python/csrc/plan_bindings.h"
 #include "python/csrc/profiler_bindings.h"
 #include "python/csrc/set_data.h"
@@ -328,6 +329,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("built_for_abi") = _GLIBCXX_USE_CXX11_ABI == 1;
   backend::throw_if(runtime::load_options_from_environment());
   python::install_wait_hooks();
+  python::install_cuda_init();
   kernels::register_redirects();
   kernels::register_late_ops();
   bind_options(m);

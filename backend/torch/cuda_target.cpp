@@ -1,0 +1,86 @@
+// CUDA as the target: fills in the table of native_cuda.h. Part of the build
+// where the PyTorch at hand is a CUDA build (ci/cmake/torch.cmake).
+#include <algorithm>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/cuda/CUDAContextLight.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "backend/runtime/cuda_driver.h"
+#include "backend/runtime/physical_device.h"
+#include "backend/torch/cuda_in_kernel_allocator.h"
+#include "backend/torch/error.h"
+#include "backend/torch/in_kernel_allocator.h"
+#include "backend/torch/native_cuda.h"
+
+namespace chameleon::backend {
+namespace {
+
+c10::cuda::CUDAStream stream_with(int device, c10::StreamId id) {
+  return c10::cuda::CUDAStream(
+      c10::cuda::CUDAStream::UNCHECKED,
+      c10::Stream(c10::Stream::UNSAFE,
+                  c10::Device(c10::DeviceType::CUDA,
+                              static_cast<c10::DeviceIndex>(device)),
+                  id));
+}
+
+CUstream_st* stream_of(int device, std::uint64_t id) {
+  return stream_with(device, static_cast<c10::StreamId>(id)).stream();
+}
+
+bool available() noexcept {
+  return runtime::cuda_driver().ok() && c10::cuda::device_count() > 0;
+}
+
+void initialise() {
+  value_or_throw(runtime::cuda_driver()); // one sentence where there is none
+  if (void (*python)() = cuda_initialiser()) python();
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+  runtime::CudaSupport support;
+  support.options.stream_of = &stream_of;
+  runtime::set_cuda_support(support);
+}
+
+c10::StreamId current_stream(c10::DeviceIndex device) {
+  if (memory_pools_are_open()) [[unlikely]]
+    refuse_capture(device);
+  return c10::cuda::getCurrentCUDAStream(device).id();
+}
+
+// A handle of cuBLAS belongs to a thread, its workspace to handle and stream.
+// Where a library refuses, a kernel may yet do without it.
+void prepare_thread(c10::DeviceIndex device) noexcept {
+  thread_local std::vector<c10::StreamId> prepared;
+  const c10::StreamId id = c10::cuda::getCurrentCUDAStream(device).id();
+  if (std::find(prepared.begin(), prepared.end(), id) != prepared.end()) return;
+  try {
+    prepared.push_back(id);
+    const InKernelScope outside(nullptr, nullptr);
+    at::cuda::getCurrentCUDABlasHandle();
+    at::cuda::getCUDABlasLtWorkspace();
+  } catch (const std::exception&) {
+    return; // what a kernel then takes from the arena is counted as foreign
+  }
+}
+
+bool was_seeded(c10::DeviceIndex device) {
+  return at::check_generator<at::CUDAGeneratorImpl>(
+             at::cuda::detail::getDefaultCUDAGenerator(device))
+      ->reset_rnn_state();
+}
+
+constexpr NativeCuda kTable{
+    &available,      &initialise,     &install_cuda_in_kernel_allocator,
+    &current_stream, &prepare_thread, &was_seeded};
+
+const bool registered = [] {
+  set_native_cuda(&kTable);
+  return true;
+}();
+
+} // namespace
+} // namespace chameleon::backend
