@@ -1,7 +1,8 @@
 // Scaled dot product attention. The composite asks which backend to take; the
 // answer is the target's own, asked on tensors that look like the operands
 // (requires_grad, mask and gqa included: a mask that requires grad takes the
-// math path). A fused choice runs through the overrideable op, never through
+// math path). The composite runs efficient and cuDNN attention as they are, on
+// any device; a flash choice runs through the overrideable op, never through
 // the composite's flash branch, which would call a kernel of another device.
 #include "kernels/simulated/attention.h"
 
@@ -20,13 +21,7 @@ namespace {
 
 // Same metadata on the target, no bytes: backend choices look at shapes only.
 at::Tensor without_bytes(const at::Tensor& outer) {
-  const c10::Device device = backend::target_device(outer.device().index());
-  at::Tensor shadow(
-      make_outer(*outer.unsafeGetTensorImpl(),
-                 c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-                     c10::StorageImpl::use_byte_size_t(), 0,
-                     c10::DataPtr(nullptr, device), nullptr, false)),
-                 device));
+  at::Tensor shadow = make_shadow(outer);
   shadow.set_requires_grad(outer.requires_grad());
   return shadow;
 }
@@ -56,14 +51,68 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key,
       backend::target().dispatch_key, without_bytes(query), without_bytes(key),
       without_bytes(value), mask_shadow, dropout_p, is_causal, scale,
       enable_gqa);
-  const bool fused = choice != static_cast<int64_t>(at::SDPBackend::math) &&
-                     choice != static_cast<int64_t>(at::SDPBackend::error);
-  return fused ? static_cast<int64_t>(at::SDPBackend::overrideable) : choice;
+  return choice == static_cast<int64_t>(at::SDPBackend::flash_attention)
+             ? static_cast<int64_t>(at::SDPBackend::overrideable)
+             : choice;
 }
 
 using Forward =
     std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt,
                c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
+
+// What the composite does around CUDA's flash attention, which wants rows of a
+// multiple of eight elements: zeros are added behind, and cut off again.
+constexpr int64_t kFlashRow = 8;
+
+at::Tensor padded(const at::Tensor& tensor) {
+  const int64_t size = tensor.size(-1);
+  const int64_t missing = (kFlashRow - size % kFlashRow) % kFlashRow;
+  return missing == 0 ? tensor : at::constant_pad_nd(tensor, {0, missing});
+}
+
+at::Tensor cut(const at::Tensor& tensor, int64_t size) {
+  return tensor.size(-1) == size ? tensor : tensor.narrow(-1, 0, size);
+}
+
+double scale_of(const at::Tensor& query, std::optional<double> scale) {
+  return sdp::calculate_scale(query, scale).guard_float(__FILE__, __LINE__);
+}
+
+Forward cuda_flash(const at::Tensor& query, const at::Tensor& key,
+                   const at::Tensor& value, double dropout_p, bool is_causal,
+                   std::optional<double> scale) {
+  auto [output, logsumexp, cum_q, cum_k, max_q, max_k, seed, offset, mask] =
+      at::_scaled_dot_product_flash_attention(
+          padded(query), padded(key), padded(value), dropout_p, is_causal,
+          /*return_debug_mask=*/false, scale_of(query, scale));
+  return {cut(output, value.size(-1)),
+          logsumexp,
+          cum_q,
+          cum_k,
+          max_q,
+          max_k,
+          seed,
+          offset,
+          mask};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> cuda_flash_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& output,
+    const at::Tensor& logsumexp, const at::Tensor& cum_q,
+    const at::Tensor& cum_k, int64_t max_q, int64_t max_k, double dropout_p,
+    bool is_causal, const at::Tensor& seed, const at::Tensor& offset,
+    std::optional<double> scale) {
+  auto [grad_query, grad_key, grad_value] =
+      at::_scaled_dot_product_flash_attention_backward(
+          padded(grad), padded(query), padded(key), padded(value),
+          padded(output), logsumexp, cum_q, cum_k, max_q, max_k, dropout_p,
+          is_causal, seed, offset, scale_of(query, scale));
+  return {cut(grad_query, query.size(-1)), cut(grad_key, key.size(-1)),
+          cut(grad_value, value.size(-1)), at::Tensor()};
+}
+
+bool on_cuda() { return backend::target().type == c10::DeviceType::CUDA; }
 
 // On cpu the only fused kernel is flash attention for CPU, itself redirected.
 Forward fused(const at::Tensor& query, const at::Tensor& key,
@@ -73,6 +122,9 @@ Forward fused(const at::Tensor& query, const at::Tensor& key,
   if (simulated_target(query)) {
     return simulated::fused_attention(query, key, value, mask, dropout_p,
                                       is_causal, scale);
+  }
+  if (on_cuda()) {
+    return cuda_flash(query, key, value, dropout_p, is_causal, scale);
   }
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       query, key, value, dropout_p, is_causal, mask, scale);
@@ -85,14 +137,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_backward(
     const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
     const at::Tensor& value, const at::Tensor& mask,
     std::array<bool, 4> grad_input_mask, const at::Tensor& output,
-    const at::Tensor& logsumexp, const at::Tensor&, const at::Tensor&,
-    c10::SymInt max_q, c10::SymInt max_k, double dropout_p, bool is_causal,
-    const at::Tensor& seed, const at::Tensor& offset,
-    std::optional<double> scale) {
+    const at::Tensor& logsumexp, const at::Tensor& cum_q,
+    const at::Tensor& cum_k, c10::SymInt max_q, c10::SymInt max_k,
+    double dropout_p, bool is_causal, const at::Tensor& seed,
+    const at::Tensor& offset, std::optional<double> scale) {
   if (!backend::target().holds_data) {
     return simulated::fused_attention_backward(
         {grad, query, key, value, mask, grad_input_mask, output, logsumexp,
          max_q, max_k, dropout_p, is_causal, seed, offset, scale});
+  }
+  if (on_cuda()) {
+    return cuda_flash_backward(grad, query, key, value, output, logsumexp,
+                               cum_q, cum_k,
+                               max_q.guard_int(__FILE__, __LINE__),
+                               max_k.guard_int(__FILE__, __LINE__), dropout_p,
+                               is_causal, seed, offset, scale);
   }
   auto [grad_query, grad_key, grad_value] =
       at::_scaled_dot_product_flash_attention_for_cpu_backward(

@@ -24,10 +24,10 @@ at::Tensor cpu_noise(const at::Tensor& input, double p) {
 at::Tensor dropout(const at::Tensor& input, double p, bool train) {
   check_probability(p);
   if (p == 0 || !train || input.sym_numel() == 0) return input;
+  if (p == 1) return input.mul(at::zeros({}, input.options()));
   if (backend::target().type != c10::DeviceType::CPU) {
     return std::get<0>(at::native_dropout(input, p, train));
   }
-  if (p == 1) return input.mul(at::zeros({}, input.options()));
   return input.mul(cpu_noise(input, p));
 }
 

@@ -15,6 +15,7 @@
 #include <torch/library.h>
 
 #include "backend/torch/device.h"
+#include "kernels/cudnn_rnn.h"
 #include "kernels/recurrent_cells.h"
 
 namespace chameleon::kernels {
@@ -207,19 +208,24 @@ StackResult run_padded_stack(RecurrentCell cell, const Tensor& input,
   return run_stack(layer, input, states, weights, options);
 }
 
-StackResult run_packed_stack(RecurrentCell cell, const Tensor& input,
-                             const Tensor& batch_sizes, const States& states,
-                             const AllWeights& weights,
-                             const StackOptions& options) {
+// REQUIRES: contiguous.
+at::IntArrayRef checked_sizes(const Tensor& batch_sizes) {
   TORCH_CHECK(batch_sizes.device().is_cpu() && batch_sizes.dim() == 1 &&
                   batch_sizes.scalar_type() == at::kLong &&
                   batch_sizes.numel() > 0,
               "batch_sizes must be a non-empty 1D CPU int64 tensor, but got ",
               batch_sizes.dim(), "D ", batch_sizes.device(), " ",
               batch_sizes.scalar_type());
+  return {batch_sizes.const_data_ptr<int64_t>(),
+          static_cast<std::size_t>(batch_sizes.numel())};
+}
+
+StackResult run_packed_stack(RecurrentCell cell, const Tensor& input,
+                             const Tensor& batch_sizes, const States& states,
+                             const AllWeights& weights,
+                             const StackOptions& options) {
   const Tensor contiguous = batch_sizes.contiguous();
-  const at::IntArrayRef sizes(contiguous.const_data_ptr<int64_t>(),
-                              static_cast<std::size_t>(contiguous.numel()));
+  const at::IntArrayRef sizes = checked_sizes(contiguous);
   const auto layer = [&](const Tensor& x, const RecurrentState& state,
                          const RecurrentWeights& w, bool reverse) {
     return reverse ? run_packed_reverse(cell, x, sizes, state, w)
@@ -294,6 +300,11 @@ Outputs3 lstm(const Tensor& input, at::TensorList hx, at::TensorList params,
               bool biases, int64_t layers, double dropout, bool train,
               bool bidirectional, bool batch_first) {
   const bool projections = has_projections(hx);
+  if (takes_cudnn(input)) {
+    return cudnn_rnn(input, hx[0], hx[1], params, {},
+                     {CudnnRnn::kLstm, biases, layers, dropout, train,
+                      bidirectional, batch_first});
+  }
   if (takes_onednn(input, hx, params)) {
     if (!projections) {
       Outputs3 outputs;
@@ -322,6 +333,11 @@ Outputs3 lstm_packed(const Tensor& data, const Tensor& batch_sizes,
                      int64_t layers, double dropout, bool train,
                      bool bidirectional) {
   const bool projections = has_projections(hx);
+  if (takes_cudnn(data)) {
+    return cudnn_rnn(
+        data, hx[0], hx[1], params, checked_sizes(batch_sizes.contiguous()),
+        {CudnnRnn::kLstm, biases, layers, dropout, train, bidirectional});
+  }
   return lstm_outputs(
       run_packed_stack(lstm_step, data, batch_sizes, split_layers(hx[0], hx[1]),
                        group_weights(params, biases, projections),
@@ -329,9 +345,23 @@ Outputs3 lstm_packed(const Tensor& data, const Tensor& batch_sizes,
 }
 
 template <RecurrentCell cell>
+constexpr CudnnRnn kModeOf = cell == &gru_step        ? CudnnRnn::kGru
+                             : cell == &rnn_tanh_step ? CudnnRnn::kTanh
+                                                      : CudnnRnn::kRelu;
+
+Outputs2 without_cells(Outputs3 outputs) {
+  return {std::move(std::get<0>(outputs)), std::move(std::get<1>(outputs))};
+}
+
+template <RecurrentCell cell>
 Outputs2 rnn(const Tensor& input, const Tensor& hx, at::TensorList params,
              bool biases, int64_t layers, double dropout, bool train,
              bool bidirectional, bool batch_first) {
+  if (takes_cudnn(input)) {
+    return without_cells(cudnn_rnn(input, hx, {}, params, {},
+                                   {kModeOf<cell>, biases, layers, dropout,
+                                    train, bidirectional, batch_first}));
+  }
   at::native::check_attributes(input, params, hx);
   const Tensor steps = batch_first ? input.transpose(0, 1) : input;
   StackResult result = run_padded_stack(
@@ -347,6 +377,11 @@ Outputs2 rnn_packed(const Tensor& data, const Tensor& batch_sizes,
                     const Tensor& hx, at::TensorList params, bool biases,
                     int64_t layers, double dropout, bool train,
                     bool bidirectional) {
+  if (takes_cudnn(data)) {
+    return without_cells(cudnn_rnn(
+        data, hx, {}, params, checked_sizes(batch_sizes.contiguous()),
+        {kModeOf<cell>, biases, layers, dropout, train, bidirectional}));
+  }
   StackResult result = run_packed_stack(
       cell, data, batch_sizes, split_layers(hx, {}),
       group_weights(params, biases), {layers, dropout, train, bidirectional});
