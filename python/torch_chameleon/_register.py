@@ -9,6 +9,7 @@ from torch.utils import backend_registration
 
 from torch_chameleon import _C as _C  # registers operators, guard and hooks
 from torch_chameleon import (
+    _backward,
     _custom_ops,
     _flex_attention,
     _guards,
@@ -32,6 +33,7 @@ def _register() -> None:
     allowed.append(torch.Tensor.chameleon)  # type: ignore[attr-defined]
     _module_to.install()
     _guards.install()
+    _backward.install()
     _flex_attention.install()
     _storage_bytes.install()
     _custom_ops.install()
