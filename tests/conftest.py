@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import emulated_cuda
 import pytest
 import torch
 import torch_chameleon
@@ -20,6 +21,9 @@ _AMPLE = 256 * MIB
 
 
 def pytest_configure(config):
+    if "CHAMELEON_EMULATED" in os.environ:  # see tests/emulated_cuda.py
+        torch.cuda.init()
+        emulated_cuda.install()
     torch.set_num_threads(min(2, torch.get_num_threads()))
     torch_chameleon.config.hbm_budget = _AMPLE
     # torch.manual_seed() keeps a stack trace for each device that is not there.

@@ -134,7 +134,13 @@ void EmulatedDriver::launch(int device, std::uint64_t id,
                             std::span<const ByteRange> reads,
                             std::span<const ByteRange> writes,
                             std::function<void()> body) {
-  const CUstream handle = stream(device, id);
+  launchOn(device, stream(device, id), reads, writes, std::move(body));
+}
+
+void EmulatedDriver::launchOn(int device, CUstream handle,
+                              std::span<const ByteRange> reads,
+                              std::span<const ByteRange> writes,
+                              std::function<void()> body) {
   const std::lock_guard lock(mutex_);
   const std::size_t line =
       handle != nullptr

@@ -97,6 +97,11 @@ class EmulatedDriver {
               std::span<const runtime::ByteRange> reads,
               std::span<const runtime::ByteRange> writes,
               std::function<void()> body);
+  // The same on a stream that was created through the driver, or null.
+  void launchOn(int device, CUstream stream,
+                std::span<const runtime::ByteRange> reads,
+                std::span<const runtime::ByteRange> writes,
+                std::function<void()> body);
   // The bytes hold no value from now on / again: using them is a misuse.
   void discard(runtime::ByteRange range);
   void revive(runtime::ByteRange range);

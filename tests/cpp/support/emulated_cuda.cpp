@@ -1,0 +1,582 @@
+// A stand-in for CUDA's libraries, loaded before PyTorch's (LD_PRELOAD): the
+// runtime calls that PyTorch's libraries import, and libcuda.so.1's way to
+// look up driver calls, both on one emulated driver (emulated_driver.h). So
+// PyTorch initialises CUDA, allocates, copies, records and waits for real, on
+// host memory. Kernels do not run: they are counted, unless a test computes
+// what they would, between emulated_begin_kernel() and emulated_end_kernel().
+//
+// Misuse of the driver prints one sentence and aborts. CHAMELEON_EMULATED
+// chooses, as "late seed=3 mebibytes=512": when work runs (prompt, late, else
+// at random times), the seed of that, the device's memory.
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <cuda_runtime_api.h>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <sys/mman.h>
+
+#include "tests/cpp/support/emulated_driver.h"
+
+namespace {
+
+using chameleon::runtime::ByteRange;
+using chameleon::runtime::CudaDriver;
+using chameleon::support::EmulatedDriver;
+using chameleon::support::EmulatedDriverOptions;
+using chameleon::support::Lateness;
+
+std::size_t number_after(const std::string& text, const char* key,
+                         std::size_t otherwise) {
+  const std::size_t at = text.find(key);
+  return at == std::string::npos
+             ? otherwise
+             : std::strtoull(text.c_str() + at + std::strlen(key), nullptr, 10);
+}
+
+EmulatedDriverOptions options() {
+  const char* const given = std::getenv("CHAMELEON_EMULATED");
+  const std::string text = given != nullptr ? given : "";
+  EmulatedDriverOptions result;
+  result.seed = number_after(text, "seed=", 1);
+  result.device_bytes = number_after(text, "mebibytes=", 1024) << 20;
+  result.granularity = std::size_t{2} << 20;
+  result.lateness = text.find("prompt") != std::string::npos ? Lateness::kPrompt
+                    : text.find("late") != std::string::npos
+                        ? Lateness::kLate
+                        : Lateness::kRandom;
+  return result;
+}
+
+struct Machine {
+  EmulatedDriver driver{options()};
+  const CudaDriver table = driver.table();
+  CUcontext context = nullptr;
+  std::mutex mutex;
+  // Guarded by mutex.
+  std::map<const void*, std::size_t> device_memory;
+  std::map<const void*, std::size_t> pinned;
+  std::set<cudaStream_t> streams{nullptr};
+  std::map<cudaEvent_t, bool> recorded;
+
+  Machine() { table.cuDevicePrimaryCtxRetain(&context, 0); }
+};
+
+std::atomic<std::uint64_t> kernels{0};
+std::atomic<bool> capturing{false};
+thread_local cudaError_t last_error = cudaSuccess;
+// Sticky, as an error of a kernel is.
+std::atomic<cudaError_t> lost{cudaSuccess};
+
+Machine& machine() {
+  static auto* const instance = new Machine; // leaked, as the driver is
+  return *instance;
+}
+
+// The thread's context, as the runtime makes it current by itself.
+const CudaDriver& driver() {
+  Machine& all = machine();
+  CUcontext current = nullptr;
+  all.table.cuCtxGetCurrent(&current);
+  if (current == nullptr) all.table.cuCtxPushCurrent(all.context);
+  return all.table;
+}
+
+cudaError_t done(cudaError_t error) {
+  if (lost != cudaSuccess) error = lost;
+  if (error != cudaSuccess && error != cudaErrorNotReady) last_error = error;
+  return error;
+}
+// The numbers of errors are the same in both.
+cudaError_t done(CUresult result) {
+  return done(static_cast<cudaError_t>(result));
+}
+
+CUdeviceptr address(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+bool lies_in(const std::map<const void*, std::size_t>& ranges,
+             const void* pointer) {
+  auto after = ranges.upper_bound(pointer);
+  if (after == ranges.begin()) return false;
+  const auto& [begin, bytes] = *--after;
+  return static_cast<const char*>(pointer) <
+         static_cast<const char*>(begin) + bytes;
+}
+
+bool was_recorded(cudaEvent_t event) {
+  const std::lock_guard lock(machine().mutex);
+  return machine().recorded[event];
+}
+
+// What a kernel launch leaves between the two calls that it is made of.
+struct Launch {
+  dim3 grid, block;
+  std::size_t shared = 0;
+  cudaStream_t stream = nullptr;
+};
+thread_local Launch launch;
+
+CUresult unsupported() { return CUDA_ERROR_NOT_SUPPORTED; }
+
+void* driver_entry(const std::string& name) {
+  const CudaDriver& table = machine().table;
+#define CHAMELEON_FIND(call, version) \
+  if (name == #call) return reinterpret_cast<void*>(table.call);
+  CHAMELEON_CUDA_CALLS(CHAMELEON_FIND)
+  CHAMELEON_CUDA_OPTIONAL_CALLS(CHAMELEON_FIND)
+#undef CHAMELEON_FIND
+  return nullptr;
+}
+
+} // namespace
+
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
+#define EXPORT extern "C" [[gnu::visibility("default")]]
+
+// ---- libcuda.so.1 ----------------------------------------------------------
+
+EXPORT CUresult cuGetProcAddress_v2(const char* name, void** function, int,
+                                    cuuint64_t,
+                                    CUdriverProcAddressQueryResult*) {
+  *function = driver_entry(name);
+  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+EXPORT CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
+  return machine().table.cuCtxGetCurrent(context);
+}
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  return machine().table.cuDevicePrimaryCtxRetain(context, device);
+}
+EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags,
+                                           int* active) {
+  *flags = 0;
+  *active = 1;
+  return CUDA_SUCCESS;
+}
+
+// ---- for tests
+// ---------------------------------------------------------------
+
+EXPORT std::uint64_t emulated_kernels() { return kernels; }
+EXPORT void emulated_capture(bool on) { capturing = on; }
+EXPORT void emulated_fail(int error) { lost = static_cast<cudaError_t>(error); }
+EXPORT std::uint64_t emulated_calls(const char* name) {
+  using chameleon::support::DriverCall;
+#define CHAMELEON_COUNT(call, version) \
+  if (std::strcmp(name, #call) == 0)   \
+    return machine().driver.calls(DriverCall::call);
+  CHAMELEON_CUDA_CALLS(CHAMELEON_COUNT)
+  CHAMELEON_CUDA_OPTIONAL_CALLS(CHAMELEON_COUNT)
+#undef CHAMELEON_COUNT
+  return 0;
+}
+// The host computes what a kernel on `stream` would: all work before it on the
+// stream runs, of which the host learns nothing ...
+EXPORT void emulated_begin_kernel(cudaStream_t stream) {
+  driver();
+  machine().driver.run(0, stream, ~std::uint64_t{0});
+}
+// ... and then the kernel is put on record, as work that is not over yet.
+EXPORT void emulated_end_kernel(cudaStream_t stream, const ByteRange* ranges,
+                                std::size_t reads, std::size_t writes) {
+  driver();
+  machine().driver.launchOn(0, stream, {ranges, reads},
+                            {ranges + reads, writes}, [] {});
+  ++kernels;
+}
+
+// ---- devices
+// -------------------------------------------------------------------
+
+EXPORT cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return done(cudaSuccess);
+}
+EXPORT cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaSetDevice(int device) {
+  return done(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+EXPORT cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDA_VERSION;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDA_VERSION;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* of, int) {
+  *of = {};
+  std::strncpy(of->name, "Emulated GPU", sizeof(of->name) - 1);
+  std::size_t free = 0;
+  driver().cuMemGetInfo(&free, &of->totalGlobalMem);
+  of->major = 9;
+  of->multiProcessorCount = 16;
+  of->warpSize = 32;
+  of->maxThreadsPerBlock = 1024;
+  of->maxThreadsPerMultiProcessor = 2048;
+  of->maxBlocksPerMultiProcessor = 32;
+  of->sharedMemPerBlock = 48 << 10;
+  of->sharedMemPerBlockOptin = 227 << 10;
+  of->sharedMemPerMultiprocessor = 228 << 10;
+  of->regsPerBlock = 65536;
+  of->regsPerMultiprocessor = 65536;
+  of->l2CacheSize = 50 << 20;
+  for (int i = 0; i < 3; ++i) {
+    of->maxThreadsDim[i] = i < 2 ? 1024 : 64;
+    of->maxGridSize[i] = i == 0 ? 0x7fffffff : 65535;
+  }
+  return done(cudaSuccess);
+}
+EXPORT cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr name,
+                                          int) {
+  *value = name == cudaDevAttrComputeCapabilityMajor         ? 9
+           : name == cudaDevAttrMultiProcessorCount          ? 16
+           : name == cudaDevAttrMaxThreadsPerBlock           ? 1024
+           : name == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 227 << 10
+                                                             : 0;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int) {
+  std::snprintf(text, static_cast<std::size_t>(bytes), "0000:00:00.0");
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 0;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return done(driver().cuStreamSynchronize(stream));
+}
+EXPORT cudaError_t cudaDeviceSynchronize() {
+  std::set<cudaStream_t> streams;
+  {
+    const std::lock_guard lock(machine().mutex);
+    streams = machine().streams;
+  }
+  for (cudaStream_t stream : streams) driver().cuStreamSynchronize(stream);
+  machine().driver.runAll();
+  return done(cudaSuccess);
+}
+
+// ---- errors
+// --------------------------------------------------------------------
+
+EXPORT cudaError_t cudaGetLastError() {
+  const cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return lost != cudaSuccess ? lost.load() : error;
+}
+EXPORT cudaError_t cudaPeekAtLastError() {
+  return lost != cudaSuccess ? lost.load() : last_error;
+}
+EXPORT const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
+EXPORT const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorIllegalAddress
+             ? "an illegal memory access was encountered"
+             : "emulated error";
+}
+
+// ---- memory
+// ----------------------------------------------------------------------
+
+EXPORT cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  CUdeviceptr made = 0;
+  const CUresult result = driver().cuMemAlloc(&made, bytes);
+  *memory = reinterpret_cast<void*>(made);
+  if (result == CUDA_SUCCESS) {
+    const std::lock_guard lock(machine().mutex);
+    machine().device_memory[*memory] = bytes;
+  }
+  return done(result);
+}
+EXPORT cudaError_t cudaFree(void* memory) {
+  if (memory == nullptr) return done(cudaSuccess);
+  {
+    const std::lock_guard lock(machine().mutex);
+    machine().device_memory.erase(memory);
+  }
+  return done(driver().cuMemFree(address(memory)));
+}
+EXPORT cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  return done(driver().cuMemGetInfo(free, total));
+}
+EXPORT cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
+  const CUresult result = driver().cuMemHostRegister(memory, bytes, 0);
+  if (result == CUDA_SUCCESS) {
+    const std::lock_guard lock(machine().mutex);
+    machine().pinned[memory] = bytes;
+  }
+  return done(result);
+}
+EXPORT cudaError_t cudaHostUnregister(void* memory) {
+  {
+    const std::lock_guard lock(machine().mutex);
+    machine().pinned.erase(memory);
+  }
+  return done(driver().cuMemHostUnregister(memory));
+}
+EXPORT cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (*memory == MAP_FAILED) return done(cudaErrorMemoryAllocation);
+  return cudaHostRegister(*memory, bytes, 0);
+}
+EXPORT cudaError_t cudaFreeHost(void* memory) {
+  std::size_t bytes = 0;
+  {
+    const std::lock_guard lock(machine().mutex);
+    bytes = machine().pinned[memory];
+  }
+  const cudaError_t error = cudaHostUnregister(memory);
+  munmap(memory, bytes);
+  return error;
+}
+EXPORT cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* of,
+                                            const void* pointer) {
+  *of = {};
+  of->device = 0;
+  const std::lock_guard lock(machine().mutex);
+  if (lies_in(machine().pinned, pointer)) {
+    of->type = cudaMemoryTypeHost;
+    of->hostPointer = const_cast<void*>(pointer);
+  } else if (lies_in(machine().device_memory, pointer)) {
+    of->type = cudaMemoryTypeDevice;
+    of->devicePointer = const_cast<void*>(pointer);
+  } else {
+    of->type = cudaMemoryTypeUnregistered;
+    of->device = -1;
+  }
+  return done(cudaSuccess);
+}
+
+// Pageable memory has been read or written when the call returns: the driver
+// stages it.
+EXPORT cudaError_t cudaMemcpyAsync(void* to, const void* from,
+                                   std::size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream) {
+  const cudaError_t error =
+      done(driver().cuMemcpyAsync(address(to), address(from), bytes, stream));
+  const void* const host = kind == cudaMemcpyHostToDevice   ? from
+                           : kind == cudaMemcpyDeviceToHost ? to
+                                                            : nullptr;
+  bool pageable = false;
+  if (host != nullptr) {
+    const std::lock_guard lock(machine().mutex);
+    pageable = !lies_in(machine().pinned, host);
+  }
+  if (pageable) driver().cuStreamSynchronize(stream);
+  return error;
+}
+EXPORT cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes,
+                              cudaMemcpyKind kind) {
+  const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+  return error != cudaSuccess ? error : cudaStreamSynchronize(nullptr);
+}
+EXPORT cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int,
+                                       std::size_t bytes, cudaStream_t stream) {
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+}
+EXPORT cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t,
+                                      std::size_t, cudaMemcpyKind) {
+  return done(cudaSuccess);
+}
+EXPORT cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes,
+                                   cudaStream_t stream) {
+  driver();
+  const ByteRange range{static_cast<const std::byte*>(memory), bytes};
+  machine().driver.launchOn(0, stream, {}, {&range, 1},
+                            [=] { std::memset(memory, value, bytes); });
+  return done(cudaSuccess);
+}
+EXPORT cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
+  return cudaMemsetAsync(memory, value, bytes, nullptr);
+}
+
+// ---- streams and events
+// --------------------------------------------------------
+
+EXPORT cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream,
+                                                unsigned flags, int priority) {
+  const CUresult result =
+      driver().cuStreamCreateWithPriority(stream, flags, priority);
+  const std::lock_guard lock(machine().mutex);
+  machine().streams.insert(*stream);
+  return done(result);
+}
+EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  {
+    const std::lock_guard lock(machine().mutex);
+    machine().streams.erase(stream);
+  }
+  return done(driver().cuStreamDestroy(stream));
+}
+EXPORT cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
+  *priority = 0;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  driver();
+  return done(machine().driver.idle(0, stream) ? cudaSuccess
+                                               : cudaErrorNotReady);
+}
+EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t,
+                                         cudaStreamCaptureStatus* status) {
+  *status =
+      capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaStreamGetCaptureInfo(
+    cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long* id,
+    cudaGraph_t*, const cudaGraphNode_t**, const cudaGraphEdgeData**,
+    std::size_t*) {
+  *status = cudaStreamCaptureStatusNone;
+  if (id != nullptr) *id = 0;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event,
+                                            unsigned flags) {
+  return done(driver().cuEventCreate(event, flags));
+}
+EXPORT cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return cudaEventCreateWithFlags(event, 0);
+}
+EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  {
+    const std::lock_guard lock(machine().mutex);
+    machine().recorded.erase(event);
+  }
+  return done(driver().cuEventDestroy(event));
+}
+EXPORT cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  {
+    const std::lock_guard lock(machine().mutex);
+    machine().recorded[event] = true;
+  }
+  return done(driver().cuEventRecord(event, stream));
+}
+EXPORT cudaError_t cudaEventRecordWithFlags(cudaEvent_t event,
+                                            cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
+}
+EXPORT cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (!was_recorded(event)) return done(cudaSuccess);
+  return done(driver().cuEventQuery(event));
+}
+EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (!was_recorded(event)) return done(cudaSuccess);
+  return done(driver().cuEventSynchronize(event));
+}
+EXPORT cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start,
+                                        cudaEvent_t end) {
+  return done(driver().cuEventElapsedTime(ms, start, end));
+}
+EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                       unsigned) {
+  if (!was_recorded(event)) return done(cudaSuccess);
+  return done(driver().cuStreamWaitEvent(stream, event, 0));
+}
+
+// ---- kernels
+// -----------------------------------------------------------------------
+
+EXPORT void** __cudaRegisterFatBinary(void*) {
+  static void* handle = nullptr;
+  return &handle;
+}
+EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
+EXPORT void __cudaUnregisterFatBinary(void**) {}
+EXPORT void __cudaRegisterFunction(void**, const char*, char*, const char*, int,
+                                   uint3*, uint3*, dim3*, dim3*, int*) {}
+EXPORT void __cudaRegisterVar(void**, char*, char*, const char*, int,
+                              std::size_t, int, int) {}
+EXPORT char __cudaInitModule(void**) { return 1; }
+EXPORT cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
+  return cudaSuccess;
+}
+EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block,
+                                            std::size_t shared,
+                                            cudaStream_t stream) {
+  launch = {grid, block, shared, stream};
+  return 0;
+}
+EXPORT cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block,
+                                              std::size_t* shared,
+                                              void* stream) {
+  *grid = launch.grid;
+  *block = launch.block;
+  *shared = launch.shared;
+  *static_cast<cudaStream_t*>(stream) = launch.stream;
+  return cudaSuccess;
+}
+EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**,
+                                      std::size_t, cudaStream_t) {
+  ++kernels;
+  return done(cudaSuccess);
+}
+EXPORT cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**,
+                                    std::size_t, cudaStream_t) {
+  ++kernels;
+  return done(cudaSuccess);
+}
+EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*,
+                                       void**) {
+  ++kernels;
+  return done(cudaSuccess);
+}
+EXPORT cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
+  *of = {};
+  of->maxThreadsPerBlock = 1024;
+  of->binaryVersion = 90;
+  of->ptxVersion = 90;
+  of->numRegs = 32;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, const void*, int, std::size_t, unsigned) {
+  *blocks = 1;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
+                                                                 const void*,
+                                                                 int,
+                                                                 std::size_t) {
+  *blocks = 1;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaGetSymbolAddress(void** symbol, const void*) {
+  static std::array<char, 4096> bytes;
+  *symbol = bytes.data();
+  return cudaSuccess;
+}
+// PyTorch wants every function that it looks for.
+EXPORT cudaError_t cudaGetDriverEntryPointByVersion(
+    const char* name, void** function, unsigned, unsigned long long,
+    cudaDriverEntryPointQueryResult* result) {
+  *function = driver_entry(name);
+  if (*function == nullptr) *function = reinterpret_cast<void*>(&unsupported);
+  if (result != nullptr) *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+// NOLINTEND(readability-identifier-naming)

@@ -1,0 +1,177 @@
+"""What CUDA kernels would compute, on a GPU that is emulated.
+
+For scripts that run with tests/cpp/support/emulated_cuda.cpp loaded before
+PyTorch. There kernels do not run; after `install()` the CPU's kernels run in
+their place, on the emulated GPU's memory, and what they read and wrote is put
+on record, so that the emulated driver reports memory that is used too early.
+"""
+
+import ctypes
+import functools
+import warnings
+
+import torch
+
+_LIBRARY = ctypes.CDLL(None)
+# Not computed: what allocates, and what looks at the device itself.
+_LEFT = ("empty", "_local_scalar_dense", "_pin_memory", "is_pinned", "resize_")
+_LEFT += ("set_", "record_stream", "as_strided", "view", "_cudnn", "cudnn_")
+_LEFT += ("_fused_sdp_choice", "_reshape_alias", "unfold", "_efficient")
+_LEFT += ("_flash", "_scaled_dot_product", "miopen", "_use_cudnn")
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("begin", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+def counted(name):
+    """How often a function of the driver was called."""
+    _LIBRARY.emulated_calls.restype = ctypes.c_uint64
+    return _LIBRARY.emulated_calls(name.encode())
+
+
+def kernels():
+    """How many kernels were launched."""
+    _LIBRARY.emulated_kernels.restype = ctypes.c_uint64
+    return _LIBRARY.emulated_kernels()
+
+
+def capture(on):
+    """From now on streams say that they are being captured, or not."""
+    _LIBRARY.emulated_capture(ctypes.c_bool(on))
+
+
+def fail(error):
+    """From now on each call reports this error of CUDA's; 0: none."""
+    _LIBRARY.emulated_fail(ctypes.c_int(error))
+
+
+def install():
+    """Registers the CPU's kernels in place of CUDA's.
+
+    Copies between plain CUDA tensors are left: what of them is no memcpy is
+    not computed.
+    """
+    libraries = {
+        space: torch.library.Library(space, "IMPL")
+        for space in ("aten", "chameleon")
+    }
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key
+    names = set(registered("CUDA"))
+    # Else the composite runs, whose parts are computed.
+    names -= {"aten::native_dropout", "aten::native_dropout_backward"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in sorted(names):
+            space, _, short = name.partition("::")
+            if space not in libraries or short.startswith(_LEFT):
+                continue
+            base, _, overload = short.partition(".")
+            try:
+                packet = getattr(getattr(torch.ops, space), base)
+                op = getattr(packet, overload or "default")
+            except AttributeError:
+                continue
+            kernel = functools.partial(_compute, op)
+            libraries[space].impl(short, kernel, "CUDA", allow_override=True)
+    globals()["_registrations"] = libraries  # live as long as they do
+
+
+def _compute(op, *args, **kwargs):
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    _LIBRARY.emulated_begin_kernel(stream)
+    shown, reads, writes = {}, [], []
+
+    def show(value, written):
+        if isinstance(value, torch.Tensor):
+            if value.device.type != "cuda":
+                return value
+            (writes if written else reads).append(_range_of(value))
+            if id(value) not in shown:
+                shown[id(value)] = (value, _on_cpu(value))
+            return shown[id(value)][1]
+        if isinstance(value, (list, tuple)):
+            return type(value)(show(each, written) for each in value)
+        if isinstance(value, torch.device) and value.type == "cuda":
+            return torch.device("cpu")
+        if isinstance(value, torch.Generator):
+            return None
+        return value
+
+    def is_written(argument):
+        return argument.alias_info is not None and argument.alias_info.is_write
+
+    schema = op._schema.arguments
+    by_name = {argument.name: argument for argument in schema}
+    shown_args = [
+        show(value, is_written(argument))
+        for value, argument in zip(args, schema, strict=False)
+    ]
+    shown_kwargs = {
+        name: show(value, is_written(by_name[name]))
+        for name, value in kwargs.items()
+    }
+    result = op(*shown_args, **shown_kwargs)
+    for original, alias in shown.values():
+        if original.size() != alias.size():  # out= of another size
+            original.resize_(alias.size())
+            _on_cpu(original).copy_(alias)
+
+    def give(value):
+        if isinstance(value, torch.Tensor):
+            for original, alias in shown.values():
+                if value is alias:
+                    return original
+            made = torch.empty_strided(
+                value.size(), value.stride(), dtype=value.dtype, device="cuda"
+            )
+            if value.numel():
+                # Its memory may be in use until the stream gets here.
+                _LIBRARY.emulated_begin_kernel(stream)
+                ctypes.memmove(
+                    made.untyped_storage().data_ptr(),
+                    value.untyped_storage().data_ptr()
+                    + value.storage_offset() * value.element_size(),
+                    _range_of(made).bytes,
+                )
+            writes.append(_range_of(made))
+            return made
+        if isinstance(value, (list, tuple)):
+            return type(value)(give(each) for each in value)
+        return value
+
+    given = give(result)
+    ranges = [each for each in (*reads, *writes) if each.bytes]
+    count = sum(1 for each in reads if each.bytes)
+    _LIBRARY.emulated_end_kernel(
+        stream,
+        (_Range * len(ranges))(*ranges),
+        ctypes.c_size_t(count),
+        ctypes.c_size_t(len(ranges) - count),
+    )
+    return given
+
+
+def _range_of(tensor):
+    if tensor.numel() == 0:
+        return _Range(None, 0)
+    last = sum(
+        (size - 1) * stride
+        for size, stride in zip(tensor.size(), tensor.stride(), strict=True)
+    )
+    return _Range(tensor.data_ptr(), (last + 1) * tensor.element_size())
+
+
+def _on_cpu(tensor):
+    storage = tensor.untyped_storage()
+    alias = torch.empty(0, dtype=tensor.dtype)
+    if storage.nbytes() == 0:
+        return alias.resize_(tensor.size())
+    memory = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+    alias.set_(
+        torch.frombuffer(memory, dtype=torch.uint8).untyped_storage(),
+        tensor.storage_offset(),
+        tensor.size(),
+        tensor.stride(),
+    )
+    return alias

@@ -1,0 +1,251 @@
+"""What test_cuda_emulated.py runs: all checks, in one process.
+
+Prints what became of each, as JSON in the last line.
+"""
+
+import gc
+import json
+import traceback
+
+import emulated_cuda
+import torch
+import torch_chameleon
+from torch_chameleon import _C
+
+MIB = 1 << 20
+BUDGET = 8 * MIB
+torch.set_num_threads(1)
+outcomes = {}
+
+
+def check(function):
+    try:
+        function()
+        outcomes[function.__name__] = "ok"
+    except Exception:
+        outcomes[function.__name__] = traceback.format_exc(limit=-3)
+
+
+@check
+def import_touches_nothing():
+    assert not torch.cuda.is_initialized()
+    assert emulated_cuda.counted("cuMemCreate") == 0
+    assert _C.first_use() is None
+
+
+torch_chameleon.config.hbm_budget = BUDGET
+torch_chameleon.config.oversubscription = 16
+emulated_cuda.install()
+
+
+@check
+def bits_survive_eviction():
+    torch.manual_seed(7)
+    values = torch.randn(1000, 100)
+    there = values.to("chameleon")
+    assert torch.cuda.is_initialized()
+    assert _C.physical_device() == "cuda"
+    twice = there * 2 + 1
+    _C.evict_all(0)
+    assert torch_chameleon.swap_stats()["resident_bytes"] == 0
+    assert torch.equal(twice.cpu(), values * 2 + 1)
+    assert (twice.sum()).item() == (values * 2 + 1).sum().item()
+    assert twice[3, 4].item() == (values * 2 + 1)[3, 4].item()
+
+
+def trained(device):
+    torch.manual_seed(0)
+    layers = []
+    for _ in range(4):
+        layers += [torch.nn.Linear(256, 256), torch.nn.GELU()]
+        layers += [torch.nn.LayerNorm(256)]
+    model = torch.nn.Sequential(*layers).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    draws = torch.Generator().manual_seed(3)
+    losses = []
+    for _ in range(3):
+        batch = torch.randn(512, 256, generator=draws).to(device)
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, [p.detach().cpu() for p in model.parameters()]
+
+
+@check
+def training_has_the_bits_of_the_cpu():
+    losses, parameters = trained("chameleon")
+    stats = torch_chameleon.swap_stats()
+    assert min(stats["faults"], stats["evictions"]) > 0
+    assert stats["peak_resident_bytes"] <= BUDGET
+    assert stats["host_waits"] == 0
+    native_losses, native_parameters = trained("cpu")
+    assert losses == native_losses
+    for ours, native in zip(parameters, native_parameters, strict=True):
+        assert torch.equal(ours, native)
+
+
+@check
+def streams_agree():
+    assert torch.chameleon.current_stream().stream_id == 0
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        assert torch.chameleon.current_stream().stream_id == side.stream_id
+        first = torch.ones(1000, device="chameleon") * 2
+    own = torch.chameleon.Stream()
+    with torch.chameleon.stream(own):
+        assert torch.cuda.current_stream().stream_id == own.stream_id
+        second = first + 1
+        first.record_stream(own)
+    del first
+    torch.chameleon.synchronize()
+    assert torch.equal(second.cpu(), torch.full((1000,), 3.0))
+
+
+@check
+def events_tell_times():
+    start, end = (torch.Event("chameleon", enable_timing=True) for _ in "ab")
+    start.record()
+    torch.ones(1000, device="chameleon").add_(1)
+    end.record()
+    end.synchronize()
+    assert end.query()
+    assert 0 < start.elapsed_time(end) < 1000
+
+
+@check
+def pinned_copies_do_not_wait():
+    values = torch.arange(5000.0).pin_memory()
+    assert values.is_pinned()
+    waits = emulated_cuda.counted("cuStreamSynchronize")
+    waits += emulated_cuda.counted("cuEventSynchronize")
+    there = values.to("chameleon", non_blocking=True)
+    twice = there * 2
+    back = torch.empty(5000, pin_memory=True)
+    back.copy_(twice, non_blocking=True)
+    after = emulated_cuda.counted("cuStreamSynchronize")
+    assert after + emulated_cuda.counted("cuEventSynchronize") == waits
+    torch.cuda.synchronize()
+    assert torch.equal(back, torch.arange(5000.0) * 2)
+
+
+@check
+def cuda_tensors_are_copied():
+    values = torch.arange(100.0)
+    there = values.to("cuda").to("chameleon")
+    assert there.device.type == "chameleon"
+    _C.evict_all(0)
+    back = (there + 1).to("cuda")
+    assert back.device.type == "cuda"
+    assert torch.equal(back.cpu(), values + 1)
+
+
+def refused(function, why):
+    try:
+        function()
+    except RuntimeError as error:  # NotImplementedError is one
+        return why in str(error)
+    return False
+
+
+@check
+def a_crossing_backward_is_one_sentence():
+    weight = torch.ones(3, device="chameleon", requires_grad=True)
+    why = "pytorch#161129"
+    assert refused(lambda: (weight * 2).to("cuda").sum().backward(), why)
+    plain = torch.ones(3, device="cuda", requires_grad=True)
+    assert refused((plain * 2).sum().backward, why)
+    assert refused(lambda: torch.autograd.grad((plain * 2).sum(), plain), why)
+    (weight * 2).sum().backward()
+    assert torch.equal(weight.grad.cpu(), torch.full((3,), 2.0))
+
+
+@check
+def plain_cuda_keeps_its_allocator():
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    ours = torch.zeros(1 << 16, device="chameleon") + 1
+    assert torch.cuda.memory_allocated() == before
+    plain = torch.empty(1 << 20, device="cuda")
+    assert torch.cuda.memory_allocated() - before == 4 * MIB
+    assert (ours == 1).all().item()
+    del plain
+    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.memory_snapshot()
+
+
+@check
+def seeds_are_shared():
+    torch.manual_seed(5)
+    assert torch.chameleon.initial_seed() == torch.cuda.initial_seed() == 5
+    native = torch.cuda.get_rng_state()
+    assert torch.equal(native, torch.chameleon.get_rng_state())
+    torch.chameleon.manual_seed(6)
+    assert torch.cuda.initial_seed() == 6
+    own = torch.Generator(device="chameleon").manual_seed(9)
+    assert (own.initial_seed(), torch.cuda.initial_seed()) == (9, 6)
+
+
+@check
+def captures_are_refused():
+    values = torch.ones(3, device="chameleon")
+    with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+        emulated_cuda.capture(True)
+        assert refused(lambda: values.add(1), "CUDA graph")
+        emulated_cuda.capture(False)
+        values.add(1)
+    assert values.add(1).sum().item() == 6
+
+
+@check
+def attention_is_chosen_by_cuda():
+    backends = torch.nn.attention.SDPBackend
+    shape = (2, 4, 64, 60)  # rows that flash attention pads
+    query = torch.randn(*shape).half().to("chameleon").requires_grad_()
+    for asked, chosen in (
+        (backends.FLASH_ATTENTION, backends.OVERRIDEABLE),
+        (backends.EFFICIENT_ATTENTION, backends.EFFICIENT_ATTENTION),
+        (backends.MATH, backends.MATH),
+    ):
+        with torch.nn.attention.sdpa_kernel(asked):
+            choice = torch._fused_sdp_choice(query, query, query)
+            assert choice == chosen.value
+            output = torch.nn.functional.scaled_dot_product_attention(
+                query, query, query
+            )
+            assert (output.shape, output.device.type) == (shape, "chameleon")
+            output.sum().backward()
+            assert query.grad.shape == shape
+
+
+@check
+def resident_tensors_are_cuda():
+    values = torch.arange(10.0, device="chameleon")
+    with torch_chameleon.resident(values) as (native,):
+        assert native.is_cuda
+        native += 1
+    assert values.tolist() == list(range(1, 11))
+
+
+@check
+def scaled_training():
+    model = torch.nn.Linear(64, 64).to("chameleon")
+    scaler = torch.amp.GradScaler("chameleon")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torch.autocast("chameleon", dtype=torch.bfloat16):
+        output = model(torch.ones(8, 64, device="chameleon"))
+    assert output.dtype == torch.bfloat16
+    scaler.scale(output.sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+
+@check
+def invariants_hold():
+    torch.chameleon.synchronize()
+    _C.check_invariants(0, 3)
+
+
+print(json.dumps(outcomes))
