@@ -24,6 +24,11 @@ class _Range(ctypes.Structure):
     _fields_ = (("begin", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
 
 
+def is_present():
+    """Whether the GPU is an emulated one."""
+    return hasattr(_LIBRARY, "emulated_kernels")
+
+
 def counted(name):
     """How often a function of the driver was called."""
     _LIBRARY.emulated_calls.restype = ctypes.c_uint64

@@ -60,6 +60,7 @@ void prepare_thread(c10::DeviceIndex device) noexcept {
   try {
     prepared.push_back(id);
     const InKernelScope outside(nullptr, nullptr);
+    c10::cuda::set_device(device, /*force=*/true); // makes its context current
     at::cuda::getCurrentCUDABlasHandle();
     at::cuda::getCUDABlasLtWorkspace();
   } catch (const std::exception&) {

@@ -204,6 +204,7 @@ EXPORT cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 EXPORT cudaError_t cudaSetDevice(int device) {
+  driver();
   return done(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
 }
 EXPORT cudaError_t cudaDriverGetVersion(int* version) {
