@@ -1,0 +1,230 @@
+"""Computations whose bits are compared: the same code on "cuda" and here.
+
+Each takes a device and returns tensors, all on the CPU. Seeds and inputs are
+the same everywhere; TF32 and autotuning are off.
+"""
+
+import itertools
+
+import torch
+from torch import nn
+
+KERNELS = torch.nn.attention.SDPBackend
+
+
+def _trained(model, batch, device, optimizer, steps=4, amp=False):
+    torch.manual_seed(11)
+    model = model.to(device).train()
+    optimizer = optimizer(model.parameters())
+    scaler = torch.amp.GradScaler(device, enabled=amp)
+    draws = torch.Generator().manual_seed(5)
+    kept = []
+    for _ in range(steps):
+        given = batch(draws).to(device)
+        with torch.autocast(device, dtype=torch.float16, enabled=amp):
+            loss = model(given).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        kept.append(loss.detach())
+    return [each.cpu() for each in (*kept, *model.state_dict().values())]
+
+
+def _mlp():
+    torch.manual_seed(1)
+    parts = [
+        layer
+        for _ in range(8)
+        for layer in (nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512))
+    ]
+    return nn.Sequential(*parts)
+
+
+def _images():
+    torch.manual_seed(2)
+    blocks, width = [], 3
+    for wider in (32, 64, 64, 128):
+        blocks += [nn.Conv2d(width, wider, 3, padding=1)]
+        blocks += [nn.BatchNorm2d(wider), nn.ReLU()]
+        width = wider
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def _rows(draws):
+    return torch.randn(1024, 512, generator=draws)
+
+
+def _pictures(draws):
+    return torch.randn(16, 3, 32, 32, generator=draws)
+
+
+def _sequences(draws):
+    return torch.randn(32, 64, 128, generator=draws)
+
+
+class _Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = kind(128, 96, 2, dropout=0.25, bidirectional=True)
+
+    def forward(self, batch):
+        return self.layers(batch)[0]
+
+
+def adamw_fused(device):
+    def fused(parameters):
+        return torch.optim.AdamW(parameters, fused=True)
+
+    return _trained(_mlp(), _rows, device, fused)
+
+
+def adamw_foreach(device):
+    def foreach(parameters):
+        return torch.optim.AdamW(parameters, foreach=True)
+
+    return _trained(_mlp(), _rows, device, foreach)
+
+
+def scaled_sgd(device):
+    return _trained(_mlp(), _rows, device, torch.optim.SGD, amp=True)
+
+
+def convolutions(device):
+    return _trained(_images(), _pictures, device, torch.optim.SGD)
+
+
+def lstm(device):
+    return _trained(_Recurrent(nn.LSTM), _sequences, device, torch.optim.SGD)
+
+
+def gru(device):
+    return _trained(_Recurrent(nn.GRU), _sequences, device, torch.optim.SGD)
+
+
+def transformer(device):
+    torch.manual_seed(4)
+    layer = nn.TransformerEncoderLayer(128, 8, 256, 0.1, batch_first=True)
+    model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    return _trained(model, _sequences, device, torch.optim.Adam)
+
+
+def attention(device):
+    kept = []
+    kinds = (
+        KERNELS.FLASH_ATTENTION,
+        KERNELS.EFFICIENT_ATTENTION,
+        KERNELS.CUDNN_ATTENTION,
+        KERNELS.MATH,
+    )
+    for kind, width, causal, dropout in itertools.product(
+        kinds, (64, 60), (False, True), (0.0, 0.2)
+    ):
+        draws = torch.Generator().manual_seed(6)
+        operands = [
+            torch.randn(2, 4, 128, width, generator=draws)
+            .half()
+            .to(device)
+            .requires_grad_()
+            for _ in range(3)
+        ]
+        torch.manual_seed(7)
+        try:
+            with torch.nn.attention.sdpa_kernel(kind):
+                output = nn.functional.scaled_dot_product_attention(
+                    *operands, is_causal=causal, dropout_p=dropout
+                )
+        except RuntimeError as error:  # not every width, not every GPU
+            if "No available kernel" not in str(error):
+                raise
+            continue
+        output.float().square().sum().backward()
+        kept += [output.detach(), *(each.grad for each in operands)]
+    return [each.cpu() for each in kept]
+
+
+def random_numbers(device):
+    torch.manual_seed(8)
+    kept = [torch.randn(1000, device=device), torch.rand(1000, device=device)]
+    kept.append(torch.randperm(1000, device=device).float())
+    kept.append(nn.functional.dropout(kept[0], 0.5))
+    own = torch.Generator(device=device).manual_seed(9)
+    kept.append(torch.randn(1000, device=device, generator=own))
+    return [each.cpu() for each in kept]
+
+
+def streams(device):
+    module = getattr(torch, device)
+    kept = []
+    side = module.Stream()
+    values = torch.arange(1 << 20, device=device, dtype=torch.float32)
+    for turn in range(8):
+        side.wait_stream(module.current_stream())
+        with module.stream(side):
+            twice = values * 2 + turn
+            values.record_stream(side)
+        module.current_stream().wait_stream(side)
+        values = twice.sqrt() + 1
+    kept.append(values)
+    pinned = torch.arange(4096.0).pin_memory().to(device, non_blocking=True)
+    return [each.cpu() for each in (*kept, pinned + 1)]
+
+
+def operators(device):
+    """The first samples of PyTorch's own database of operators."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    kept = []
+    for op in op_db:
+        if torch.float32 not in op.supported_dtypes("cuda"):
+            continue
+        if op.name.startswith(("empty", "new_empty", "sparse", "to_sparse")):
+            continue
+        torch.manual_seed(10)
+        try:
+            samples = list(
+                itertools.islice(
+                    op.sample_inputs("cpu", torch.float32, requires_grad=False),
+                    2,
+                )
+            )
+        except (RuntimeError, ImportError):
+            continue
+        for sample in samples:
+
+            def there(value):
+                return value.to(device)
+
+            try:
+                moved = sample.transform(
+                    lambda v: there(v) if isinstance(v, torch.Tensor) else v
+                )
+                result = op(moved.input, *moved.args, **moved.kwargs)
+            except Exception as error:
+                # The same must be refused.
+                kept.append((op.full_name, type(error).__name__))
+                continue
+            parts = torch.utils._pytree.tree_leaves(result)
+            kept.append(
+                (
+                    op.full_name,
+                    [p.cpu() for p in parts if isinstance(p, torch.Tensor)],
+                )
+            )
+    return kept
+
+
+ALL = [
+    adamw_fused,
+    adamw_foreach,
+    scaled_sgd,
+    convolutions,
+    lstm,
+    gru,
+    transformer,
+    attention,
+    random_numbers,
+    streams,
+    operators,
+]
