@@ -42,7 +42,8 @@ def simulate(gpu: str, budget: int, policy: str, oracle_trace: str) -> None:
     }
     config.hbm_budget = budget
     config.oversubscription = 64.0
-    config.policy = policy
+    config.policy = "forecast" if policy == "joint" else policy
+    config.recompute = "auto" if policy == "joint" else "off"
     if oracle_trace:
         config.oracle_trace = oracle_trace
 
@@ -99,7 +100,7 @@ def train(
         workload: Its name.
         gpu: A profile's name.
         budget: Bytes of HBM.
-        policy: Which one swaps.
+        policy: Which one swaps; "joint" is `forecast` that may re-run ops.
         traces: A folder for the traces of the steps that the figures are of,
             or of one more, where all are the same. Empty: none.
         oracle_trace: What the oracle knows.
@@ -147,6 +148,8 @@ def train(
         "faults": mean("faults"),
         "evictions": mean("evictions"),
         "compactions": mean("compactions"),
+        "rerun_ops": mean("rerun_ops"),
+        "rerun_ms": mean("rerun_ns") / 1e6,
         "prefetched_gb": mean("prefetched_bytes") / 1e9,
         "peak_bytes": max(row["peak_resident_bytes"] for row in rows),
         "steps_ms": [round(time, 3) for time in times],

@@ -37,6 +37,20 @@ HEAD = (
     "steps",
     "spread",
 )
+JOINT_HEAD = (
+    "model",
+    "k",
+    "in memory",
+    "swapping",
+    "**re-running too**",
+    "of in memory",
+    "**of in memory**",
+    "re-run",
+    "ops",
+    "GB in/out",
+    "stall",
+    "faults",
+)
 COLORS = {"lru": "#8c8c8c", "forecast": "#2f7fd6", "oracle": "#e07b28"}
 MARKERS = {"lru": "o", "forecast": "o", "oracle": "D"}
 SIZES = {"lru": 26, "forecast": 20, "oracle": 48}  # one shows in the other
@@ -102,19 +116,54 @@ def cells(results: Results, workload: str, gpu: str, k: float) -> list[str]:
     ]
 
 
+def joint_cells(
+    results: Results, workload: str, gpu: str, k: float
+) -> list[str]:
+    """One line: times in ms, and over that of a step in memory.
+
+    Empty: nothing was measured.
+    """
+    joint = results.rows.get((workload, gpu, k, "joint"), {})
+    if "ms" not in joint:
+        return []
+    roomy = results.rows[workload, gpu, 0.0, "lru"]["ms"]
+    swapping = results.rows.get((workload, gpu, k, "forecast"), {}).get("ms")
+    return [
+        workload,
+        f"{k:g}",
+        f"{roomy:.1f}",
+        "-" if swapping is None else f"{swapping:.1f}",
+        f"{joint['ms']:.1f}",
+        "-" if swapping is None else f"{swapping / roomy:.2f}",
+        f"**{joint['ms'] / roomy:.2f}**",
+        f"{joint['rerun_ms']:.1f}",
+        f"{joint['rerun_ops']:.0f}",
+        f"{joint['in_gb']:.1f}/{joint['out_gb']:.1f}",
+        f"{joint['stall_share']:.2f}",
+        f"{joint['faults']:.0f}",
+    ]
+
+
 def markdown(results: Results) -> str:
-    """A table for each GPU."""
+    """Two tables for each GPU: swapping alone, and re-running too."""
     lines = []
-    for gpu in gpus_of(results):
-        lines += ["", f"**{gpu}, modelled**", ""]
-        lines.append("| " + " | ".join(HEAD) + " |")
-        lines.append("|--" * len(HEAD) + "|")
-        for workload in workloads_of(results):
-            for k in ks_of(results):
-                row = cells(results, workload, gpu, k)
-                if row:
-                    row += [""] * (len(HEAD) - len(row))
-                    lines.append("| " + " | ".join(row) + " |")
+    for head, cells_of, title in (
+        (HEAD, cells, "swapping alone"),
+        (JOINT_HEAD, joint_cells, "re-running too"),
+    ):
+        for gpu in gpus_of(results):
+            rows = [
+                row + [""] * (len(head) - len(row))
+                for workload in workloads_of(results)
+                for k in ks_of(results)
+                if (row := cells_of(results, workload, gpu, k))
+            ]
+            if not rows:
+                continue
+            lines += ["", f"**{gpu}, {title}, modelled**", ""]
+            lines.append("| " + " | ".join(head) + " |")
+            lines.append("|--" * len(head) + "|")
+            lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([*lines, ""])
 
 
