@@ -101,6 +101,7 @@ class Extension {
       add(op, before);
       for (const Operand operand : program_.operandsOf(op)) {
         const ValueIndex value = operand.value();
+        if (graph_.isSideEffect(operand)) continue;
         const bool second =
             graph_.values[value].node == node || (dropped_[value] != 0);
         addOperand(second ? again_[value] : value, operand.flags());

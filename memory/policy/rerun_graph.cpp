@@ -116,7 +116,7 @@ class Analysis {
       std::uint32_t own = 0;
       for (const Operand operand : operands) {
         const std::uint32_t owner = ownerIn(turn, operand.value());
-        if (operand.dirties()) {
+        if (operand.dirties() && !(creates && graph_.isSideEffect(operand))) {
           if (node == kNone) node = owner;
           mixed = mixed || owner == kNone || owner != node;
         }
@@ -176,7 +176,10 @@ class Analysis {
       for (std::uint32_t i = firstOperand(op); i < cycle_.operand_end[op];
            ++i) {
         const ValueIndex value = cycle_.operands[i].value();
-        if (made_by_[value] == node || !candidate.possible) continue;
+        if (made_by_[value] == node || !candidate.possible ||
+            graph_.isSideEffect(cycle_.operands[i])) {
+          continue;
+        }
         const RerunGraph::Value& life = graph_.values[value];
         const bool of_last_step = life.created != kNone && life.created > op;
         if (of_last_step ||
@@ -204,7 +207,8 @@ class Analysis {
       kept.duration_ns += cycle_.duration_ns[op];
       graph_.node_ops.push_back(op);
       for (const Operand operand : cycle_.operandsOf(op)) {
-        if (made_by_[operand.value()] != node) {
+        if (made_by_[operand.value()] != node &&
+            !graph_.isSideEffect(operand)) {
           graph_.node_inputs.push_back(operand.value());
         }
       }

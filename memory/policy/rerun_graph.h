@@ -6,8 +6,10 @@
 // They are all its outputs' writers before the turn. A node can be run again
 // if all of its ops may be, they write nothing but its own outputs (after the
 // first one each only one, and reads no other), and the inputs hold what they
-// held: nobody writes an input between the op that read
-// it and the last place at which the node may be wanted.
+// held: nobody writes an input between the op that read it and the last place
+// at which the node may be wanted. What persists may be written by the op that
+// creates: as it may be run again, that is a side effect (batch norm's running
+// statistics), which its results do not depend on and a re-run does not have.
 //
 // That place follows from the rule that a dropped value is made again just
 // before the first op after the turn that needs it, together with what its
@@ -68,6 +70,10 @@ struct RerunGraph {
   }
   std::span<const ValueIndex> outputsOf(NodeIndex node) const noexcept {
     return slice(node_outputs, &Node::output_end, node);
+  }
+  // The operand of an op of a node is a side effect, and no input.
+  bool isSideEffect(profiler::Operand operand) const noexcept {
+    return operand.dirties() && values[operand.value()].created == kNone;
   }
   // The program has it at `op` without being asked to keep it.
   bool livesAt(ValueIndex value, std::uint32_t op) const noexcept {

@@ -148,8 +148,9 @@ class Reader {
         line.fail(); // nothing comes after the step's end
       } else if (key == "op") {
         name = line.text();
-      } else if (key == "t") {
+      } else if (key == "t" || key == "step") {
         line.number<std::int64_t>();
+        marker = marker || key == "step";
       } else if (key == "dur_ns") {
         duration = line.number<std::int64_t>();
       } else if (key == "in") {
@@ -160,9 +161,6 @@ class Reader {
         written = ids(line);
       } else if (key == "free") {
         freed = ids(line);
-      } else if (key == "step") {
-        line.number<std::int64_t>();
-        marker = true;
       } else {
         line.fail();
       }

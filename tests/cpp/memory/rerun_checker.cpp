@@ -58,6 +58,21 @@ class Walk {
     return mixed(hash, value);
   }
 
+  // Written by an op that creates and may run again: its results do not depend
+  // on it.
+  bool isSideEffect(std::uint32_t op, Operand operand) const {
+    const auto operands = cycle_.operandsOf(op);
+    const bool creates =
+        std::any_of(operands.begin(), operands.end(),
+                    [](Operand each) { return each.creates(); });
+    const bool persists = std::none_of(
+        cycle_.operands.begin(), cycle_.operands.end(), [&](Operand each) {
+          return each.creates() && each.value() == operand.value();
+        });
+    return creates && persists && operand.dirties() &&
+           cycle_.may_rerun[op] != 0;
+  }
+
   void runOp(std::uint32_t op) {
     for (const Action action : plan_.actionsBefore(op)) {
       if (action.kind() != Action::Kind::kDrop) continue;
@@ -79,7 +94,9 @@ class Walk {
         value = Value{0, value.version + 1, false, {}, true};
       record.operands.push_back(
           {operand.value(), operand.flags(), value.version});
-      if (operand.needsBytes()) in.push_back(value.bits);
+      if (operand.needsBytes() && !isSideEffect(op, operand)) {
+        in.push_back(value.bits);
+      }
     }
     records_.push_back(std::move(record));
     for (const Operand operand : cycle_.operandsOf(op)) {
@@ -102,7 +119,8 @@ class Walk {
       const Record& record = records_[index];
       std::vector<std::uint64_t> in;
       for (const Used& used : record.operands) {
-        if ((used.flags & (Operand::kCreates | Operand::kOverwrites)) != 0) {
+        if ((used.flags & (Operand::kCreates | Operand::kOverwrites)) != 0 ||
+            isSideEffect(record.op, Operand(used.value, used.flags))) {
           continue;
         }
         if (used.value == which) {

@@ -174,7 +174,8 @@ TEST(RerunGraph, OpsThatWriteMoreAreNotRunAgain) {
   const ValueIndex statistics = step.value();
   const ValueIndex y = step.value();
   const ValueIndex z = step.value();
-  step.op({{y, kCreates}, {statistics, kUpdates}}, {});
+  step.op({{y, kCreates}}, {});
+  step.op({{y, kUpdates}, {statistics, kUpdates}}, {});
   step.op({{z, kCreates}, {y, kUpdates}}, {});
   step.op({}, {});
   step.op({{z, kReads}}, {z});
@@ -182,6 +183,26 @@ TEST(RerunGraph, OpsThatWriteMoreAreNotRunAgain) {
   const RerunGraph graph(step.cycle);
   EXPECT_EQ(graph.values[y].node, kNone);
   EXPECT_EQ(graph.values[z].node, kNone);
+}
+
+// Batch norm: the running statistics are no input, and another one's update of
+// them does not matter.
+TEST(RerunGraph, SideEffectsOfWhatCreatesDoNotMatter) {
+  Step step;
+  const ValueIndex statistics = step.value();
+  const ValueIndex x = step.value();
+  const ValueIndex y = step.value();
+  step.op({{x, kCreates}}, {}, false);
+  step.op({{x, kReads}, {y, kCreates}, {statistics, kUpdates}}, {});
+  step.op({{statistics, kUpdates}}, {});
+  step.op({}, {});
+  step.op({{y, kReads}}, {y});
+  step.op({{x, kReads}}, {x});
+  const RerunGraph graph(step.cycle);
+  const NodeIndex node = graph.values[y].node;
+  ASSERT_NE(node, kNone);
+  ASSERT_EQ(graph.inputsOf(node).size(), 1U);
+  EXPECT_EQ(graph.inputsOf(node)[0], x);
 }
 
 } // namespace
