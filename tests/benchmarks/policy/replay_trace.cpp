@@ -2,13 +2,15 @@
 // again: the shipping code on a modelled clock, without a framework above it.
 // Prints one JSON object.
 //
-//   replay_trace [--k K] [--policy P] [--steps N] [--wait MS] < trace.jsonl
+//   replay_trace [--k K] [--policy P] [--steps N] [--wait MS] [--recompute 1]
+//                < trace.jsonl
 //
 //   --k K        budget = the trace's peak / K (default 2)
 //   --policy P   lru, forecast (default)
 //   --steps N    default 12 (at least six); the figures are means of the last
 //   six
 //   --wait MS    real time for the planner after each step (default 200)
+//   --recompute  ops may be run again (rerun_names.h)
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -29,6 +31,7 @@
 #include "profiler/op_names.h"
 #include "profiler/trace.h"
 #include "profiler/trace_reader.h"
+#include "tests/benchmarks/policy/rerun_names.h"
 
 namespace chameleon::benchmarks {
 namespace {
@@ -44,6 +47,55 @@ struct Arguments {
   std::string policy = "forecast";
   int steps = 12;
   int wait_ms = 200;
+  bool recompute = false;
+};
+
+void fail(const runtime::Error& error) {
+  if (!error) return;
+  std::fprintf(stderr, "replay_trace: %s\n", error.message().c_str());
+  std::exit(1);
+}
+
+// An op of the trace once more: it takes its time and what it creates.
+class RecordedTraceOp final : public memory::RecordedOp {
+ public:
+  RecordedTraceOp(memory::Pager& pager, runtime::DeviceRuntime& runtime,
+                  std::vector<memory::Access> accesses,
+                  std::vector<std::size_t> created, double duration_ns)
+      : pager_(pager),
+        runtime_(runtime),
+        accesses_(std::move(accesses)),
+        created_(std::move(created)),
+        duration_ns_(duration_ns) {}
+
+  runtime::Error run(std::span<Block* const> blocks,
+                     std::vector<Block*>& results) override {
+    static constexpr memory::OpKind kKind{.name = "op"};
+    std::vector<memory::Operand> operands;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      operands.push_back({blocks[i], accesses_[i]});
+    }
+    memory::Call call;
+    if (runtime::Error error =
+            pager_.begin(call, {kKind, {}, operands, nullptr, true})) {
+      return error;
+    }
+    for (const std::size_t bytes : created_) {
+      std::byte* const address = pager_.allocate(call, bytes).value();
+      results.push_back(pager_.adopt(call, address, bytes).value());
+    }
+    fail(runtime_.computed({}, {.bytes = duration_ns_ * kBytesPerNs}));
+    pager_.end(call);
+    return {};
+  }
+  bool isSideEffect(std::size_t /*operand*/) const override { return false; }
+
+ private:
+  memory::Pager& pager_;
+  runtime::DeviceRuntime& runtime_;
+  const std::vector<memory::Access> accesses_;
+  const std::vector<std::size_t> created_;
+  const double duration_ns_;
 };
 
 class Replay {
@@ -69,8 +121,10 @@ class Replay {
         memory::Pager::create(*runtime_, {budget, std::size_t{2} << 40, 64.0},
                               arguments.policy)
             .value();
+    fail(pager_->setRecompute(arguments.recompute));
     for (std::size_t i = 0; i < cycle.ops(); ++i) {
-      const std::uint32_t name = names_.add(trace.ops[i].op);
+      const std::uint32_t name = profiler::op_names().add(trace.ops[i].op);
+      if (may_rerun(trace.ops[i].op)) profiler::op_names().allowRerun(name);
       profiler::TokenHasher hasher(name);
       for (const profiler::Operand operand : cycle.operandsOf(i)) {
         hasher.add(cycle.value_bytes[operand.value()]);
@@ -163,6 +217,7 @@ class Replay {
     const auto duration = static_cast<double>(cycle_.duration_ns[op]);
     fail(runtime_->computed({}, {.bytes = duration * kBytesPerNs}));
     pager_->durations().addOp(token, 0, cycle_.duration_ns[op]);
+    if (call.recording()) record(call, op, operands);
     pager_->end(call);
     for (const profiler::ValueIndex value : cycle_.freedAfter(op)) {
       if (blocks_[value] != nullptr) pager_->release(blocks_[value]);
@@ -170,18 +225,32 @@ class Replay {
     }
   }
 
-  static void fail(const runtime::Error& error) {
-    if (!error) return;
-    std::fprintf(stderr, "replay_trace: %s\n", error.message().c_str());
-    std::exit(1);
+  void record(memory::Call& call, std::size_t op,
+              const std::vector<memory::Operand>& operands) {
+    std::vector<Access> accesses;
+    for (const memory::Operand& operand : operands) {
+      accesses.push_back(operand.access);
+    }
+    std::vector<std::size_t> created;
+    std::vector<Block*> blocks;
+    for (const profiler::Operand operand : cycle_.operandsOf(op)) {
+      if (!operand.creates()) continue;
+      created.push_back(cycle_.value_bytes[operand.value()]);
+      blocks.push_back(blocks_[operand.value()]);
+    }
+    pager_->record(
+        call,
+        std::make_unique<RecordedTraceOp>(
+            *pager_, *runtime_, std::move(accesses), std::move(created),
+            static_cast<double>(cycle_.duration_ns[op])),
+        blocks);
   }
 
   const profiler::Cycle& cycle_;
   std::unique_ptr<runtime::DeviceRuntime> runtime_;
   std::unique_ptr<memory::Pager> pager_;
   std::vector<runtime::Event> boundaries_; // of the steps
-  profiler::OpNames names_;
-  std::vector<Block*> blocks_;                                    // per value
+  std::vector<Block*> blocks_;             // per value
   std::vector<std::pair<std::uint32_t, profiler::Token>> tokens_; // by name
   std::unordered_map<std::uint32_t, memory::OpMemory> memory_;    // per name
 };
@@ -216,7 +285,8 @@ int run(const Arguments& arguments) {
   std::printf(
       "],\"ms\":%.2f,\"compute_ms\":%.2f,\"in_gb\":%.2f,\"out_gb\":%.2f,"
       "\"faults\":%.0f,\"evictions\":%.0f,\"compactions\":%.0f,"
-      "\"prefetched_gb\":%.2f,\"stall_ms\":%.2f,\"plan_ms\":%.2f}\n",
+      "\"prefetched_gb\":%.2f,\"stall_ms\":%.2f,\"rerun_ops\":%.0f,"
+      "\"plan_ms\":%.2f}\n",
       milliseconds(end.time_ns - begin.time_ns) / kSteady,
       milliseconds(end.compute.busy_ns - begin.compute.busy_ns) / kSteady,
       static_cast<double>(stats.bytes_in) / (kSteady * 1e9),
@@ -226,6 +296,7 @@ int run(const Arguments& arguments) {
       static_cast<double>(stats.compactions) / kSteady,
       static_cast<double>(stats.prefetched_bytes) / (kSteady * 1e9),
       milliseconds(end.compute.stalled_ns - begin.compute.stalled_ns) / kSteady,
+      static_cast<double>(stats.rerun_ops) / kSteady,
       last && last->plan ? last->plan->modelled.duration_ns / 1e6 : 0.0);
   return 0;
 }
@@ -241,6 +312,7 @@ int main(int count, char** values) {
     if (name == "--policy") arguments.policy = values[i + 1];
     if (name == "--steps") arguments.steps = std::atoi(values[i + 1]);
     if (name == "--wait") arguments.wait_ms = std::atoi(values[i + 1]);
+    if (name == "--recompute") arguments.recompute = values[i + 1][0] == '1';
   }
   return chameleon::benchmarks::run(arguments);
 }
