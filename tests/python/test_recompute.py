@@ -243,7 +243,7 @@ def test_autocast(dtype):
         with torch.autocast(device, dtype):
             return TRAININGS["gpt"](device)
 
-    with dropping("all"):
+    with dropping("random", 4):
         on_both(function)
 
 
@@ -403,9 +403,9 @@ def test_rules():
         "aten::_fused_adamw_": "list op",
         "aten::nonzero": "depends on values",
         "aten::equal": "results",
-        "aten::index_put_": "nondeterministic",
+        "aten::_index_put_impl_": "nondeterministic",
         "aten::scatter_add": "nondeterministic",
-        "aten::linalg_lstsq": "nondeterministic",
+        "aten::linalg_lstsq": "depends on values",
     }.items():
         assert rules[op] == reason, op
     assert "?" not in rules.values()
