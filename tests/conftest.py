@@ -24,6 +24,11 @@ def pytest_configure(config):
     if "CHAMELEON_EMULATED" in os.environ:  # see tests/emulated_cuda.py
         torch.cuda.init()
         emulated_cuda.install()
+    elif torch.cuda.is_available():  # what is compared with is the CPU
+        os.environ.setdefault("CHAMELEON_PHYSICAL_DEVICE", "cpu")
+        torch_chameleon.config.physical_device = os.environ[
+            "CHAMELEON_PHYSICAL_DEVICE"
+        ]
     torch.set_num_threads(min(2, torch.get_num_threads()))
     torch_chameleon.config.hbm_budget = _AMPLE
     # torch.manual_seed() keeps a stack trace for each device that is not there.
