@@ -366,17 +366,23 @@ Result<Position> Arena::slideDown(Extent* extent, StreamIndex stream,
   if (Error error = commit(target)) return error;
   Fence below;
   if (apart_) freed_.take(to, std::min(bytes, distance), below);
+  const std::size_t gained = std::min(distance, bytes);
+  const auto failed = [&](Error error) {
+    if (apart_) freed_.add(to, gained, below);
+    return error;
+  };
   for (const Fence* fence :
        {&uses, &std::as_const(hole->fence), &std::as_const(extent->fence),
         &std::as_const(below)}) {
-    if (Error error = timelines_.wait(stream, *fence)) return error;
+    if (Error error = timelines_.wait(stream, *fence)) {
+      return failed(std::move(error));
+    }
   }
-  const std::size_t gained = std::min(distance, bytes);
   revived(to, gained);
   const runtime::Copy copy{base_ + to, base_ + from, bytes};
-  if (Error error = runtime_.copy(timelines_.stream(stream), {&copy, 1})) {
+  if (Error error = submitMove(stream, copy)) {
     discarded(to, gained);
-    return error;
+    return failed(std::move(error));
   }
   const Position moved = timelines_.advance(stream);
   extent->fence.clear();
@@ -400,9 +406,7 @@ Result<Position> Arena::move(Extent* extent, Extent* target, StreamIndex stream,
     if (Error error = timelines_.wait(stream, *fence)) return error;
   }
   const runtime::Copy copy{address(*target), address(*extent), extent->bytes};
-  if (Error error = runtime_.copy(timelines_.stream(stream), {&copy, 1})) {
-    return error;
-  }
+  if (Error error = submitMove(stream, copy)) return error;
   const Position moved = timelines_.advance(stream);
   timelines_.mark(stream);
   target->block = std::exchange(extent->block, nullptr);
@@ -410,6 +414,13 @@ Result<Position> Arena::move(Extent* extent, Extent* target, StreamIndex stream,
   extent->fence.clear();
   extent->fence.add(moved);
   return moved;
+}
+
+// Where it fails nothing of it is under way any more.
+Error Arena::submitMove(StreamIndex stream, const runtime::Copy& copy) {
+  Error error = runtime_.copy(timelines_.stream(stream), {&copy, 1});
+  if (error) (void)timelines_.synchronize(timelines_.advance(stream)).ok();
+  return error;
 }
 
 void Arena::discarded(std::size_t offset, std::size_t bytes) noexcept {

@@ -75,6 +75,7 @@ class Arena {
   // Who gets the extent's bytes next waits for `fence` as well.
   void addFence(Extent* extent, const Fence& fence);
   // An extent's bytes hold no value any more / are about to be written.
+  runtime::Error submitMove(StreamIndex stream, const runtime::Copy& copy);
   void discarded(const Extent& extent) noexcept {
     discarded(extent.offset, extent.bytes);
   }

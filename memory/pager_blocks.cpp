@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "backend/runtime/check.h"
+#include "backend/runtime/fault_injection.h"
 #include "backend/runtime/options.h"
 #include "memory/pager_hot.h"
 
@@ -43,6 +44,11 @@ Result<Block*> PagerImpl::create(std::size_t bytes) {
 
 Result<Block*> PagerImpl::newBlock(std::size_t bytes,
                                    std::size_t rounded_bytes) {
+  using runtime::FaultInjection;
+  if (Error error =
+          FaultInjection::instance().pass(runtime::FaultPoint::kBlock)) {
+    return error;
+  }
   std::byte* const address = logical_space_->allocate(bytes);
   if (address == nullptr) {
     return Error(ErrorCode::kOutOfLogicalMemory,

@@ -128,13 +128,31 @@ Error Timelines::synchronize(Position position) {
   if (passed(position)) return {};
   Line& line = lines_[position.stream()];
   Result<Recorded*> recorded = cover(line, position.count());
-  if (!recorded.ok()) return recorded.takeError();
+  if (!recorded.ok()) {
+    if (drain(line)) return {};
+    return recorded.takeError();
+  }
   if (*recorded == nullptr) return {};
   host_waits_.fetch_add(1, std::memory_order_relaxed);
   Error error = runtime_.synchronize((*recorded)->event);
   if (!error) raise(line.completed, (*recorded)->count);
   release(line, *recorded);
+  if (error && drain(line)) return {};
   return error;
+}
+
+bool Timelines::drain(Line& line) noexcept {
+  const std::uint64_t covered = line.submitted.load(std::memory_order_acquire);
+  std::vector<Stream> streams{line.stream};
+  {
+    const std::lock_guard lock(line.mutex);
+    streams.insert(streams.end(), line.others.begin(), line.others.end());
+  }
+  host_waits_.fetch_add(1, std::memory_order_relaxed);
+  bool ran = true;
+  for (const Stream stream : streams) ran = runtime_.drain(stream) && ran;
+  if (ran) raise(line.completed, covered);
+  return ran;
 }
 
 Error Timelines::synchronizeAll() {

@@ -77,7 +77,8 @@ class Timelines {
   // Free where the order holds already.
   runtime::Error wait(StreamIndex index, Position position);
   runtime::Error wait(StreamIndex index, const Fence& fence);
-  // The host waits.
+  // The host waits; where that cannot be done by an event, until the streams
+  // have run dry. An error: the device is lost, and nothing runs any more.
   runtime::Error synchronize(Position position);
   runtime::Error synchronizeAll();
 
@@ -123,6 +124,7 @@ class Timelines {
   runtime::Result<runtime::Event> record(Line& line);
   void retire(Line& line);
   runtime::Error waitForEvent(Line& line, runtime::Event event);
+  bool drain(Line& line) noexcept;
   bool shared(StreamIndex index) const noexcept;
 
   runtime::DeviceRuntime& runtime_;

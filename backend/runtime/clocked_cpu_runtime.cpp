@@ -69,6 +69,7 @@ class ClockedCpuRuntime final : public DeviceRuntime {
   bool query(Event event) noexcept override { return time_->query(event); }
   Error synchronize(Event event) override { return time_->synchronize(event); }
   void destroy(Event event) noexcept override { time_->destroy(event); }
+  bool drain(Stream stream) noexcept override { return time_->drain(stream); }
   std::int64_t now_ns() const noexcept override { return time_->now_ns(); }
   std::optional<std::int64_t> elapsed_ns(Event start,
                                          Event end) noexcept override {

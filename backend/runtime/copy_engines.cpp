@@ -10,6 +10,7 @@
 
 #include "backend/runtime/call_checker.h"
 #include "backend/runtime/check.h"
+#include "backend/runtime/fault_injection.h"
 
 namespace chameleon::runtime {
 
@@ -140,7 +141,7 @@ void CopyEngines::await(LinePosition position) {
   if (passed(position)) return;
   std::unique_lock lock(mutex_);
   demand(position);
-  finished_.wait(lock, [&] { return passed(position); });
+  finished_.wait(lock, [&] { return passed(position) || lost(); });
 }
 
 Error CopyEngines::start(Engine& e) {
@@ -191,7 +192,7 @@ void CopyEngines::run(Engine& e) {
     e.queue.pop_front();
     running_ = true;
     lock.unlock();
-    execute(entry);
+    const bool done = !lost() && execute(entry);
     const std::int64_t done_ns =
         entry.marked_ns != 0
             ? std::max(entry.marked_ns, e.done_ns[(entry.count - 1) % kTimes])
@@ -201,8 +202,12 @@ void CopyEngines::run(Engine& e) {
     lock.lock();
     running_ = false;
     if (timing_ == CopyTiming::kReordered) turn_ = random_() % 2;
-    e.done_ns[entry.count % kTimes] = done_ns;
-    e.completed.store(entry.count, std::memory_order_release);
+    if (done) {
+      e.done_ns[entry.count % kTimes] = done_ns;
+      e.completed.store(entry.count, std::memory_order_release);
+    } else {
+      lose();
+    }
     finished_.notify_all();
     // The other engine may wait for this entry, or for its turn.
     Engine& other = otherOf(e);
@@ -210,13 +215,29 @@ void CopyEngines::run(Engine& e) {
   }
 }
 
-void CopyEngines::execute(const Entry& entry) {
+// What was submitted will not run. REQUIRES: mutex_.
+void CopyEngines::lose() {
+  lost_.store(true, std::memory_order_release);
+  for (Engine& each : engines_) {
+    for (const Entry& entry : each.queue) {
+      if (checker_ != nullptr) checker_->finished({each.line, entry.count});
+    }
+    each.queue.clear();
+  }
+}
+
+bool CopyEngines::execute(const Entry& entry) {
   if (!entry.after.none() && !entry.after.onCopyEngine()) {
     checker_->awaitCompute(entry.after);
+  }
+  if (!entry.copies.empty() &&
+      FaultInjection::instance().pass(FaultPoint::kCompletion)) {
+    return false;
   }
   for (const Copy& copy : entry.copies) {
     std::memcpy(copy.destination, copy.source, copy.bytes);
   }
+  return true;
 }
 
 // The first entry could run as far as order is concerned.

@@ -56,8 +56,10 @@ class CopyEngines {
   LinePosition last(LineIndex line) const noexcept;
   // REQUIRES: a copy engine's position.
   bool passed(LinePosition position) const noexcept;
-  // Blocks the caller until it has passed.
+  // Blocks the caller until it has passed, or never will: the device is lost.
   void await(LinePosition position);
+  // A batch could not be completed: nothing has run since.
+  bool lost() const noexcept { return lost_.load(std::memory_order_acquire); }
 
  private:
   // A copy batch, or a wait when `after` is a position.
@@ -95,7 +97,7 @@ class CopyEngines {
   }
 
   void run(Engine& e);
-  void execute(const Entry& entry);
+  bool execute(const Entry& entry); // false: the copies failed
   // All REQUIRE mutex_.
   Error start(Engine& e);
   void push(Engine& e, Entry entry);
@@ -104,6 +106,7 @@ class CopyEngines {
   void demand(LinePosition position);
   void demandBacklog(Engine& e);
   void wakeBoth();
+  void lose();
 
   const CopyTiming timing_;
   CallChecker* const checker_;
@@ -112,6 +115,7 @@ class CopyEngines {
   std::array<Engine, 2> engines_;
   std::mt19937_64 random_; // guarded by mutex_
   bool stopping_ = false;  // guarded by mutex_
+  std::atomic<bool> lost_{false};
   // kReordered, guarded by mutex_: one engine runs at a time, and where both
   // could, this one is next.
   bool running_ = false;

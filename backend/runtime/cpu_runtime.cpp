@@ -52,12 +52,12 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   Result<std::byte*> reserve(std::size_t bytes) override {
-    if (Error error = usable(FaultPoint::kReserve)) return error;
+    if (Error error = ready(FaultPoint::kReserve)) return error;
     return reserve_address_space(bytes, kCpuCommitBytes);
   }
 
   Error commit(std::byte* address, std::size_t bytes) override {
-    if (Error error = usable(FaultPoint::kCommit)) return error;
+    if (Error error = ready(FaultPoint::kCommit)) return error;
     CHAMELEON_CHECK(is_commit_range(address, bytes), "a commit is unaligned");
     if (mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) {
       return system_error(ErrorCode::kOutOfDeviceMemory, "commit", bytes);
@@ -67,7 +67,7 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   Error decommit(std::byte* address, std::size_t bytes) override {
-    if (Error error = usable(FaultPoint::kCommit)) return error;
+    if (Error error = ready(FaultPoint::kCommit)) return error;
     CHAMELEON_CHECK(is_commit_range(address, bytes), "a decommit is unaligned");
     if (checker_) checker_->released({address, bytes}, "decommit");
     // Dropped while accessible still: of no access there is nothing to drop.
@@ -89,7 +89,7 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   MemoryInfo hostMemory() const noexcept override { return machine_memory(); }
 
   Result<std::byte*> allocateHost(std::size_t bytes) override {
-    if (Error error = usable(FaultPoint::kAllocateHost)) return error;
+    if (Error error = ready(FaultPoint::kAllocateHost)) return error;
     CHAMELEON_CHECK(bytes != 0, "a host slab has bytes");
     return map_memory(bytes);
   }
@@ -104,7 +104,7 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   Stream copyOutStream() const noexcept override { return kCopyOut; }
 
   Error copy(Stream stream, std::span<const Copy> copies) override {
-    if (Error error = usable(FaultPoint::kCopy)) return error;
+    if (Error error = ready(FaultPoint::kCopy)) return error;
     const LineIndex line = copy_line(stream);
     if (line != kNoLine) return engines_.submit(line, copies);
     if (checker_) checker_->aboutToCopy(copies);
@@ -121,7 +121,7 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   Result<Event> record(Stream stream) override {
-    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (Error error = ready(FaultPoint::kEvent)) return error;
     const LineIndex line = copy_line(stream);
     if (line == kNoLine && !checker_) return Event{};
     const Event event =
@@ -132,7 +132,7 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   Error wait(Stream stream, Event event) override {
-    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (Error error = ready(FaultPoint::kEvent)) return error;
     if (checker_) checker_->eventUsed(event, "wait");
     const LinePosition position = LinePosition::of(event);
     if (passed(position)) return {};
@@ -140,7 +140,7 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
     if (line == position.line) return {};
     if (line != kNoLine) return engines_.submitWait(line, position);
     await(position); // compute runs on this thread
-    return {};
+    return engines_.lost() ? lost() : Error();
   }
 
   bool query(Event event) noexcept override {
@@ -151,14 +151,25 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   Error synchronize(Event event) override {
-    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (Error error = ready(FaultPoint::kEvent)) return error;
     if (checker_) checker_->eventUsed(event, "synchronize");
     await(LinePosition::of(event));
-    return {};
+    return engines_.lost() ? lost() : Error();
   }
 
   void destroy(Event event) noexcept override {
     if (checker_ && !forked()) checker_->eventDestroyed(event);
+  }
+
+  bool drain(Stream stream) noexcept override {
+    if (forked()) return false;
+    const LineIndex line = copy_line(stream);
+    if (line != kNoLine) {
+      await(engines_.last(line));
+    } else if (checker_) {
+      await(checker_->last(stream));
+    }
+    return !engines_.lost();
   }
 
   // ---- checks ------------------------------------------------------------
@@ -184,7 +195,7 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   Result<Event> recordTimed(Stream stream) override {
     const LineIndex line = copy_line(stream);
     if (line == kNoLine) return record(stream);
-    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (Error error = ready(FaultPoint::kEvent)) return error;
     LinePosition mark;
     if (Error error = engines_.submitMark(line, mark)) return error;
     if (checker_) checker_->eventCreated(mark.event());
@@ -200,6 +211,17 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   }
 
  private:
+  Error ready(FaultPoint point) const {
+    if (engines_.lost()) [[unlikely]]
+      return lost();
+    return usable(point);
+  }
+
+  static Error lost() {
+    return {ErrorCode::kDevice,
+            "the device is lost: an injected failure of a copy's completion"};
+  }
+
   bool passed(LinePosition position) {
     if (position.none()) return true;
     return position.onCopyEngine() ? engines_.passed(position)

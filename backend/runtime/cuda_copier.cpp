@@ -22,17 +22,22 @@ std::size_t distance_of(const Copy& copy) {
 }
 
 // Calls piece(offset, bytes) for pieces of at most `piece_bytes`, in the order
-// in which none overwrites what a later one reads.
+// in which none overwrites what a later one reads. `torn`: some of them have
+// been moved, and one could not be, tried twice.
 template <typename Piece>
-Error in_pieces(const Copy& copy, std::size_t piece_bytes, Piece piece) {
+Error in_pieces(const Copy& copy, std::size_t piece_bytes,
+                std::atomic<bool>& torn, Piece piece) {
   const std::size_t count = (copy.bytes + piece_bytes - 1) / piece_bytes;
   const bool upwards = copy.destination < copy.source;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t offset = (upwards ? i : count - 1 - i) * piece_bytes;
-    if (Error error =
-            piece(offset, std::min(piece_bytes, copy.bytes - offset))) {
-      return error;
+    const std::size_t bytes = std::min(piece_bytes, copy.bytes - offset);
+    Error error = piece(offset, bytes);
+    if (error && i > 0) {
+      error = piece(offset, bytes);
+      if (error) torn.store(true, std::memory_order_release);
     }
+    if (error) return error;
   }
   return {};
 }
@@ -131,10 +136,11 @@ Error CudaCopier::submitBatch(CUstream stream, std::span<const Copy> copies) {
 
 Error CudaCopier::moveInPieces(CUstream stream, const Copy& copy,
                                std::size_t distance) {
-  return in_pieces(copy, distance, [&](std::size_t offset, std::size_t bytes) {
-    return submit(stream,
-                  {copy.destination + offset, copy.source + offset, bytes});
-  });
+  return in_pieces(
+      copy, distance, torn_, [&](std::size_t offset, std::size_t bytes) {
+        return submit(stream,
+                      {copy.destination + offset, copy.source + offset, bytes});
+      });
 }
 
 Error CudaCopier::moveByBounce(CUstream stream, const Copy& copy) {
@@ -148,18 +154,19 @@ Error CudaCopier::moveByBounce(CUstream stream, const Copy& copy) {
       return error;
     }
   }
-  Error error =
-      in_pieces(copy, kBounceBytes, [&](std::size_t offset, std::size_t bytes) {
+  Error error = in_pieces(
+      copy, kBounceBytes, torn_, [&](std::size_t offset, std::size_t bytes) {
         Error failed = submit(stream, {bounce_, copy.source + offset, bytes});
         if (failed) return failed;
         return submit(stream, {copy.destination + offset, bounce_, bytes});
       });
-  Error recorded = context_.check(driver.cuEventRecord(bounce_free_, stream),
-                                  "cuEventRecord");
   bounce_used_ = true;
   bounce_stream_ = stream;
-  if (recorded) bounce_lost_ = true; // nobody could wait for this use
-  return error ? std::move(error) : std::move(recorded);
+  // Nobody could wait for this use. The move itself is under way.
+  if (driver.cuEventRecord(bounce_free_, stream) != CUDA_SUCCESS) {
+    bounce_lost_ = true;
+  }
+  return error;
 }
 
 bool CudaCopier::prepareBounce() {

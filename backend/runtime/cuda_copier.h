@@ -31,8 +31,11 @@ class CudaCopier {
   // Between host and device; REQUIRES that no copy depends on another one of
   // the same call.
   Error transfer(CUstream stream, std::span<const Copy> copies);
-  // On a compute stream, in order, memmove semantics.
+  // On a compute stream, in order, memmove semantics. An error: what was to be
+  // moved last is where it was, unless torn() says that bytes are lost.
   Error move(CUstream stream, std::span<const Copy> copies);
+  // A move onto itself of more than a piece failed half-way.
+  bool torn() const noexcept { return torn_.load(std::memory_order_acquire); }
 
   // Bytes of our slabs that were copied before they were registered, or
   // because they could not be.
@@ -52,6 +55,7 @@ class CudaCopier {
   std::atomic<std::uint64_t> pageable_bytes_{0};
   std::atomic<bool> batches_{true}; // the driver takes them
   std::mutex mutex_;
+  std::atomic<bool> torn_{false};
   // Guarded by mutex_: a piece of device memory for moves, the event after
   // which it is free again, and where that was recorded.
   std::byte* bounce_ = nullptr;

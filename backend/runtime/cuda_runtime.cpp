@@ -142,22 +142,22 @@ class Runtime final : public CudaRuntime, private UseGuard {
     return parts_->memory->unitBytes();
   }
   Result<std::byte*> reserve(std::size_t bytes) override {
-    if (Error error = usable(FaultPoint::kReserve)) return error;
+    if (Error error = ready(FaultPoint::kReserve)) return error;
     const CudaContext::Scope scope(context());
     return parts_->memory->reserve(bytes);
   }
   Error commit(std::byte* address, std::size_t bytes) override {
-    if (Error error = usable(FaultPoint::kCommit)) return error;
+    if (Error error = ready(FaultPoint::kCommit)) return error;
     const CudaContext::Scope scope(context());
     return parts_->memory->commit(address, bytes);
   }
   Error decommit(std::byte* address, std::size_t bytes) override {
-    if (Error error = usable(FaultPoint::kCommit)) return error;
+    if (Error error = ready(FaultPoint::kCommit)) return error;
     const CudaContext::Scope scope(context());
     return parts_->memory->decommit(address, bytes);
   }
   Result<std::byte*> reserveAddresses(std::size_t bytes) override {
-    if (Error error = usable(FaultPoint::kReserve)) return error;
+    if (Error error = ready(FaultPoint::kReserve)) return error;
     Result<std::byte*> base = reserve_address_space(bytes, kHostPageBytes);
     if (!base.ok()) return base;
     const std::lock_guard lock(mutex_);
@@ -180,7 +180,7 @@ class Runtime final : public CudaRuntime, private UseGuard {
   // ---- host memory -------------------------------------------------------
   MemoryInfo hostMemory() const noexcept override { return machine_memory(); }
   Result<std::byte*> allocateHost(std::size_t bytes) override {
-    if (Error error = usable(FaultPoint::kAllocateHost)) return error;
+    if (Error error = ready(FaultPoint::kAllocateHost)) return error;
     CHAMELEON_CHECK(bytes != 0, "a host slab has bytes");
     return parts_->host->allocate(bytes);
   }
@@ -193,7 +193,7 @@ class Runtime final : public CudaRuntime, private UseGuard {
   Stream copyOutStream() const noexcept override { return kCopyOut; }
 
   Error copy(Stream stream, std::span<const Copy> copies) override {
-    if (Error error = usable(FaultPoint::kCopy)) return error;
+    if (Error error = ready(FaultPoint::kCopy)) return error;
     const CudaContext::Scope scope(context());
     if (stream == kCopyIn) return parts_->copier->transfer(parts_->in, copies);
     if (stream == kCopyOut) {
@@ -206,25 +206,34 @@ class Runtime final : public CudaRuntime, private UseGuard {
     return mark(stream, true);
   }
   Error wait(Stream stream, Event event) override {
-    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (Error error = ready(FaultPoint::kEvent)) return error;
     if (event.complete()) return {};
     const CudaContext::Scope scope(context());
     return parts_->events->wait(handleOf(stream), event);
   }
   bool query(Event event) noexcept override {
     if (event.complete()) return true;
-    if (forked()) return false;
+    if (forked() || parts_->copier->torn()) return false;
     const CudaContext::Scope scope(context());
     return parts_->events->query(event);
   }
   Error synchronize(Event event) override {
-    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (Error error = ready(FaultPoint::kEvent)) return error;
     if (event.complete()) return {};
     const CudaContext::Scope scope(context());
     return parts_->events->synchronize(event);
   }
   void destroy(Event event) noexcept override {
     if (!event.complete() && !forked()) parts_->events->giveBack(event);
+  }
+  bool drain(Stream stream) noexcept override {
+    if (forked()) return false;
+    const CudaContext::Scope scope(context());
+    if (parts_->copier->torn()) {
+      driver().cuStreamSynchronize(handleOf(stream));
+      return false;
+    }
+    return driver().cuStreamSynchronize(handleOf(stream)) == CUDA_SUCCESS;
   }
 
   // ---- clock ---------------------------------------------------------------
@@ -270,6 +279,16 @@ class Runtime final : public CudaRuntime, private UseGuard {
   const CudaContext& context() const noexcept { return *parts_->context; }
   const CudaDriver& driver() const noexcept { return context().driver(); }
 
+  // Where bytes are lost for good no call may give wrong ones.
+  Error ready(FaultPoint point) const {
+    if (parts_->copier->torn()) [[unlikely]] {
+      return {ErrorCode::kDevice,
+              "the device is lost: moving a tensor inside device memory failed "
+              "half-way"};
+    }
+    return usable(point);
+  }
+
   CUstream handleOf(Stream stream) const noexcept {
     if (stream == kCopyIn) return parts_->in;
     if (stream == kCopyOut) return parts_->out;
@@ -278,7 +297,7 @@ class Runtime final : public CudaRuntime, private UseGuard {
   }
 
   Result<Event> mark(Stream stream, bool timed) {
-    if (Error error = usable(FaultPoint::kEvent)) return error;
+    if (Error error = ready(FaultPoint::kEvent)) return error;
     const CudaContext::Scope scope(context());
     return parts_->events->record(handleOf(stream), timed);
   }

@@ -4,9 +4,9 @@
 // it on host memory, simulated_runtime without data.
 //
 // It is asynchronous everywhere: copy() only submits, wait() makes a *stream*
-// wait. The host waits in synchronize() alone, and in wait() on a runtime
-// whose compute streams run on the calling thread (cpu). No caller may hold a
-// lock that a copy engine needs: engines take none but their own.
+// wait. The host waits in synchronize() and drain() alone, and in wait() on a
+// runtime whose compute streams run on the calling thread (cpu). No caller may
+// hold a lock that a copy engine needs: engines take none but their own.
 //
 // Thread safety: every method may be called from any thread, with or without
 // the GIL. Errors are values; nothing throws.
@@ -145,6 +145,11 @@ class DeviceRuntime {
   virtual bool query(Event event) noexcept = 0; // true: complete
   virtual Error synchronize(Event event) = 0;   // host wait
   virtual void destroy(Event event) noexcept = 0;
+  // The host waits until nothing of what was submitted to `stream` so far will
+  // touch memory any more, by other means than events: for who must not go on
+  // where a wait failed. True: all of it has run. False: the device is lost, or
+  // is another process's; nothing runs there.
+  virtual bool drain(Stream stream) noexcept = 0;
 
   // ---- for runtimes that check their callers ---------------------------
   // True: the three calls below want to be made. Constant.

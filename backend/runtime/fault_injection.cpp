@@ -7,12 +7,15 @@ namespace chameleon::runtime {
 namespace {
 
 constexpr std::array<std::string_view, FaultInjection::kPoints> kNames = {
-    "reserve", "commit", "allocate_host", "copy", "event"};
+    "reserve", "commit", "allocate_host", "copy",
+    "event",   "block",  "completion"};
 
 // What the real failure at this point is.
 constexpr std::array<ErrorCode, FaultInjection::kPoints> kCodes = {
-    ErrorCode::kUnavailable, ErrorCode::kOutOfDeviceMemory,
-    ErrorCode::kOutOfHostMemory, ErrorCode::kDevice, ErrorCode::kDevice};
+    ErrorCode::kUnavailable,     ErrorCode::kOutOfDeviceMemory,
+    ErrorCode::kOutOfHostMemory, ErrorCode::kDevice,
+    ErrorCode::kDevice,          ErrorCode::kOutOfLogicalMemory,
+    ErrorCode::kDevice};
 
 // Trivially destructible: usable until the very end of the process.
 constinit FaultInjection g_instance;

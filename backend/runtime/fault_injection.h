@@ -1,6 +1,8 @@
 // Failures on request: the n-th pass of a named point fails, once or for
 // ever. Every runtime method that returns an Error or a Result passes one
-// point before it does anything, so an injected failure has no side effect.
+// point before it does anything, so an injected failure has no side effect; so
+// does the pager where it makes a block. The completion of copies is different:
+// it fails late, and takes the device with it.
 //
 // For tests; off, a point costs one relaxed load. Process-wide.
 // Thread safety: all methods may be called from any thread.
@@ -24,11 +26,16 @@ enum class FaultPoint : std::uint8_t {
   kAllocateHost, // "allocate_host"
   kCopy,         // "copy": a submission to any stream
   kEvent,        // "event": record, wait, synchronize
+  kBlock,        // "block": the address and the book-keeping of a new block
+  // "completion": a batch of copies on a copy stream runs. Its bytes do not
+  // move, nothing behind it runs, and the device is lost from then on: the
+  // runtime fails whatever it is asked, armed or not. Cpu runtime only.
+  kCompletion,
 };
 
 class FaultInjection {
  public:
-  static constexpr std::size_t kPoints = 5;
+  static constexpr std::size_t kPoints = 7;
 
   static FaultInjection& instance() noexcept;
 

@@ -185,6 +185,15 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     time_.release(markOf(event));
   }
 
+  bool drain(Stream stream) noexcept override {
+    if (forked()) return false;
+    const std::lock_guard lock(mutex_);
+    const auto mark = time_.mark(lineOf(stream));
+    time_.await(mark);
+    time_.release(mark);
+    return true;
+  }
+
   // ---- time ----------------------------------------------------------------
   bool holdsData() const noexcept override { return false; }
   bool modelsTime() const noexcept override { return true; }

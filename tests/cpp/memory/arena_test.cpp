@@ -291,7 +291,9 @@ TEST_F(ArenaTest, ShrinkingThatFailsChangesNothing) {
          fence_of(work(compute(0))));
   for (const auto point : {FakeRuntime::kSync, FakeRuntime::kDecommit}) {
     runtime.fail_after[point] = 0;
+    runtime.lost = true;
     EXPECT_FALSE(a.setBudget(kMiB));
+    runtime.lost = false;
     EXPECT_FALSE(a.lastError().ok());
     EXPECT_EQ(a.budgetBytes(), 96 * kMiB);
     EXPECT_EQ(a.freeBytes(), 96 * kMiB);

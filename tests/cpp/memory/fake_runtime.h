@@ -45,6 +45,7 @@ class FakeRuntime final : public support::QueuedRuntime {
   std::size_t host_bytes = 0;
   std::size_t peak_host_bytes = 0;
   std::size_t synchronizes = 0;
+  bool lost = false; // then a failed wait cannot be made up for
   std::size_t cancels = 0;
   std::size_t discards = 0;
   std::size_t revivals = 0;
@@ -195,6 +196,11 @@ class FakeRuntime final : public support::QueuedRuntime {
     return {};
   }
   void destroy(Event /*event*/) noexcept override {}
+  bool drain(Stream stream) noexcept override {
+    if (lost) return false;
+    finish(record(stream).value());
+    return true;
+  }
 
   bool checksCallers() const noexcept override { return checks; }
   void discarded(runtime::ByteRange range) noexcept override {

@@ -197,8 +197,10 @@ TEST_F(HostPoolTest, BudgetShrinksByIdleSlabsOnly) {
   EXPECT_FALSE(pool.setBudget(kSlab));
   EXPECT_EQ(pool.reservedBytes(), 3 * kSlab); // nothing changed
   runtime.fail_after[FakeRuntime::kSync] = 0;
+  runtime.lost = true;
   EXPECT_FALSE(pool.setBudget(2 * kSlab));
   EXPECT_FALSE(pool.lastError().ok());
+  runtime.lost = false;
   EXPECT_EQ(pool.budgetBytes(), 4 * kSlab);
   EXPECT_TRUE(pool.setBudget(2 * kSlab));
   EXPECT_TRUE(pool.lastError().ok());
@@ -216,10 +218,12 @@ TEST_F(HostPoolTest, FailedGiveBackKeepsTheSlab) {
   HostPool pool(runtime, lines, kSlab, kSlab);
   pool.free(pool.allocate(kSlab).extent, fence_of(work(kCopyIn)));
   runtime.fail_after[FakeRuntime::kSync] = 0;
+  runtime.lost = true;
   pool.trim();
   pool.check();
   EXPECT_EQ(pool.slabCount(), 1u);
   EXPECT_FALSE(pool.lastError().ok());
+  runtime.lost = false;
   pool.trim();
   EXPECT_EQ(pool.slabCount(), 0u);
 }

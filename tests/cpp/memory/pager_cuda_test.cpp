@@ -23,6 +23,7 @@ using runtime::ByteRange;
 using runtime::CudaDriver;
 using runtime::Error;
 using runtime::Stream;
+using support::EmulatedDriver;
 using support::EmulatedRuntime;
 using support::EmulatedRuntimeOptions;
 using support::Lateness;
@@ -103,6 +104,11 @@ class Program {
     return good_;
   }
 
+  // From now on calls may fail: an op that does is not done, and the program
+  // goes on with what it has.
+  void expectErrors(bool expects) { expects_errors_ = expects; }
+  std::uint64_t errors() const { return errors_; }
+
   EmulatedRuntime& device() { return *device_; }
   Pager& pager() { return *pager_; }
   const std::vector<std::string>& misuses() const { return misuses_; }
@@ -118,10 +124,15 @@ class Program {
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
   Tensor& any() { return tensors_[below(tensors_.size())]; }
 
-  void must(const Error& error) {
-    if (error.ok()) return;
-    good_ = false;
+  // False: it failed.
+  bool must(const Error& error) {
+    if (error.ok()) return true;
+    ++errors_;
+    const bool excused =
+        expects_errors_ && error.code() != runtime::ErrorCode::kLost;
+    if (!excused) good_ = false;
     error_ = error.message();
+    return false;
   }
 
   void step() {
@@ -160,9 +171,14 @@ class Program {
 
   void create() {
     auto block = pager_->create(1 + below(kLargest));
-    if (!block.ok()) return must(block.takeError());
+    if (!block.ok()) {
+      must(block.takeError());
+      return;
+    }
     tensors_.push_back({*block, 0, below(3)});
-    write(tensors_.back());
+    if (write(tensors_.back())) return;
+    pager_->release(*block);
+    tensors_.pop_back();
   }
 
   void releaseOne() {
@@ -175,10 +191,13 @@ class Program {
   // From now on another stream uses the tensor, as a user has it who knows.
   void follow(Tensor& tensor, std::uint64_t stream) {
     auto event = device_->record({tensor.stream});
-    if (!event.ok()) return must(event.takeError());
-    must(device_->wait({stream}, *event));
+    if (!event.ok()) {
+      must(event.takeError());
+      return;
+    }
+    const bool ordered = must(device_->wait({stream}, *event));
     device_->destroy(*event);
-    tensor.stream = stream;
+    if (ordered) tensor.stream = stream;
   }
 
   // A kernel that reads some tensors of its stream, and writes one of them or
@@ -204,8 +223,10 @@ class Program {
     Call call;
     OpMemory& memory = memory_[in_place ? 0 : 1];
     for (;;) {
-      must(pager_->begin(call, {stream}, operands, &memory, "op", !in_place));
-      if (!good_) return;
+      if (!must(pager_->begin(call, {stream}, operands, &memory, "op",
+                              !in_place))) {
+        return;
+      }
       std::vector<ByteRange> reads;
       std::vector<std::uint64_t> seeds;
       for (const Tensor* input : inputs) {
@@ -232,32 +253,37 @@ class Program {
         pager_->free(&call, output);
       }
       pager_->end(call);
-      if (in_place) last.seed = seed;
+      if (in_place && enough) last.seed = seed;
       if (made != nullptr) tensors_.push_back({made, seed, stream});
       if (enough) return;
-      if (!call.worthRetrying()) return must(noRoom());
+      if (!call.worthRetrying()) {
+        must(noRoom());
+        return;
+      }
     }
   }
 
-  void write(Tensor& tensor) {
+  bool write(Tensor& tensor) {
     const std::uint64_t seed = random_();
     const Operand operand{tensor.block, Access::kWrite};
     Call call;
-    must(pager_->begin(call, {tensor.stream}, {&operand, 1}, nullptr, "fill",
-                       false));
-    if (!good_) return;
+    if (!must(pager_->begin(call, {tensor.stream}, {&operand, 1}, nullptr,
+                            "fill", false))) {
+      return false;
+    }
     launch(tensor.stream, {}, {},
            {{tensor.block->device_address, tensor.block->bytes}}, seed);
     pager_->end(call);
     tensor.seed = seed;
+    return true;
   }
 
   void read(const Tensor& tensor) {
     if (!keeps_buffers_) buffers_.clear();
     std::vector<std::byte>& bytes = buffers_.emplace_back(tensor.block->bytes);
-    must(pager_->read(*tensor.block, 0, bytes.data(), bytes.size(),
-                      {tensor.stream}));
-    if (good_ && !holds(bytes.data(), bytes.size(), tensor.seed)) {
+    if (must(pager_->read(*tensor.block, 0, bytes.data(), bytes.size(),
+                          {tensor.stream})) &&
+        !holds(bytes.data(), bytes.size(), tensor.seed)) {
       must({runtime::ErrorCode::kLost, "a tensor has other bytes"});
     }
   }
@@ -301,6 +327,8 @@ class Program {
   std::vector<Tensor> tensors_;
   OpMemory memory_[2];
   bool good_ = true;
+  bool expects_errors_ = false;
+  std::uint64_t errors_ = 0;
   std::string error_;
 };
 
@@ -338,6 +366,71 @@ TEST_P(PagerCudaTest, SoItIsWithoutMappingBatchesAndPinning) {
 INSTANTIATE_TEST_SUITE_P(Schedules, PagerCudaTest,
                          ::testing::Values(Lateness::kPrompt, Lateness::kRandom,
                                            Lateness::kLate));
+
+// ---- calls that fail
+// ---------------------------------------------------------
+
+using support::DriverCall;
+
+struct FailingCall {
+  const char* name;
+  DriverCall call;
+  CUresult result;
+};
+
+void PrintTo(const FailingCall& failing, std::ostream* out) {
+  *out << failing.name;
+}
+
+class PagerCudaFaults : public ::testing::TestWithParam<FailingCall> {};
+
+// Some call fails, once or for a while: every tensor keeps its bytes, no wait
+// is forgotten, and afterwards no op fails.
+TEST_P(PagerCudaFaults, LeavesEveryTensorRight) {
+  std::uint64_t errors = 0;
+  for (const bool for_a_while : {false, true}) {
+    for (std::uint64_t nth = 1; nth <= 41; nth += 8) {
+      SCOPED_TRACE(::testing::Message()
+                   << GetParam().name << " call " << nth
+                   << (for_a_while ? " and later ones" : ""));
+      EmulatedRuntimeOptions options;
+      options.driver.lateness = Lateness::kLate;
+      options.driver.copies_batches = nth % 16 == 1;
+      Program program(options, nth);
+      ASSERT_TRUE(program.run(60)) << program.error();
+      EmulatedDriver& driver = program.device().driver();
+      driver.failCall(GetParam().call, nth, GetParam().result, for_a_while);
+      program.expectErrors(true);
+      ASSERT_TRUE(program.run(60)) << program.error();
+      driver.failCall(GetParam().call, 0, CUDA_SUCCESS);
+      program.expectErrors(false);
+      errors += program.errors();
+      ASSERT_TRUE(program.run(40)) << program.error();
+      ASSERT_TRUE(program.finish()) << program.error();
+      ASSERT_EQ(program.misuses(), std::vector<std::string>{});
+    }
+  }
+  RecordProperty("errors", static_cast<int>(errors));
+}
+
+constexpr FailingCall kFailing[] = {
+    {"Copy", DriverCall::cuMemcpyAsync, CUDA_ERROR_LAUNCH_FAILED},
+    {"Batch", DriverCall::cuMemcpyBatchAsync, CUDA_ERROR_LAUNCH_FAILED},
+    {"Wait", DriverCall::cuStreamWaitEvent, CUDA_ERROR_OUT_OF_MEMORY},
+    {"Record", DriverCall::cuEventRecord, CUDA_ERROR_OUT_OF_MEMORY},
+    {"CreateEvent", DriverCall::cuEventCreate, CUDA_ERROR_OUT_OF_MEMORY},
+    {"Query", DriverCall::cuEventQuery, CUDA_ERROR_UNKNOWN},
+    {"Synchronize", DriverCall::cuEventSynchronize, CUDA_ERROR_UNKNOWN},
+    {"Create", DriverCall::cuMemCreate, CUDA_ERROR_OUT_OF_MEMORY},
+    {"Map", DriverCall::cuMemMap, CUDA_ERROR_OUT_OF_MEMORY},
+    {"SetAccess", DriverCall::cuMemSetAccess, CUDA_ERROR_OUT_OF_MEMORY},
+    {"Register", DriverCall::cuMemHostRegister, CUDA_ERROR_OUT_OF_MEMORY},
+};
+
+INSTANTIATE_TEST_SUITE_P(Calls, PagerCudaFaults, ::testing::ValuesIn(kFailing),
+                         [](const auto& failing) {
+                           return failing.param.name;
+                         });
 
 // ---- planted mistakes -------------------------------------------------------
 

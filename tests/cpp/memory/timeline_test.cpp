@@ -34,7 +34,8 @@ class ManualRuntime final : public runtime::DeviceRuntime {
   std::vector<std::pair<Stream, std::uint64_t>> waits; // stream, event id
   std::size_t queries = 0;
   bool idle = false;  // record() gives the complete event
-  bool fails = false; // record() and wait() fail
+  bool fails = false; // record(), wait() and synchronize() fail
+  bool lost = false;  // drain() says so
 
   std::size_t alive() const {
     std::size_t count = 0;
@@ -70,6 +71,13 @@ class ManualRuntime final : public runtime::DeviceRuntime {
   }
   void destroy(Event event) noexcept override {
     EXPECT_TRUE(std::exchange(events.at(event.id - 1).alive, false));
+  }
+  bool drain(Stream stream) noexcept override {
+    if (lost) return false;
+    for (Made& event : events) {
+      if (event.stream == stream) event.complete = true;
+    }
+    return true;
   }
   Stream copyInStream() const noexcept override { return {1001}; }
   Stream copyOutStream() const noexcept override { return {1002}; }
@@ -266,7 +274,7 @@ TEST_F(TimelinesTest, FailuresChangeNothing) {
   }
   const auto before = fence.slots();
   const Position fifth = advance(compute_);
-  runtime_.fails = true;
+  runtime_.fails = runtime_.lost = true;
   EXPECT_FALSE(timelines_->add(fence, fifth).ok());
   EXPECT_FALSE(timelines_->wait(kCopyIn, fifth).ok());
   EXPECT_FALSE(timelines_->synchronize(fifth).ok());
@@ -280,6 +288,23 @@ TEST_F(TimelinesTest, FailuresChangeNothing) {
   runtime_.fails = false;
   ASSERT_TRUE(timelines_->wait(kCopyIn, fifth).ok());
   EXPECT_EQ(runtime_.waits.size(), 1u);
+}
+
+// Who waits on the host may give memory to others afterwards: a failure of
+// events is no reason to go on early, and none to report.
+TEST_F(TimelinesTest, AHostWaitThatFailsRunsTheStreamDry) {
+  const Position first = advance(compute_);
+  ASSERT_FALSE(timelines_->poll(first)); // there is an event
+  const Position second = advance(second_);
+  runtime_.fails = true;
+  EXPECT_TRUE(timelines_->synchronize(first).ok());
+  EXPECT_TRUE(timelines_->passed(first));
+  EXPECT_TRUE(timelines_->synchronize(second).ok()); // and here there is none
+  EXPECT_TRUE(timelines_->passed(second));
+  runtime_.lost = true;
+  const Position third = advance(second_);
+  EXPECT_FALSE(timelines_->synchronize(third).ok());
+  EXPECT_FALSE(timelines_->passed(third));
 }
 
 TEST_F(TimelinesTest, ManyStreamsShareTheLastIndex) {

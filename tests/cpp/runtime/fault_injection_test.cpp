@@ -51,8 +51,10 @@ TEST_F(Faults, ZeroOnlyCounts) {
 
 TEST_F(Faults, ErrorsAreTheRealOnes) {
   const ErrorCode codes[] = {
-      ErrorCode::kUnavailable, ErrorCode::kOutOfDeviceMemory,
-      ErrorCode::kOutOfHostMemory, ErrorCode::kDevice, ErrorCode::kDevice};
+      ErrorCode::kUnavailable,     ErrorCode::kOutOfDeviceMemory,
+      ErrorCode::kOutOfHostMemory, ErrorCode::kDevice,
+      ErrorCode::kDevice,          ErrorCode::kOutOfLogicalMemory,
+      ErrorCode::kDevice};
   const auto names = fault_point_names();
   ASSERT_EQ(names.size(), std::size(codes));
   for (std::size_t i = 0; i < names.size(); ++i) {

@@ -111,6 +111,9 @@ class EmulatedRuntime final : public QueuedRuntime {
     return runtime_->synchronize(event);
   }
   void destroy(runtime::Event event) noexcept override;
+  bool drain(runtime::Stream stream) noexcept override {
+    return runtime_->drain(stream);
+  }
   bool checksCallers() const noexcept override { return true; }
   void submitted(runtime::Stream stream,
                  std::span<const runtime::ByteRange> reads,
