@@ -118,6 +118,8 @@ struct Block {
   bool host_fetched = false;   // `host` was or will be read by a fetch
   bool copied_ahead = false;   // `host` was filled while Resident: the copy may
                                // be under way, and last_write does not cover it
+  bool lost = false;           // Unbacked, since the device failed to give the
+                               // bytes back; until something overwrites it all
 
   // ---- use: written at unpin without the lock. last_write also covers what
   // the pager wrote (fetch, move) or left to be waited for in a new extent: a

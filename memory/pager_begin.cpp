@@ -51,7 +51,6 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
   if (!waits.empty()) {
     // Outside the lock: where compute runs inline, this blocks the thread.
     if (Error error = waitFor(call.stream_, waits)) {
-      settleOldBytes(call);
       leave(call); // no work was submitted: nothing to stamp
       return error;
     }
@@ -144,6 +143,10 @@ PagerImpl::Attempt PagerImpl::tryBegin(Call& call,
   admission_.add(1, total_bytes);
   call.operand_bytes_ = total_bytes;
   pinResident();
+  if (refuseLost(shortage)) {
+    undo(call);
+    return Attempt::kFailed;
+  }
   bool others = false; // were in flight; perhaps they only came to the gate
   bool again = false;
   if (!takeRoom(call, must_not_fail, total_bytes, others)) {
@@ -292,6 +295,7 @@ void PagerImpl::commit(Call& call, Fence& waits) {
       if (wanted.overwrite && block.host != nullptr) {
         setOldBytesAside(call, block);
       }
+      block.lost = false;
       const bool fetched = block.host != nullptr;
       block.device = wanted.extent;
       block.device_address = arena_->address(*wanted.extent);

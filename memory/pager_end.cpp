@@ -26,8 +26,9 @@ void PagerImpl::end(Call& call) noexcept {
   if (call.timing_ != nullptr) [[unlikely]] {
     endTiming(call);
   }
+  std::size_t freed = call.adopted_bytes_;
   if (!call.old_bytes_.empty()) [[unlikely]] {
-    settleOldBytes(call);
+    freed += settleOldBytes(call);
   }
   const Position position = timelines_.advance(call.stream_);
   // While anything was ever swapped: who gets the operands' room, and the
@@ -41,7 +42,6 @@ void PagerImpl::end(Call& call) noexcept {
     profiler_.finished(call.ticket_, call.peak_bytes_ - call.adopted_bytes_);
   }
   if (call.listed_ || !call.spares_.empty()) makeForeign(call, position);
-  std::size_t freed = call.adopted_bytes_;
   for (const auto [block, access] : call.pins_) {
     stamp(*block, position);
     if (writes(access)) {
@@ -65,7 +65,7 @@ void PagerImpl::end(Call& call) noexcept {
 }
 
 void PagerImpl::leave(Call& call) noexcept {
-  std::size_t freed = 0;
+  std::size_t freed = settleOldBytes(call);
   for (const Operand& operand : call.pins_) freed += unpin(*operand.block);
   retire(call, freed);
 }
@@ -128,7 +128,8 @@ void PagerImpl::report(Call& call) noexcept {
 
 Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
                              std::size_t inside_bytes, Shortage& shortage) {
-  if (shortage.failure && shortage.failure.code() == ErrorCode::kDevice) {
+  if (shortage.failure && (shortage.failure.code() == ErrorCode::kDevice ||
+                           shortage.failure.code() == ErrorCode::kLost)) {
     return std::move(shortage.failure);
   }
   const Lock lock(*this);

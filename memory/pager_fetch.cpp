@@ -1,6 +1,8 @@
 // Into HBM: fetches, and what an extent's new block has to wait for.
 #include "backend/runtime/check.h"
-#include "memory/pager_impl.h"
+#include "backend/runtime/options.h"
+#include "memory/fence_joiner.h"
+#include "memory/pager_hot.h"
 
 namespace chameleon::memory {
 
@@ -59,9 +61,10 @@ void PagerImpl::setOldBytesAside(Call& call, Block& block) {
 
 // What was not overwritten gets its old bytes, behind all that the call did and
 // before all that its stream does next. REQUIRES: it still pins the blocks.
-void PagerImpl::settleOldBytes(Call& call) noexcept {
-  if (call.old_bytes_.empty()) return;
+std::size_t PagerImpl::settleOldBytes(Call& call) noexcept {
+  if (call.old_bytes_.empty()) return 0;
   Fence restored;
+  std::size_t freed = 0;
   {
     const Lock lock(*this);
     const Position kernel = timelines_.advance(call.stream_);
@@ -77,8 +80,14 @@ void PagerImpl::settleOldBytes(Call& call) noexcept {
                                  old.address + old.keep_from,
                                  block.bytes - old.keep_from};
         Position done;
-        // Where this fails the device is lost, and later calls say so.
-        (void)transfers_.in({&copy, 1}, before, done).ok();
+        const bool failed = !transfers_.in({&copy, 1}, before, done).ok();
+        if (failed) {
+          addTo(before, done);
+          if (const std::size_t left = leaveOnHost(call, old, before)) {
+            freed += left;
+            continue;
+          }
+        }
         if (!done.none()) {
           block.last_write.store(done.word, std::memory_order_release);
           addTo(restored, done);
@@ -93,7 +102,83 @@ void PagerImpl::settleOldBytes(Call& call) noexcept {
     }
   }
   call.old_bytes_.clear();
-  (void)waitFor(call.stream_, restored).ok();
+  if (waitFor(call.stream_, restored)) {
+    // Calls wait for the copies by themselves; what else the user submits to
+    // the stream does not.
+    (void)memory::synchronize(timelines_, restored).ok();
+  }
+  return freed;
+}
+
+// The old bytes cannot be brought back to HBM: the block goes to where they
+// are. What was overwritten of it goes there too; where not even that can be
+// done its bytes are lost. `uses`: all work on the block, and on its old bytes.
+// 0: other calls have it pinned, so that what it holds is theirs to say.
+std::size_t PagerImpl::leaveOnHost(Call& call, const Call::OldBytes& old,
+                                   const Fence& uses) noexcept {
+  Block& block = *old.block;
+  std::uint64_t pins = 0;
+  for (const Operand& operand : call.pins_) pins += operand.block == &block;
+  Position ready = old.ready;
+  bool complete = old.keep_from == 0;
+  if (!complete) {
+    const runtime::Copy copy{old.address, block.device_address, old.keep_from};
+    Position done;
+    complete = transfers_.out({&copy, 1}, uses, done).ok();
+    if (!done.none()) ready = done; // behind old.ready, on the same stream
+  }
+  std::uint64_t word = kIdle | pins;
+  if (!block.word.compare_exchange_strong(
+          word, Block::stateBits(Residency::kEvicting),
+          std::memory_order_acq_rel)) {
+    return 0;
+  }
+  const std::size_t freed = dropPins(call, block);
+  for (const Position position : uses.slots()) stamp(block, position);
+  if (complete) {
+    block.host = old.host;
+    block.host_address = old.address;
+    block.host_ready = ready;
+    vacate(block, ready);
+  } else {
+    Fence all = uses;
+    addTo(all, ready);
+    vacate(block, ready);
+    host_pool_->free(old.host, all);
+    block.lost = true;
+    block.word.store(Block::stateBits(Residency::kUnbacked),
+                     std::memory_order_release);
+  }
+  return freed;
+}
+
+// All that the call has of the block, whose word says so already.
+std::size_t PagerImpl::dropPins(Call& call, Block& block) noexcept {
+  const auto is_pin = [&](const Operand& pin) { return pin.block == &block; };
+  for (;;) {
+    const std::size_t index = call.pins_.findIf(is_pin);
+    if (index == call.pins_.size()) return block.rounded_bytes;
+    call.pins_.remove(index);
+  }
+}
+
+// Among what the call that begins wants there is a block without its bytes.
+bool PagerImpl::refuseLost(Shortage& shortage) const {
+  for (const Wanted& wanted : wanted_) {
+    if (!wanted.block->lost || wanted.overwrite) continue;
+    shortage.failure = lostError(*wanted.block);
+    return true;
+  }
+  return false;
+}
+
+Error PagerImpl::lostError(const Block& block) const {
+  return {runtime::ErrorCode::kLost,
+          name() + ": the value of a tensor of " +
+              runtime::format_bytes(block.bytes) +
+              " is lost: the device failed to bring it back when an op that "
+              "was overwriting it had failed. Assign all of it anew (copy_, "
+              "fill_, zero_), or load it from a checkpoint"};
 }
 
 // One position that covers a fence.

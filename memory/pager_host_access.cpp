@@ -32,6 +32,7 @@ Error PagerImpl::read(Block& block, std::size_t offset, std::byte* destination,
       return error;
     }
     settle(block);
+    if (block.lost) return lostError(block);
     unbacked = block.state() == Residency::kUnbacked && !block.host_writing;
     if (block.host != nullptr && !block.host_writing) {
       source = block.host_address + offset;
@@ -91,6 +92,7 @@ Error PagerImpl::write(Block& block, std::size_t offset,
       return error;
     }
     settle(block);
+    if (block.lost && bytes < block.bytes) return lostError(block);
     if (!block.host_writing && block.host_pins == 0) {
       const Residency state = block.state();
       if (state == Residency::kHost || state == Residency::kEvicting) {
@@ -126,6 +128,7 @@ Error PagerImpl::write(Block& block, std::size_t offset,
         place.extent->fence.clear();
         block.host = place.extent;
         block.host_address = place.address;
+        block.lost = false;
       }
       block.become(Block::stateBits(Residency::kHost));
       recreation_.written(block, /*extends=*/false);
@@ -142,7 +145,9 @@ Error PagerImpl::writeDevice(Block& block, std::size_t offset,
                              const std::byte* source, std::size_t bytes,
                              Stream stream) {
   Call call;
-  const Operand operand{&block, Access::kWrite};
+  // What is overwritten whole may be a block that has lost its bytes.
+  const bool whole = bytes == block.bytes;
+  const Operand operand{&block, whole ? Access::kOverwrite : Access::kWrite};
   counters_.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
   static constexpr OpKind kKind{.name = kWriteName};
   if (Error error = begin(call, {kKind, stream, {&operand, 1}})) {
@@ -160,6 +165,7 @@ Error PagerImpl::writeDevice(Block& block, std::size_t offset,
   if (Error late = timelines_.synchronize(done); late && !error) {
     error = std::move(late);
   }
+  if (!error) call.overwritten();
   leave(call);
   return error;
 }

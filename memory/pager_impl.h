@@ -309,7 +309,14 @@ class PagerImpl {
   bool fetchMissing(Shortage& shortage);
   Position join(const Fence& fence) noexcept;
   void setOldBytesAside(Call& call, Block& block);
-  void settleOldBytes(Call& call) noexcept; // takes the lock
+  // Takes the lock. Returns bytes that are no longer committed: where the old
+  // bytes cannot be brought back the call loses its pins of the block.
+  std::size_t settleOldBytes(Call& call) noexcept;
+  std::size_t leaveOnHost(Call& call, const Call::OldBytes& old,
+                          const Fence& uses) noexcept;
+  static std::size_t dropPins(Call& call, Block& block) noexcept;
+  bool refuseLost(Shortage& shortage) const;
+  runtime::Error lostError(const Block& block) const;
   void settle(Block& block) noexcept;
   void dropHostCopy(Block& block) noexcept;
   bool cancelCopyOut(Position done, const std::byte* destination,

@@ -140,6 +140,71 @@ TEST_F(PagerOverwriteTest, AFailureOnTheWayInLeavesTheOldValue) {
   pager->release(block);
 }
 
+// An op fails while it overwrites a block whose old bytes are on the host, and
+// so does the copy that is to bring them back.
+TEST_F(PagerOverwriteTest, OldBytesThatCannotComeBackStayOnTheHost) {
+  open(kMiB);
+  auto& faults = runtime::FaultInjection::instance();
+  Block* const block = evicted(1);
+  faults.arm(runtime::FaultPoint::kCopy, 1, /*for_ever=*/true);
+  ASSERT_TRUE(overwrite(block, 2, kBytes, /*fails=*/true).ok());
+  EXPECT_EQ(block->pins(), 0u);
+  EXPECT_EQ(block->device, nullptr);
+  check(2);
+  std::vector<std::byte> now(kBytes);
+  ASSERT_TRUE(pager->read(*block, 0, now.data(), kBytes, kStream).ok());
+  EXPECT_EQ(now, pattern(kBytes, 1)); // no copy: they are there
+  faults.disarmAll();
+  EXPECT_TRUE(expect(block, 1).ok());
+
+  // A smaller result goes to the rest of the old bytes instead.
+  ASSERT_TRUE(pager->evict(*block).ok());
+  faults.arm(runtime::FaultPoint::kCopy, 1, /*for_ever=*/false);
+  ASSERT_TRUE(overwrite(block, 2, 1000).ok());
+  faults.disarmAll();
+  EXPECT_EQ(block->device, nullptr);
+  check();
+  std::vector<std::byte> expected = pattern(kBytes, 1);
+  fill_pattern(expected.data(), 1000, 2);
+  ASSERT_TRUE(pager->read(*block, 0, now.data(), kBytes, kStream).ok());
+  EXPECT_EQ(now, expected);
+  pager->release(block);
+}
+
+TEST_F(PagerOverwriteTest, WhatIsLostSaysSoUntilItIsOverwritten) {
+  open(kMiB);
+  auto& faults = runtime::FaultInjection::instance();
+  std::vector<std::byte> bytes = pattern(kBytes, 3);
+  for (const bool by_op : {true, false}) {
+    Block* const block = evicted(1);
+    faults.arm(runtime::FaultPoint::kCopy, 1, /*for_ever=*/true);
+    ASSERT_TRUE(overwrite(block, 2, 1000).ok()); // neither way can be gone
+    faults.disarmAll();
+    check();
+    EXPECT_EQ(block->pins(), 0u);
+    EXPECT_EQ(pager->stats().host_bytes, 0);
+    const runtime::Error read = expect(block, 1);
+    ASSERT_TRUE(failed(read));
+    EXPECT_EQ(read.code(), runtime::ErrorCode::kLost) << read.message();
+    for (const std::size_t some : {std::size_t{1}, kBytes}) {
+      EXPECT_EQ(pager->read(*block, 0, bytes.data(), some, kStream).code(),
+                runtime::ErrorCode::kLost);
+    }
+    EXPECT_EQ(pager->write(*block, 0, bytes.data(), 8, kStream).code(),
+              runtime::ErrorCode::kLost);
+    EXPECT_EQ(fill(block, 3).code(), runtime::ErrorCode::kLost); // as add_()
+    check();
+    if (by_op) {
+      ASSERT_TRUE(overwrite(block, 3).ok());
+    } else {
+      ASSERT_TRUE(pager->write(*block, 0, bytes.data(), kBytes, kStream).ok());
+    }
+    EXPECT_TRUE(expect(block, 3).ok());
+    check();
+    pager->release(block);
+  }
+}
+
 TEST_F(PagerOverwriteTest, TheForecastKnows) {
   open(kMiB);
   Block* const a = filled(kBytes, 1);
