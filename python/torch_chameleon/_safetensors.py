@@ -1,0 +1,179 @@
+"""Writes safetensors files without a copy of the model in host memory."""
+
+import contextlib
+import itertools
+import json
+import os
+import secrets
+import struct
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO
+
+import torch
+
+# By torch's dtype, in the order in which tensors lie in a file.
+_DTYPES = {
+    "uint64": "U64",
+    "int64": "I64",
+    "float64": "F64",
+    "complex64": "C64",
+    "float32": "F32",
+    "uint32": "U32",
+    "int32": "I32",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "uint16": "U16",
+    "int16": "I16",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int8": "I8",
+    "uint8": "U8",
+    "float4_e2m1fn_x2": "F4",
+    "bool": "BOOL",
+}
+_ORDER = {name: place for place, name in enumerate(_DTYPES)}
+_CHUNK_BYTES = 16 << 20  # is what host memory it takes
+
+
+def save_safetensors(
+    tensors: Mapping[str, torch.Tensor],
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Saves tensors as `safetensors.torch.save_file` does, byte for byte.
+
+    That one makes CPU tensors of all of them before it writes the first. Here
+    16 MiB at a time go from where the bytes are, in device or host memory, into
+    the file; nothing is brought into device memory for it. What was at `path`
+    is replaced when all is on the disk: a save that is killed leaves the old
+    file as it was.
+
+    Args:
+        tensors: By name, on any device; dense, contiguous, and none of them
+            sharing memory with another (as safetensors has it).
+        path: The file.
+        metadata: Texts for the file's header.
+
+    Raises:
+        ValueError: A tensor is not contiguous, or of a dtype that the format
+            does not have.
+        RuntimeError: Tensors share memory.
+
+    Example::
+
+        >>> import torch, torch_chameleon
+        >>> x = torch.ones(3, device="chameleon")
+        >>> torch_chameleon.save_safetensors({"x": x}, "/tmp/x.safetensors")
+    """
+    for name, tensor in tensors.items():
+        _check(name, tensor)
+    _check_sharing(tensors)
+    rows = sorted(tensors.items(), key=lambda row: (_place(row[1]), row[0]))
+    path = os.fspath(path)
+    temporary = f"{path}.{secrets.token_hex(8)}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            _write(file, _header(rows, metadata))
+            for _, tensor in rows:
+                for chunk in _chunks(tensor):
+                    _write(file, chunk.numpy().data)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(os.path.dirname(path) or ".")
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return _ORDER[_dtype(tensor)]
+
+
+def _check(name: str, tensor: torch.Tensor) -> None:
+    if tensor.layout != torch.strided:
+        raise ValueError(
+            f"save_safetensors: {name!r} has layout {tensor.layout}; the "
+            "format has dense tensors only, make it one with to_dense()"
+        )
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"save_safetensors: {name!r} is not contiguous; pack it with "
+            "contiguous(), or save the tensor that it is a view of"
+        )
+    if _dtype(tensor) not in _DTYPES:
+        raise ValueError(
+            f"save_safetensors: {name!r} has dtype {tensor.dtype}; the format "
+            f"has {', '.join(_DTYPES)}"
+        )
+
+
+def _check_sharing(tensors: Mapping[str, torch.Tensor]) -> None:
+    areas = sorted(
+        (str(tensor.device), tensor.data_ptr(), tensor.nbytes, name)
+        for name, tensor in tensors.items()
+        if tensor.nbytes > 0
+    )
+    for before, after in itertools.pairwise(areas):
+        if before[0] == after[0] and before[1] + before[2] > after[1]:
+            raise RuntimeError(
+                f"save_safetensors: {before[3]!r} and {after[3]!r} share "
+                "memory, which the format cannot say; save one of them"
+            )
+
+
+def _header(
+    rows: list[tuple[str, torch.Tensor]], metadata: Mapping[str, str] | None
+) -> bytes:
+    fields: dict[str, object] = {}
+    if metadata is not None:
+        fields["__metadata__"] = dict(sorted(metadata.items()))
+    begin = 0
+    for name, tensor in rows:
+        shape = list(tensor.shape)
+        if tensor.dtype == torch.float4_e2m1fn_x2:
+            shape[-1] *= 2  # an element of torch's holds two
+        end = begin + tensor.nbytes
+        fields[name] = {
+            "dtype": _DTYPES[_dtype(tensor)],
+            "shape": shape,
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    data = text.encode()
+    data += b" " * (-len(data) % 8)
+    return struct.pack("<Q", len(data)) + data
+
+
+def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The bytes of a contiguous tensor, piece by piece, on the CPU."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.nbytes == 0:
+        return
+    flat = tensor.reshape(-1).view(torch.uint8)
+    for begin in range(0, flat.numel(), _CHUNK_BYTES):
+        yield flat[begin : begin + _CHUNK_BYTES].cpu()
+
+
+def _write(file: BinaryIO, data: bytes | memoryview) -> None:
+    rest = memoryview(data)
+    while len(rest) > 0:
+        rest = rest[file.write(rest) :]
+
+
+def _sync_folder(folder: str) -> None:
+    """A new name in a folder is on the disk only when the folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

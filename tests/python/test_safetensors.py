@@ -1,0 +1,103 @@
+"""Our safetensors files, read by safetensors."""
+
+import os
+
+import pytest
+import torch
+import torch_chameleon
+from support import MIB, moved, same_bits
+from torch_chameleon import _C, _safetensors
+
+safetensors_torch = pytest.importorskip("safetensors.torch")
+
+
+def of_every_dtype(device):
+    def bits():
+        return torch.arange(16, dtype=torch.uint8).view(2, 8)
+
+    return {
+        f"{name} é": (
+            bits().bool()
+            if name == "bool"
+            else bits().view(getattr(torch, name))
+        ).to(device)
+        for name in _safetensors._DTYPES
+    }
+
+
+def test_bytes_are_those_of_safetensors(tmp_path):
+    tensors = {
+        **of_every_dtype("cpu"),
+        "scalar": torch.ones(()),
+        "empty": torch.zeros(0, 3),
+    }
+    ours = {name: tensor.to("chameleon") for name, tensor in tensors.items()}
+    metadata = {"format": "pt"}
+    torch_chameleon.save_safetensors(ours, tmp_path / "ours", metadata)
+    safetensors_torch.save_file(tensors, tmp_path / "theirs", metadata)
+    assert (tmp_path / "ours").read_bytes() == (
+        tmp_path / "theirs"
+    ).read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["ours", "theirs"]
+
+
+def test_their_save_file_works_too(tmp_path):
+    x = torch.randn(3, 4, device="chameleon")
+    safetensors_torch.save_file({"x": x}, tmp_path / "x")
+    assert same_bits(safetensors_torch.load_file(tmp_path / "x")["x"], x)
+
+
+def test_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(_safetensors, "_CHUNK_BYTES", 1000)
+    x = torch.randn(1234, device="chameleon")
+    torch_chameleon.save_safetensors({"x": x}, tmp_path / "x")
+    assert same_bits(safetensors_torch.load_file(tmp_path / "x")["x"], x)
+
+
+def test_it_comes_from_the_host_without_a_fault(tmp_path, tight):
+    tight(2 * MIB)
+    tensors = {
+        str(i): torch.full((MIB // 4,), float(i), device="chameleon")
+        for i in range(6)
+    }
+    _C.evict_all(0)
+    torch_chameleon.reset_swap_stats()
+    path = tmp_path / "x"
+    change = moved(lambda: torch_chameleon.save_safetensors(tensors, path))
+    assert change["bytes_in"] == change["faults"] == 0
+    assert change["resident_bytes"] == change["peak_resident_bytes"] == 0
+    assert change["peak_host_bytes"] == 0
+    for name, value in safetensors_torch.load_file(path).items():
+        assert same_bits(value, tensors[name])
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    x = torch.ones(3, device="chameleon")
+    torch_chameleon.save_safetensors({"x": x}, path)
+    before = path.read_bytes()
+
+    def no_more(tensor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_safetensors, "_chunks", no_more)
+    with pytest.raises(KeyboardInterrupt):
+        torch_chameleon.save_safetensors({"x": x + 1}, path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda x: {"x": x.t()}, ValueError, "not contiguous"),
+        (lambda x: {"x": x.to(torch.complex128)}, ValueError, "complex128"),
+        (lambda x: {"x": x, "y": x[1:]}, RuntimeError, "share memory"),
+        (lambda x: {"x": x.cpu().to_sparse()}, ValueError, "to_dense"),
+    ],
+)
+def test_what_cannot_be_saved(tmp_path, make, kind, words):
+    x = torch.ones(2, 3, device="chameleon")
+    with pytest.raises(kind, match=words):
+        torch_chameleon.save_safetensors(make(x), tmp_path / "x")
+    assert os.listdir(tmp_path) == []
