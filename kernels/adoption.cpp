@@ -17,6 +17,19 @@ namespace chameleon::kernels {
 
 using backend::kChameleon;
 
+namespace {
+
+// Memory of the call's own becomes a block, or is given back.
+c10::DataPtr adopt_or_free(const Adoption& adoption, std::byte* address,
+                           std::size_t bytes) {
+  auto block = adoption.pager.adopt(adoption.call, address, bytes);
+  if (!block.ok()) adoption.pager.free(&adoption.call, address);
+  return backend::own_block(backend::value_or_throw(std::move(block)),
+                            adoption.index);
+}
+
+} // namespace
+
 c10::DataPtr Adoption::memory(c10::DataPtr data, std::size_t bytes) const {
   if (bytes != 0 && !backend::target().holds_data) {
     // A Meta kernel allocates nothing: here is where its result gets a place.
@@ -24,8 +37,7 @@ c10::DataPtr Adoption::memory(c10::DataPtr data, std::size_t bytes) const {
     if (place == nullptr) {
       place = backend::value_or_throw(pager.allocate(call, bytes));
     }
-    return backend::own_block(
-        backend::value_or_throw(pager.adopt(call, place, bytes)), index);
+    return adopt_or_free(*this, place, bytes);
   }
   if (bytes == 0 || data.get() == nullptr) {
     return {nullptr, c10::Device(kChameleon, index)};
@@ -36,6 +48,9 @@ c10::DataPtr Adoption::memory(c10::DataPtr data, std::size_t bytes) const {
     if (block.ok()) [[likely]] {
       data.release_context();
       return backend::own_block(*block, index);
+    }
+    if (block.error().code() != runtime::ErrorCode::kInvalidArgument) {
+      backend::throw_error(block.error());
     }
   }
   // Memory that the kernel got elsewhere (another thread's, a cache's).
@@ -48,8 +63,7 @@ c10::DataPtr Adoption::memory(c10::DataPtr data, std::size_t bytes) const {
                           .runtime->copy(backend::current_stream(index),
                                          std::span(&whole, 1)));
   }
-  return backend::own_block(
-      backend::value_or_throw(pager.adopt(call, copy, bytes)), index);
+  return adopt_or_free(*this, copy, bytes);
 }
 
 at::Tensor Adoption::tensor(at::Tensor native) const {

@@ -64,7 +64,7 @@ void execute_run() {
   } const executing;
   try {
     run->execute();
-  } catch (c10::OutOfMemoryError& error) {
+  } catch (c10::Error& error) {
     if (run->isBroken()) {
       drop_run();
       error.add_context(
@@ -77,7 +77,7 @@ void execute_run() {
     }
     throw;
   } catch (...) {
-    drop_run();
+    if (run->isBroken()) drop_run();
     throw;
   }
   drop_run();

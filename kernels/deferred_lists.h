@@ -16,8 +16,9 @@
 // fault, after the effects of those before it. Three things differ.
 //   - A result's data_ptr(), a logical address that nobody can read from, is
 //     another one after the run was executed.
-//   - Running out of memory is reported by whoever needs the bytes; statistics
-//     and options report nothing. The message names the list op. Before that
+//   - Running out of memory, and a device that fails, are reported by whoever
+//     needs the bytes; statistics and options report nothing. The message names
+//     the list op. Before that, where memory is short,
 //     it was tried on fewer and fewer indices at a time. What was executed
 //     stays, what was not stays put off and is tried again by the next op. It
 //     is admitted op by op, each index needs at most half the budget, and no op

@@ -242,8 +242,11 @@ void ListRun::run(const Op& op, Range range) {
   try {
     const c10::impl::ForceDispatchKeyGuard as_called(op.keys);
     call_native(*op.plan, op.handle, &stack, &started);
-  } catch (...) {
+  } catch (const c10::OutOfMemoryError&) {
     broken_ = started && !op.plan->mayRetry();
+    throw;
+  } catch (...) {
+    broken_ = started;
     throw;
   }
   if (!op.results.empty()) fulfil(op, range, stack.back());

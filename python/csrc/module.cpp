@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "backend/runtime/fault_injection.h"
 #include "backend/runtime/options.h"
 #include "backend/runtime/physical_device.h"
 #include "backend/torch/deferred_work.h"
@@ -201,7 +202,30 @@ void bind_tensors(py::module_& m) {
       .def("close", &Residence::close);
 }
 
+runtime::FaultPoint fault_point(const std::string& name) {
+  const auto point = runtime::find_fault_point(name);
+  TORCH_CHECK_VALUE(point.has_value(), "no fault point is called '", name, "'");
+  return *point;
+}
+
+void bind_faults(py::module_& m) {
+  using runtime::FaultInjection;
+  m.def("fault_points", [] {
+    const auto names = runtime::fault_point_names();
+    return std::vector<std::string>(names.begin(), names.end());
+  });
+  m.def("arm_fault",
+        [](const std::string& point, std::uint64_t nth, bool for_ever) {
+          FaultInjection::instance().arm(fault_point(point), nth, for_ever);
+        });
+  m.def("disarm_faults", [] { FaultInjection::instance().disarmAll(); });
+  m.def("fault_passes", [](const std::string& point) {
+    return FaultInjection::instance().passes(fault_point(point));
+  });
+}
+
 void bind_testing(py::module_& m) {
+  bind_faults(m);
   m.def("set_cpu_adversary", [](const std::string& text) {
     TORCH_CHECK(!backend::is_used(),
                 "set_cpu_adversary: the cpu runtime was started already");
