@@ -1,7 +1,15 @@
 """`python -m torch_chameleon <command>`."""
 
 import argparse
+import importlib
 import sys
+
+# Each is a module of the package, with a `main` that takes the command line.
+_COMMANDS = {
+    "demo": "train a GPT in a quarter of the memory it needs",
+    "plan": "will a training script fit on a GPU, and how slow",
+    "doctor": "say what a bug report needs, and test that the device works",
+}
 
 
 def main() -> int:
@@ -12,26 +20,11 @@ def main() -> int:
         "`python -m torch_chameleon <command> --help` explains each.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser(
-        "demo",
-        add_help=False,
-        help="train a GPT in a quarter of the memory it needs",
-    )
-    commands.add_parser(
-        "plan",
-        add_help=False,
-        help="will a training script fit on a GPU, and how slow",
-    )
+    for name, text in _COMMANDS.items():
+        commands.add_parser(name, add_help=False, help=text)
     options, rest = parser.parse_known_args()
-    if options.command == "demo":
-        from torch_chameleon import demo
-
-        return demo.main(rest)
-    if options.command == "plan":
-        from torch_chameleon import plan
-
-        return plan.main(rest)
-    raise AssertionError(options.command)
+    module = importlib.import_module(f"torch_chameleon.{options.command}")
+    return int(module.main(rest))
 
 
 if __name__ == "__main__":
