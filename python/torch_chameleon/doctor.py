@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import torch_chameleon
-from torch_chameleon import _C, config
+from torch_chameleon import _C, chameleon, config
 
 _Facts = dict[str, object]
 _MIB = 1 << 20
@@ -144,13 +144,11 @@ def _device() -> _Facts:
     stats = torch_chameleon.swap_stats()
     return {
         "physical device": _C.physical_device(),
-        "count": torch.chameleon.device_count(),
-        "name": torch.chameleon.get_device_name(),
+        "count": chameleon.device_count(),
+        "name": chameleon.get_device_name(),
         "hbm_budget": _C.format_bytes(stats["hbm_budget"]),
         "host_budget": _C.format_bytes(stats["host_budget"]),
-        "limit of live tensors": _C.format_bytes(
-            torch.chameleon.mem_get_info()[1]
-        ),
+        "limit of live tensors": _C.format_bytes(chameleon.mem_get_info()[1]),
         "ops redirected": len(_C.redirected_ops()),
     }
 
@@ -165,7 +163,7 @@ def _link() -> _Facts:
     best = {"out": float("inf"), "in": float("inf")}
     for _ in range(3):
         x.add_(1)  # so that no copy on the host is valid
-        torch.chameleon.synchronize()
+        chameleon.synchronize()
         best["out"] = min(best["out"], _seconds(lambda: _C.evict(x)))
         best["in"] = min(best["in"], _seconds(lambda: _bring_in(x)))
     return {
@@ -185,7 +183,7 @@ def _bring_in(x: torch.Tensor) -> None:
 def _seconds(action: Callable[[], None]) -> float:
     start = time.perf_counter()
     action()
-    torch.chameleon.synchronize()
+    chameleon.synchronize()
     return time.perf_counter() - start
 
 
@@ -208,8 +206,8 @@ def _train(budget: int | None) -> tuple[list[torch.Tensor], dict[str, int]]:
             optimizer.step()
             left.append(loss.detach().cpu())
         left += [parameter.detach().cpu() for parameter in model.parameters()]
-        torch.chameleon.synchronize()
-        _C.check_invariants(torch.chameleon.current_device(), 3)
+        chameleon.synchronize()
+        _C.check_invariants(chameleon.current_device(), 3)
         return left, torch_chameleon.swap_stats()
 
 
