@@ -45,11 +45,11 @@ Place place_of(const at::Tensor& tensor) {
   backend::finish_deferred_work();
   memory::Block* block =
       backend::block_of(*tensor.storage().unsafeGetStorageImpl());
-  TORCH_CHECK(
-      block != nullptr,
-      "chameleon: this tensor's memory was not allocated by the device "
-      "(a slice of a storage, from_blob or a raw pointer), so it cannot be "
-      "copied");
+  TORCH_CHECK(block != nullptr,
+              "chameleon: this tensor's memory was not allocated by the device "
+              "(a slice of a storage, from_blob, a raw pointer, or the result "
+              "of a list op that did not take place), so it cannot be "
+              "copied");
   return {
       block,
       static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size(),

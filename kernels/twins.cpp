@@ -147,11 +147,13 @@ std::size_t TwinSet::add(const c10::TensorImpl& outer, bool writes,
     return known;
   }
   memory::Block* block = backend::block_of(*storage);
-  TORCH_CHECK(block != nullptr || storage->data() == nullptr,
-              "chameleon: this tensor's memory was not allocated by the device "
-              "(a slice of a storage, from_blob or a raw pointer); copy it to "
-              "the device instead, or "
-              "use torch_chameleon.resident(...) to work on tensors in place");
+  TORCH_CHECK(
+      block != nullptr || storage->data() == nullptr,
+      "chameleon: this tensor's memory was not allocated by the device "
+      "(a slice of a storage, from_blob, a raw pointer, or the result "
+      "of a list op that did not take place); copy it to the device "
+      "instead, or use torch_chameleon.resident(...) to work on tensors "
+      "in place");
   entries_.push_back({storage, block, writes,
                       overwrites && is_all_of_storage(outer), nullptr});
   const std::size_t index = entries_.size() - 1;

@@ -54,10 +54,19 @@ class Shadow(TorchDispatchMode):
         )
 
     def restore(self, tensors):
-        """Gives undefined tensors the bits that they had before."""
+        """Gives undefined tensors the bits that they had before.
+
+        Results of list ops that did not take place raise; no op takes them.
+        """
         for tensor in tensors:
             if _key(tensor) in self.undefined:
-                tensor.detach().copy_(self.of(tensor))
+                try:
+                    tensor.detach().copy_(self.of(tensor))
+                except RuntimeError as error:
+                    if "list op that did not take place" not in str(error):
+                        raise
+                    key = _key(tensor)
+                    self.alive = [t for t in self.alive if _key(t) != key]
                 self.undefined.discard(_key(tensor))
 
     def wrong(self, tensors):
@@ -129,7 +138,11 @@ class Shadow(TorchDispatchMode):
     @staticmethod
     def _written(func, args, kwargs):
         for index, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
+            announced = argument.alias_info is not None and (
+                argument.alias_info.is_write
+            )
+            # Batch norm writes these, whatever its schema says.
+            if not announced and not argument.name.startswith("running_"):
                 continue
             if index < len(args):
                 value = args[index]

@@ -96,7 +96,7 @@ def rows() -> list[tuple[str, str]]:
         AssertionError: A name is missing without a reason, or has one and is
             there.
     """
-    names = sorted(set(torch.cuda.__all__), key=str.lower)
+    names = sorted({*torch.cuda.__all__}, key=lambda n: (n.lower(), n))
     there = {name for name in names if hasattr(torch.chameleon, name)}
     unexplained = set(names) - there - REASONS.keys()
     assert not unexplained, sorted(unexplained)
