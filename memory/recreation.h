@@ -112,9 +112,8 @@ class Recreation {
   void remove(Record& record);
   void clear() noexcept;
 
-  // ---- the lives of blocks
-  // --------------------------------------------------- The tensor of a block
-  // with lineage died. True: it is held from now on.
+  // ---- the lives of blocks -------------------------------------------------
+  // The tensor of a block with lineage died. True: it is held from now on.
   bool hold(Block& block);
   static bool isHeld(const Block& block) noexcept {
     return block.lineage != nullptr && block.lineage->held;
@@ -125,9 +124,8 @@ class Recreation {
   // null: none.
   Block* takeUnheld() noexcept;
 
-  // ---- values
-  // ---------------------------------------------------------------- A record
-  // that must run before the block's value may change; null: none.
+  // ---- values --------------------------------------------------------------
+  // A record that must run before the block's value may change; null: none.
   static Record* dependent(const Block& block) noexcept;
   // No record that reads it would need it now, and no thread runs one.
   static bool holdsInVain(const Block& block) noexcept;

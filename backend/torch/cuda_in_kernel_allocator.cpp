@@ -80,8 +80,7 @@ class CudaInKernelAllocator final : public caching::CUDAAllocator {
     return native_.shareIpcHandle(data);
   }
 
-  // ---- pools, as graphs have them
-  // --------------------------------------------
+  // ---- pools, as graphs have them ------------------------------------------
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool,
                            std::function<bool(cudaStream_t)> filter) override {
     native_.beginAllocateToPool(device, pool, std::move(filter));
@@ -122,8 +121,7 @@ class CudaInKernelAllocator final : public caching::CUDAAllocator {
     return native_.setCheckpointPoolState(device, std::move(state));
   }
 
-  // ---- all else
-  // ----------------------------------------------------------------
+  // ---- all else ------------------------------------------------------------
   bool initialized() override { return native_.initialized(); }
   void emptyCache(MempoolId_t pool) override { native_.emptyCache(pool); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(
