@@ -16,19 +16,17 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import functools
-import json
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
 
 import table  # noqa: E402
+from child import figures  # noqa: E402
 from results import RESULTS, Key, Results, problem, with_ratios  # noqa: E402
 
 KS = (1.25, 2.0, 4.0)
@@ -37,24 +35,9 @@ GPUS = ("h200", "rtx4090")
 
 
 def child(script: str, **arguments: object) -> dict:
-    """Runs a script that prints JSON; its error as a row, if it fails."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, HERE / script, json.dumps(arguments)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == 0:
-        return json.loads(done.stdout.splitlines()[-1])
-    lines = done.stderr.strip().splitlines()
-    return {"error": lines[-1] if lines else f"exit status {done.returncode}"}
+    """The figures of a script beside this one, the same every time."""
+    repeats = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    return figures(HERE / script, arguments, repeats)
 
 
 class Benchmark:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 import pathlib
 import platform
 import subprocess
@@ -25,9 +24,10 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
 
 import torch  # noqa: E402
+from child import figures  # noqa: E402
 from trainings import TRAININGS  # noqa: E402
 
 KS = (1.25, 2.0, 4.0)
@@ -37,21 +37,6 @@ WAYS = (
 )
 PARTS = (2, 4, 8, 16)
 LEFT = 3  # exit status: points are left
-
-
-def child(**arguments) -> dict:
-    """Runs point.py; its error as a row, if it fails."""
-    done = subprocess.run(
-        [sys.executable, HERE / "point.py", json.dumps(arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == 0:
-        return json.loads(done.stdout.splitlines()[-1])
-    lines = done.stderr.strip().splitlines()
-    return {"error": lines[-1] if lines else f"status {done.returncode}"}
 
 
 def machine() -> dict:
@@ -111,13 +96,14 @@ class Benchmark:
         )
         row: dict = {}
         for name in names:
-            row = child(
-                training=training,
-                way=name,
-                budget=budget,
-                device=self.device,
-                small=self.small,
-            )
+            arguments = {
+                "training": training,
+                "way": name,
+                "budget": budget,
+                "device": self.device,
+                "small": self.small,
+            }
+            row = figures(HERE / "point.py", arguments, {})
             if "error" not in row:
                 return {**row, "way": name}
         return row

@@ -62,13 +62,17 @@ def _adamw(parameters) -> torch.optim.Optimizer:
 
 
 def _language(
-    device: str, model: nn.Module, blocks: nn.ModuleList, tokens: Tensor
+    device: str,
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    tokens: Tensor,
+    loss_of: Callable[[Tensor], Tensor],
 ) -> Training:
     tokens = tokens.to(device)
 
     def loss(part: int, parts: int) -> Tensor:
         with torch.autocast(device, dtype=torch.bfloat16):
-            return model(_part(tokens, part, parts))
+            return loss_of(_part(tokens, part, parts))
 
     return Training(
         model,
@@ -89,7 +93,7 @@ def llama(device: str, small: bool) -> Training:
     sizes = (2, 64, 2, 128, 256) if small else (24, 2048, 16, 5504, 32000)
     model = _made(device, torch.float32, lambda: Llama(*sizes))
     tokens = _tokens(*((4, 32) if small else (8, 2048)), sizes[-1])
-    return _language(device, model, model.blocks, tokens)
+    return _language(device, model, model.blocks, tokens, model)
 
 
 class _Adapted(nn.Module):
@@ -122,7 +126,7 @@ def lora(device: str, small: bool) -> Training:
 
     model = _made(device, torch.bfloat16, make)
     tokens = _tokens(*((4, 32) if small else (2, 2048)), sizes[-1])
-    return _language(device, model, model.blocks, tokens)
+    return _language(device, model, model.blocks, tokens, model)
 
 
 def _images(
@@ -249,19 +253,12 @@ def moe(device: str, small: bool) -> Training:
         lambda: transformers.MixtralForCausalLM(config),
     )
     tokens = _tokens(*((4, 32) if small else (16, 1024)), config.vocab_size)
-    tokens = tokens.to(device)
-
-    def loss(part: int, parts: int) -> Tensor:
-        ours = _part(tokens, part, parts)
-        with torch.autocast(device, dtype=torch.bfloat16):
-            return model(ours, labels=ours).loss
-
-    return Training(
+    return _language(
+        device,
         model,
-        _adamw(model.parameters()),
-        loss,
         list(model.model.layers),
-        len(tokens),
+        tokens,
+        lambda part: model(part, labels=part).loss,
     )
 
 
