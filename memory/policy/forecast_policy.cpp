@@ -56,7 +56,7 @@ PolicyCosts ForecastPolicy::costs() const {
 
 bool ForecastPolicy::wishes(const profiler::OpTicket& ticket,
                             std::vector<Wish>& list) {
-  if (gate_.asks() || ticket.epoch != epoch_) arrive(ticket);
+  if (gate_.takeAsk() || ticket.epoch != epoch_) arrive(ticket);
   actions_.clear();
   if (plan_ != nullptr && ticket.position >= done_) {
     const Plan& plan = *plan_->plan;
@@ -120,7 +120,14 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
   if (place.path == 0 || place.next_op != ticket.position + 1) return;
   path_ = place.path;
   path_ops_ = place.ops;
-  plan_ = planning_.plan(place.path, budget_bytes_);
+  if (const auto plan = planning_.plan(place.path, budget_bytes_)) {
+    plan_ = *plan;
+  } else { // what is followed stays, and the next op asks again
+    const bool fits = before != nullptr && before->path == place.path &&
+                      before->budget_bytes == budget_bytes_;
+    plan_ = fits ? before : nullptr;
+    gate_.ask();
+  }
   held_done_ = recorded_done_ = 0;
   if (plan_ != nullptr &&
       (plan_->plan == nullptr || plan_->plan->ops() != place.ops)) {

@@ -67,10 +67,10 @@ PlanningThread::~PlanningThread() {
   if (thread_.joinable()) thread_.join();
 }
 
-PathPlanPtr PlanningThread::plan(profiler::PathId path,
-                                 std::uint64_t budget_bytes) {
+std::optional<PathPlanPtr> PlanningThread::plan(profiler::PathId path,
+                                                std::uint64_t budget_bytes) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock()) return nullptr;
+  if (!lock.owns_lock()) return std::nullopt;
   return findOrOrder(path, budget_bytes);
 }
 

@@ -76,8 +76,10 @@ class PlanningThread {
   PlanningThread(const PlanningThread&) = delete;
   PlanningThread& operator=(const PlanningThread&) = delete;
 
-  // The plan for a path, ordered if there is none; null: none yet.
-  PathPlanPtr plan(profiler::PathId path, std::uint64_t budget_bytes);
+  // The plan for a path, ordered if there is none; null: none yet; nothing: the
+  // thread is at its plans just now.
+  std::optional<PathPlanPtr> plan(profiler::PathId path,
+                                  std::uint64_t budget_bytes);
   // The same for whoever has time: it is made when this returns, and nothing
   // better is being searched for.
   void planAndWait(profiler::PathId path, std::uint64_t budget_bytes);

@@ -43,16 +43,21 @@ class WishGate {
            (ticket.epoch != static_cast<std::uint32_t>(word >> 32) ||
             ticket.position >= static_cast<std::uint32_t>(word));
   }
-  // No wishes, ever / ask at the next op / ask before op `position`, or in
-  // another epoch.
+  // No wishes, ever / ask at the next op.
   void close() noexcept { word_.store(kClosed, std::memory_order_relaxed); }
   void ask() noexcept { word_.store(kAsk, std::memory_order_relaxed); }
+  // Ask before op `position`, or in another epoch; at the next op where ask()
+  // came since takeAsk().
   void askAt(std::uint32_t epoch, std::uint32_t position) noexcept {
-    word_.store(std::uint64_t{epoch} << 32 | position,
-                std::memory_order_relaxed);
+    std::uint64_t word = word_.load(std::memory_order_relaxed);
+    if (word == kAsk) return;
+    word_.compare_exchange_strong(word, std::uint64_t{epoch} << 32 | position,
+                                  std::memory_order_relaxed);
   }
-  bool asks() const noexcept {
-    return word_.load(std::memory_order_relaxed) == kAsk;
+  bool takeAsk() noexcept {
+    std::uint64_t word = kAsk;
+    return word_.compare_exchange_strong(word, kClosed,
+                                         std::memory_order_relaxed);
   }
 
  private:

@@ -147,5 +147,29 @@ TEST_F(LruTest, AgreesWithAModel) {
   }
 }
 
+// A plan that is published while the op side settles when to ask next.
+TEST(WishGate, AnAskMeanwhileIsNotLost) {
+  const auto ticket = [](std::uint32_t position, std::uint32_t epoch) {
+    profiler::OpTicket ticket{};
+    ticket.position = position;
+    ticket.epoch = epoch;
+    return ticket;
+  };
+  WishGate gate;
+  EXPECT_FALSE(gate.due(ticket(7, 1)));
+  gate.ask();
+  EXPECT_TRUE(gate.due(ticket(7, 1)));
+  EXPECT_TRUE(gate.takeAsk());
+  gate.ask();
+  gate.askAt(1, 100);
+  EXPECT_TRUE(gate.due(ticket(7, 1)));
+  EXPECT_TRUE(gate.takeAsk());
+  EXPECT_FALSE(gate.takeAsk());
+  gate.askAt(1, 100);
+  EXPECT_FALSE(gate.due(ticket(99, 1)));
+  EXPECT_TRUE(gate.due(ticket(100, 1)));
+  EXPECT_TRUE(gate.due(ticket(7, 2)));
+}
+
 } // namespace
 } // namespace chameleon::memory
