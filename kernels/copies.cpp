@@ -1,8 +1,10 @@
-// Copies between the device and the CPU, and inside the device. Where both
+// Copies between a device and the CPU, inside a device and across. Where both
 // sides have the same dense layout the bytes go straight between the CPU and
 // whatever place the block has, without a fault; everything else goes through
 // a dense tensor on one side. On CUDA, tensors of "cuda" and copies that need
 // not be waited for are native's business, on pinned bytes.
+#include <mutex>
+
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -166,6 +168,24 @@ at::Tensor& native_copy(at::Tensor& to, const at::Tensor& from) {
   return to.copy_(from);
 }
 
+// Between two devices: one of them waits with its operand pinned for room on
+// the other, so only one thread at a time may.
+void copy_across(const at::Tensor& from, const at::Tensor& to) {
+  if (!backend::target().holds_data) { // through the host
+    const Place source = place_of(from);
+    backend::throw_if(source.block->pager->read(*source.block, source.offset,
+                                                nullptr, span_bytes(from),
+                                                source.stream));
+    return simulate_copy_from_cpu(to);
+  }
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  const NativeView source({from}, memory::Access::kRead, "aten::copy_");
+  const NativeView destination({to}, memory::Access::kWrite, "aten::copy_");
+  at::Tensor native = destination.natives().front();
+  native.copy_(source.natives().front());
+}
+
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to,
                      bool non_blocking) {
   if (to.numel() == 0) return to;
@@ -177,7 +197,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to,
     source = from.expand(to.sizes());
   }
   if (is_ours(source) && is_ours(to)) {
-    copy_within(source, to);
+    const bool within = source.device() == to.device();
+    within ? copy_within(source, to) : copy_across(source, to);
   } else if (copies_natively(is_ours(to) ? source : to, non_blocking)) {
     copy_natively(source, to, non_blocking);
   } else if (is_ours(to)) {

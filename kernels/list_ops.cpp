@@ -144,17 +144,22 @@ bool is_long(const OpPlan& plan, const Stack& stack, std::size_t chunk_bytes) {
   return false;
 }
 
-// Some elements are on another device.
-bool is_mixed(const OpPlan& plan, const Stack& stack) {
+// Where all elements are; nothing: not all on one of our devices.
+std::optional<c10::DeviceIndex> device_of(const OpPlan& plan,
+                                          const Stack& stack) {
   const std::size_t base = stack.size() - plan.argument_count;
+  c10::DeviceIndex index = -1;
   for (const ArgumentPlan& argument : plan.arguments) {
     const c10::IValue& value = stack[base + argument.index];
     if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
     for (const c10::IValue& element : value.toListRef()) {
-      if (!is_ours(element)) return true;
+      if (!is_ours(element)) return std::nullopt;
+      const auto other = element.unsafeToTensorImpl()->device().index();
+      if (index != -1 && index != other) return std::nullopt;
+      index = other;
     }
   }
-  return false;
+  return backend::resolve_index(index);
 }
 
 // Runs the lists in pieces [first, next(first)) and joins the results.
@@ -235,11 +240,11 @@ bool needs_chunks(const backend::DeviceContext& device,
 
 bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
                    Stack& stack) {
-  if (is_mixed(plan, stack)) [[unlikely]] {
+  const std::optional<c10::DeviceIndex> index = device_of(plan, stack);
+  if (!index) [[unlikely]] {
     return is_foreach(plan) && run_mixed(plan, op, stack);
   }
-  const backend::DeviceContext& device =
-      backend::context(backend::current_device(), plan.name);
+  const backend::DeviceContext& device = backend::context(*index, plan.name);
   const std::size_t chunk_bytes = chunk_bytes_of(device);
   if (!is_long(plan, stack, chunk_bytes)) return false;
   Lists lists(plan, op, stack);

@@ -12,7 +12,7 @@ ThreadState::ThreadState()
     : twin_keys(TensorAccess::twinKeys()),
       keys(c10::impl::raw_local_dispatch_key_set),
       in_kernel(backend::InKernelScope::innermost()),
-      stream_id_(backend::detail::current_stream_id) {
+      streams_(backend::detail::current_streams) {
   backend::prepare_thread(backend::current_device());
 }
 

@@ -27,7 +27,7 @@ class ThreadState {
   backend::InKernelScope*& in_kernel;      // the innermost
   // The current one.
   runtime::Stream stream(c10::DeviceIndex index) const {
-    return backend::current_stream(index, stream_id_);
+    return backend::current_stream(index, streams_);
   }
 
  private:
@@ -36,7 +36,7 @@ class ThreadState {
   [[gnu::visibility(
       "hidden")]] static constinit thread_local ThreadState* current;
 
-  const c10::StreamId& stream_id_; // of the current one, where it is ours
+  const backend::CurrentStreams& streams_;
 };
 
 } // namespace chameleon::kernels

@@ -1,17 +1,46 @@
-"""What CUDA kernels would compute, on a GPU that is emulated.
+"""A GPU that is emulated: how scripts run on it, and what kernels compute.
 
-For scripts that run with tests/cpp/support/emulated_cuda.cpp loaded before
-PyTorch. There kernels do not run; after `install()` the CPU's kernels run in
-their place, on the emulated GPU's memory, and what they read and wrote is put
-on record, so that the emulated driver reports memory that is used too early.
+`outcomes()` runs a script with tests/cpp/support/emulated_cuda.cpp loaded
+before PyTorch. There kernels do not run; after `install()` the CPU's kernels
+run in their place, on the emulated GPU's memory, and what they read and wrote
+is put on record, so that the emulated driver reports memory that is used too
+early.
 """
 
 import ctypes
 import functools
+import hashlib
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
 import warnings
 
 import torch
 
+NEEDS = "needs a CUDA build of torch, CUDA's headers and a C++ compiler"
+_ROOT = pathlib.Path(__file__).parents[1]
+_SOURCES = [
+    *(
+        _ROOT / "tests/cpp/support" / f"{name}.cpp"
+        for name in (
+            "emulated_cuda",
+            "emulated_cuda_kernels",
+            "emulated_driver",
+            "emulated_calls",
+            "emulated_memory",
+            "stream_clocks",
+        )
+    ),
+    *(
+        _ROOT / "backend/runtime" / f"{name}.cpp"
+        for name in ("address_space", "range_set", "gpu_profiles", "options")
+    ),
+    _ROOT / "backend/runtime/cuda_driver.cpp",
+]
 _LIBRARY = ctypes.CDLL(None)
 # Not computed: what allocates, and what looks at the device itself.
 _LEFT = ("empty", "_local_scalar_dense", "_pin_memory", "is_pinned", "resize_")
@@ -22,6 +51,70 @@ _LEFT += ("_flash", "_scaled_dot_product", "miopen", "_use_cudnn")
 
 class _Range(ctypes.Structure):
     _fields_ = (("begin", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+def can_be_built():
+    """Whether outcomes() can run here; NEEDS says what it takes."""
+    return (
+        torch.version.cuda is not None
+        and _cuda_headers() is not None
+        and shutil.which("c++") is not None
+    )
+
+
+def outcomes(script, folder, options):
+    """Runs a script on the emulated GPU; returns its last line, from JSON.
+
+    Args:
+        script: Its path.
+        folder: Where the library to load before PyTorch is built and kept.
+        options: For CHAMELEON_EMULATED, besides the memory.
+    """
+    paths = [str(_ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={
+            **os.environ,
+            "CHAMELEON_EMULATED": f"{options} mebibytes=512",
+            "CHAMELEON_PHYSICAL_DEVICE": "cuda",
+            "LD_PRELOAD": str(_built(pathlib.Path(folder))),
+            "PYTHONPATH": os.pathsep.join(paths),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _built(folder):
+    headers = _cuda_headers()
+    digest = hashlib.sha256(headers.encode())
+    for source in _SOURCES:
+        for path in (source, source.with_suffix(".h")):
+            digest.update(path.read_bytes() if path.exists() else b"")
+    library = folder / f"{digest.hexdigest()[:16]}.so"
+    if not library.exists():
+        made = library.with_suffix(f".{os.getpid()}")
+        build = ["c++", "-std=c++20", "-O1", "-fPIC", "-shared"]
+        build += ["-fvisibility=hidden", f"-I{_ROOT}", "-isystem"]
+        build += [headers, "-Wl,-soname,libcuda.so.1", "-o", made]
+        subprocess.run([*build, *_SOURCES, "-ldl", "-lpthread"], check=True)
+        made.rename(library)
+    return library
+
+
+def _cuda_headers():
+    """Where the build looks for them (ci/cmake/cuda.cmake), or None."""
+    wheels = importlib.util.find_spec("nvidia")
+    folders = []
+    if wheels and wheels.submodule_search_locations:
+        folders = [f"{at}/cu13" for at in wheels.submodule_search_locations]
+    for folder in ("/usr/local/cuda", *folders):
+        if pathlib.Path(folder, "include/cudaTypedefs.h").exists():
+            return f"{folder}/include"
+    return None
 
 
 def is_present():
@@ -83,6 +176,25 @@ def install():
 
 
 def _compute(op, *args, **kwargs):
+    with torch.cuda.device(_device_of((*args, *kwargs.values()))):
+        return _compute_there(op, *args, **kwargs)
+
+
+def _device_of(values):
+    """The device that a kernel's wrapper would make current; None: it stays."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found = _device_of(value)
+            if found is not None:
+                return found
+        if isinstance(value, torch.Tensor):
+            value = value.device
+        if isinstance(value, torch.device) and value.type == "cuda":
+            return value
+    return None
+
+
+def _compute_there(op, *args, **kwargs):
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     _LIBRARY.emulated_begin_kernel(stream)
     shown, reads, writes = {}, [], []

@@ -20,6 +20,7 @@ struct CpuRuntimeOptions {
   MisuseHandler on_misuse; // empty: print and abort
   // Of make_runtime(): a modelled clock (clocked_cpu_runtime.h), no adversary.
   std::optional<GpuProfile> clock = std::nullopt;
+  int devices = 1; // that make_runtime() knows, each on its own
 };
 
 inline constexpr std::size_t kCpuCommitBytes = std::size_t{2} << 20;

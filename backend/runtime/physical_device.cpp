@@ -79,11 +79,17 @@ bool shares_host_memory(const DeviceRuntime& runtime) {
 } // namespace
 
 int physical_device_count() noexcept {
-  const std::optional<CudaSupport> support = cuda_support();
-  if (!support || support->device_count == nullptr) return 1;
   const std::string kind = option_text("physical_device").value_or("auto");
-  if (kind != "cuda" && kind != "auto") return 1;
-  return std::max(1, support->device_count());
+  const std::optional<CudaSupport> support = cuda_support();
+  if (support && (kind == "cuda" || kind == "auto")) {
+    return support->device_count == nullptr
+               ? 1
+               : std::max(1, support->device_count());
+  }
+  if (kind == "simulated") return 1;
+  CpuDefaults& defaults = cpu_defaults();
+  const std::lock_guard lock(defaults.mutex);
+  return defaults.options.devices;
 }
 
 Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index) {

@@ -31,12 +31,6 @@ void* from_arena(std::size_t bytes) {
   return *memory;
 }
 
-bool is_in_arena(const void* data) noexcept {
-  const DeviceContext* const first =
-      detail::first_context.load(std::memory_order_acquire);
-  return first != nullptr && first->pager->contains(data);
-}
-
 // One line a method: what PyTorch asks of its allocator goes to the native one,
 // which has to be asked by its own name.
 class CudaInKernelAllocator final : public caching::CUDAAllocator {
@@ -48,7 +42,7 @@ class CudaInKernelAllocator final : public caching::CUDAAllocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (void* const data = from_arena(bytes)) {
       return {data, data, &detail::release_in_kernel,
-              target_device(detail::first_context.load()->index)};
+              target_device(context_of(data)->index)};
     }
     return native_.allocate(bytes);
   }
@@ -201,7 +195,7 @@ class CudaInKernelAllocator final : public caching::CUDAAllocator {
 
  private:
   static void check_address(const void* data) {
-    TORCH_CHECK(!is_in_arena(data),
+    TORCH_CHECK(context_of(data) == nullptr,
                 "chameleon: this CUDA tensor shows a chameleon tensor's memory "
                 "for a while, so other processes cannot share it; clone() it "
                 "first");

@@ -32,8 +32,8 @@ CUstream_st* stream_of(int device, std::uint64_t id) {
   return stream_with(device, static_cast<c10::StreamId>(id)).stream();
 }
 
-bool available() noexcept {
-  return runtime::cuda_driver().ok() && c10::cuda::device_count() > 0;
+int device_count() noexcept {
+  return runtime::cuda_driver().ok() ? c10::cuda::device_count() : 0;
 }
 
 void initialise() {
@@ -42,6 +42,7 @@ void initialise() {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   runtime::CudaSupport support;
   support.options.stream_of = &stream_of;
+  support.device_count = &device_count;
   runtime::set_cuda_support(support);
 }
 
@@ -75,7 +76,7 @@ bool was_seeded(c10::DeviceIndex device) {
 }
 
 constexpr NativeCuda kTable{
-    &available,      &initialise,     &install_cuda_in_kernel_allocator,
+    &device_count,   &initialise,     &install_cuda_in_kernel_allocator,
     &current_stream, &prepare_thread, &was_seeded};
 
 const bool registered = [] {

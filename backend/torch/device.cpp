@@ -1,6 +1,6 @@
 #include "backend/torch/device.h"
 
-#include <array>
+#include <algorithm>
 #include <mutex>
 #include <pthread.h>
 
@@ -18,18 +18,19 @@
 namespace chameleon::backend {
 
 namespace detail {
-std::atomic<DeviceContext*> first_context{nullptr};
+std::array<std::atomic<DeviceContext*>, kMaxDevices> contexts{};
+std::atomic<bool> used{false};
 Target target{c10::DeviceType::CPU, c10::DispatchKeySet(c10::DispatchKey::CPU)};
 } // namespace detail
 
 namespace {
 
-constexpr c10::DeviceIndex kMaxDevices = 1; // on CUDA: its first
 constexpr double kDefaultOversubscription = 4.0;
 
-std::mutex first_use_mutex; // guards everything below
-std::array<DeviceContext*, kMaxDevices> contexts{};
+std::mutex first_use_mutex; // guards who writes contexts, and what is below
 std::string first_use_text;
+
+std::atomic<c10::DeviceIndex> known_count{0}; // 0: there was no use yet
 
 std::atomic<bool> forked{false};
 thread_local c10::DeviceIndex current_index = 0;
@@ -39,9 +40,11 @@ memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
   limits.hbm_budget_bytes =
       runtime::option_bytes("hbm_budget")
           .value_or(runtime::default_hbm_budget_bytes(device));
-  limits.host_budget_bytes = runtime::option_bytes("host_budget")
-                                 .value_or(runtime::default_host_budget_bytes(
-                                     device, limits.hbm_budget_bytes));
+  limits.host_budget_bytes =
+      runtime::option_bytes("host_budget")
+          .value_or(runtime::default_host_budget_bytes(
+                        device, limits.hbm_budget_bytes) /
+                    static_cast<std::size_t>(device_count()));
   limits.oversubscription = runtime::option_number("oversubscription")
                                 .value_or(kDefaultOversubscription);
   return limits;
@@ -49,7 +52,15 @@ memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
 
 } // namespace
 
-c10::DeviceIndex device_count() noexcept { return kMaxDevices; }
+c10::DeviceIndex device_count() noexcept {
+  const c10::DeviceIndex known = known_count.load(std::memory_order_relaxed);
+  if (known != 0) [[likely]]
+    return known;
+  const int count = chooses_cuda() ? native_cuda()->device_count()
+                                   : runtime::physical_device_count();
+  return static_cast<c10::DeviceIndex>(
+      std::clamp(count, 1, static_cast<int>(kMaxDevices)));
+}
 c10::DeviceIndex current_device() noexcept { return current_index; }
 
 namespace {
@@ -81,8 +92,7 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
   // Before the lock: it takes the GIL.
   if (!is_used() && chooses_cuda()) native_cuda()->initialise();
   const std::lock_guard lock(first_use_mutex);
-  DeviceContext*& slot = contexts[static_cast<std::size_t>(index)];
-  if (slot != nullptr) return *slot;
+  if (DeviceContext* const there = context_if_used(index)) return *there;
 
   auto device = value_or_throw(runtime::make_runtime(index));
   const std::string policy =
@@ -109,22 +119,31 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
   } else if (detail::target.holds_data) {
     install_in_kernel_allocator();
   }
-  pthread_atfork(nullptr, nullptr, [] {
-    forked.store(true);
-    first_context.store(nullptr);
-  });
+  if (!is_used()) {
+    known_count.store(device_count());
+    pthread_atfork(nullptr, nullptr, [] {
+      forked.store(true);
+      used.store(false);
+      for (auto& slot : contexts) slot.store(nullptr);
+    });
+  }
   // Leaked: storages may outlive every static destructor.
-  slot = new DeviceContext{index, device.release(), pager.release(),
-                           new profiler::MemoryHistory};
-  if (index == 0) first_context.store(slot, std::memory_order_release);
+  auto* const made = new DeviceContext{index, device.release(), pager.release(),
+                                       new profiler::MemoryHistory};
+  contexts[static_cast<std::size_t>(index)].store(made,
+                                                  std::memory_order_release);
+  used.store(true, std::memory_order_release);
   if (is_cuda) hand_on_seed(index);
-  return *slot;
+  return *made;
 }
 
-DeviceContext* context_if_used(c10::DeviceIndex index) noexcept {
-  if (forked.load() || index < 0 || index >= kMaxDevices) return nullptr;
-  const std::lock_guard lock(first_use_mutex);
-  return contexts[static_cast<std::size_t>(index)];
+DeviceContext* context_of(const void* address) noexcept {
+  const c10::DeviceIndex count = known_count.load(std::memory_order_relaxed);
+  for (c10::DeviceIndex index = 0; index < count; ++index) {
+    DeviceContext* const used = context_if_used(index);
+    if (used != nullptr && used->pager->contains(address)) return used;
+  }
+  return nullptr;
 }
 
 namespace {
@@ -137,7 +156,7 @@ bool chooses_cuda() {
   const NativeCuda* const cuda = native_cuda();
   if (cuda == nullptr) return false;
   const std::string kind = chosen_kind();
-  return kind == "cuda" || (kind == "auto" && cuda->available());
+  return kind == "cuda" || (kind == "auto" && cuda->device_count() > 0);
 }
 
 bool targets_cuda(std::string_view use) {
@@ -161,9 +180,7 @@ void prepare_thread(c10::DeviceIndex index) noexcept {
   }
 }
 
-bool is_used() noexcept {
-  return detail::first_context.load(std::memory_order_acquire) != nullptr;
-}
+bool is_used() noexcept { return detail::used.load(std::memory_order_acquire); }
 bool is_in_bad_fork() noexcept { return forked.load(); }
 
 void set_option(std::string_view key, std::optional<std::string_view> text) {

@@ -6,6 +6,7 @@
 // leaked on purpose: storages may die after interpreter finalisation.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <optional>
 #include <string>
@@ -38,13 +39,17 @@ struct DeviceContext {
   profiler::MemoryHistory* history;
 };
 
+inline constexpr std::size_t kMaxDevices = 64;
+
 namespace detail {
-extern std::atomic<DeviceContext*> first_context; // device 0 once in use
-extern Target target;                             // valid once in use
+extern std::array<std::atomic<DeviceContext*>, kMaxDevices> contexts; // in use
+extern std::atomic<bool> used; // one of them
+extern Target target;          // valid once in use
 DeviceContext& context_slow(c10::DeviceIndex index, std::string_view what);
 } // namespace detail
 
-// Number of devices. Not a use.
+// Number of devices, as the options now in force or the first use have it. Not
+// a use, though "auto" looks for a driver.
 c10::DeviceIndex device_count() noexcept;
 c10::DeviceIndex current_device() noexcept;
 // Throws when there is no such device.
@@ -52,15 +57,22 @@ void set_current_device(c10::DeviceIndex index);
 // An index of -1 means the current device.
 c10::DeviceIndex resolve_index(c10::DeviceIndex index);
 
+// Null: there is no such device, or it was not used yet, or in a process that
+// this one was forked from.
+inline DeviceContext* context_if_used(c10::DeviceIndex index) noexcept {
+  const auto slot = static_cast<std::size_t>(index); // -1 is too many, too
+  return slot < kMaxDevices
+             ? detail::contexts[slot].load(std::memory_order_acquire)
+             : nullptr;
+}
 // The context of a device; `what` names this use if it is the first one.
 inline DeviceContext& context(c10::DeviceIndex index, std::string_view what) {
-  DeviceContext* first = detail::first_context.load(std::memory_order_acquire);
-  if (first != nullptr && index == 0) [[likely]]
-    return *first;
+  if (DeviceContext* const used = context_if_used(index)) [[likely]]
+    return *used;
   return detail::context_slow(index, what);
 }
-// Null: the device was not used yet.
-DeviceContext* context_if_used(c10::DeviceIndex index) noexcept;
+// The context of the device whose arena this address lies in; null: of none.
+DeviceContext* context_of(const void* address) noexcept;
 
 // REQUIRES: the device was used.
 inline const Target& target() noexcept { return detail::target; }

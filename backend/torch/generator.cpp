@@ -1,5 +1,6 @@
 #include "backend/torch/generator.h"
 
+#include <array>
 #include <mutex>
 #include <optional>
 
@@ -61,7 +62,7 @@ class Generator final : public c10::GeneratorImpl {
     const std::lock_guard lock(mutex_);
     if (inner_.defined()) return inner_;
     if (!on_cuda) {
-      // One per process, so one device shares it; not kept before the target
+      // One per process, so the devices share it; not kept before the target
       // is known.
       static auto* const cpu =
           new at::Generator(at::detail::getDefaultCPUGenerator());
@@ -85,10 +86,15 @@ class Generator final : public c10::GeneratorImpl {
 } // namespace
 
 const at::Generator& default_generator(c10::DeviceIndex index) {
-  static const auto* generator =
-      new at::Generator(at::make_generator<Generator>(0, at::Generator()));
-  resolve_index(index);
-  return *generator;
+  static const auto* generators = [] {
+    auto* made = new std::array<at::Generator, kMaxDevices>;
+    for (std::size_t i = 0; i < made->size(); ++i) {
+      (*made)[i] = at::make_generator<Generator>(
+          static_cast<c10::DeviceIndex>(i), at::Generator());
+    }
+    return made;
+  }();
+  return (*generators)[static_cast<std::size_t>(resolve_index(index))];
 }
 
 void hand_on_seed(c10::DeviceIndex index) {

@@ -13,6 +13,7 @@ namespace {
 
 // What a c10::Event of ours points at.
 struct EventState {
+  c10::DeviceIndex index; // where it was recorded
   runtime::Event event;
   std::int64_t time_ns;
 };
@@ -95,10 +96,11 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     runtime::DeviceRuntime& device = runtime_of(stream.device_index());
     auto* state = static_cast<EventState*>(*event);
     if (state == nullptr) {
-      state = new EventState{};
+      state = new EventState{stream.device_index(), {}, 0};
       *event = state;
     }
-    device.destroy(state->event);
+    runtime_of(state->index).destroy(state->event);
+    state->index = stream.device_index();
     // On CUDA only events that are made for it can be asked for times.
     const bool timed = flag == c10::EventFlag::BACKEND_DEFAULT &&
                        target().type == c10::DeviceType::CUDA;
@@ -108,23 +110,26 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
-    throw_if(
-        runtime_of(stream.device_index())
-            .wait(to_runtime(stream), static_cast<EventState*>(event)->event));
+    const auto& state = *static_cast<EventState*>(event);
+    if (state.index != stream.device_index()) { // not of its runtime
+      return synchronizeEvent(event);
+    }
+    throw_if(runtime_of(state.index).wait(to_runtime(stream), state.event));
   }
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
-    const runtime::Event recorded = static_cast<EventState*>(event)->event;
-    return recorded.complete() || runtime_of(0).query(recorded);
+    const auto& [index, recorded, time_ns] = *static_cast<EventState*>(event);
+    return recorded.complete() || runtime_of(index).query(recorded);
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
-    throw_if(runtime_of(0).synchronize(static_cast<EventState*>(event)->event));
+    const auto& state = *static_cast<EventState*>(event);
+    throw_if(runtime_of(state.index).synchronize(state.event));
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     auto* state = static_cast<EventState*>(event);
     if (state == nullptr) return;
-    if (DeviceContext* used = context_if_used(0)) {
+    if (DeviceContext* used = context_if_used(state->index)) {
       used->runtime->destroy(state->event);
     }
     delete state;
@@ -134,9 +139,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
                 "Both events must be recorded before calculating elapsed "
                 "time.");
     constexpr double kNsPerMs = 1e6;
-    const auto& [first, first_ns] = *static_cast<EventState*>(start);
-    const auto& [last, last_ns] = *static_cast<EventState*>(end);
-    runtime::DeviceRuntime& device = runtime_of(0);
+    const auto& [index, first, first_ns] = *static_cast<EventState*>(start);
+    const auto& [last_index, last, last_ns] = *static_cast<EventState*>(end);
+    TORCH_CHECK(index == last_index,
+                "Both events must be recorded on one device before calculating "
+                "elapsed time; got chameleon:",
+                static_cast<int>(index),
+                " and chameleon:", static_cast<int>(last_index));
+    runtime::DeviceRuntime& device = runtime_of(index);
     TORCH_CHECK(
         (first.complete() || device.query(first)) &&
             (last.complete() || device.query(last)),

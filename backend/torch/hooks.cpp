@@ -15,7 +15,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex index) const override {
     return context_if_used(index) != nullptr;
   }
-  void init() const override { context(0, "an explicit init()"); }
+  void init() const override {
+    context(current_device(), "an explicit init()");
+  }
   c10::DeviceIndex deviceCount() const override { return device_count(); }
   void setCurrentDevice(c10::DeviceIndex index) const override {
     set_current_device(index);

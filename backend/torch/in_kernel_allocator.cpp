@@ -42,16 +42,15 @@ class InKernelAllocator final : public c10::Allocator {
 
 void detail::release_in_kernel(void* data) {
   if (data == nullptr) return;
-  // One device only allocates: its pager owns every arena address.
-  DeviceContext* first = detail::first_context.load(std::memory_order_acquire);
-  if (first != nullptr && first->pager->contains(data)) {
-    const InKernelScope* const scope = InKernelScope::active();
-    const bool in_call = scope != nullptr && &scope->pager() == first->pager;
-    first->pager->free(in_call ? &scope->call() : nullptr,
-                       static_cast<std::byte*>(data));
-    return;
+  const InKernelScope* const scope = InKernelScope::active();
+  auto* const memory = static_cast<std::byte*>(data);
+  if (scope != nullptr && scope->pager().contains(data)) [[likely]] {
+    scope->pager().free(&scope->call(), memory);
+  } else if (const DeviceContext* const owner = context_of(data)) {
+    owner->pager->free(nullptr, memory);
+  } else {
+    native_release(data);
   }
-  native_release(data);
 }
 
 void set_native_release(c10::DeleterFnPtr release) { native_release = release; }

@@ -4,7 +4,7 @@
 // allocator of CUDA can do is asked through PyTorch's own interfaces.
 //
 // Thread safety: any thread. Nothing here touches the driver before
-// available() or initialise() does.
+// device_count() or initialise() does.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,8 +13,8 @@
 namespace chameleon::backend {
 
 struct NativeCuda {
-  // True: there is a driver, and it finds a GPU. Makes no context.
-  bool (*available)() noexcept;
+  // GPUs that this process sees, 0 without a driver. Makes no context.
+  int (*device_count)() noexcept;
   // PyTorch's own initialisation of CUDA, Python's part included (what was put
   // off until then, seeds for example). Throws where there is no GPU. Takes the
   // GIL: nobody calls it under a lock of ours.

@@ -1,12 +1,14 @@
 #include "backend/torch/stream.h"
 
+#include <utility>
+
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "backend/torch/device.h"
 
 namespace chameleon::backend {
 
-constinit thread_local c10::StreamId detail::current_stream_id = 0;
+constinit thread_local CurrentStreams detail::current_streams{};
 constinit std::atomic<detail::CurrentStream> detail::native_current{nullptr};
 
 namespace {
@@ -32,10 +34,10 @@ c10::Stream exchange_stream(c10::Stream stream) {
     prepare_thread(index);
     return with_device(previous, stream.device());
   }
-  const c10::Stream previous(c10::Stream::UNSAFE, stream.device(),
-                             detail::current_stream_id);
-  detail::current_stream_id = stream.id();
-  return previous;
+  c10::StreamId& current =
+      detail::current_streams[static_cast<std::size_t>(index)];
+  return c10::Stream(c10::Stream::UNSAFE, stream.device(),
+                     std::exchange(current, stream.id()));
 }
 
 c10::Stream new_stream(c10::DeviceIndex index, int priority) {

@@ -4,36 +4,42 @@
 // on the current one.
 #pragma once
 
+#include <array>
 #include <atomic>
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
 #include "backend/runtime/device_runtime.h"
+#include "backend/torch/device.h"
 
 namespace chameleon::backend {
+
+// What is kept of a thread's current streams here, by device.
+using CurrentStreams = std::array<c10::StreamId, kMaxDevices>;
 
 namespace detail {
 // Named hidden where it is declared: one look-up then serves all thread-local
 // variables that a function uses.
 [[gnu::visibility(
-    "hidden")]] extern constinit thread_local c10::StreamId current_stream_id;
+    "hidden")]] extern constinit thread_local CurrentStreams current_streams;
 
 using CurrentStream = c10::StreamId (*)(c10::DeviceIndex);
 [[gnu::visibility(
     "hidden")]] extern constinit std::atomic<CurrentStream> native_current;
 } // namespace detail
 
-// The calling thread's current stream on device `index`, where `own` is what
-// is kept of it here.
+// The calling thread's current stream on device `index`; `own` are its own.
 inline runtime::Stream current_stream(c10::DeviceIndex index,
-                                      const c10::StreamId& own) {
+                                      const CurrentStreams& own) {
   const auto native = detail::native_current.load(std::memory_order_relaxed);
-  return {static_cast<std::uint64_t>(native != nullptr ? native(index) : own)};
+  return {static_cast<std::uint64_t>(
+      native != nullptr ? native(index)
+                        : own[static_cast<std::size_t>(index)])};
 }
 // On CUDA it throws while a graph is captured.
 inline runtime::Stream current_stream(c10::DeviceIndex index) {
-  return current_stream(index, detail::current_stream_id);
+  return current_stream(index, detail::current_streams);
 }
 c10::Stream exchange_stream(c10::Stream stream);
 // One of a pool, of that priority where the target has them (lower is sooner).

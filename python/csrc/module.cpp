@@ -93,7 +93,8 @@ void bind_options(py::module_& m) {
 }
 
 void bind_device(py::module_& m) {
-  m.def("init", [] { context(0, "torch.chameleon.init()"); });
+  m.def("init",
+        [] { context(backend::current_device(), "torch.chameleon.init()"); });
   m.def("device_count", &backend::device_count);
   m.def("current_device", &backend::current_device);
   m.def("set_device", &backend::set_current_device);
@@ -103,7 +104,8 @@ void bind_device(py::module_& m) {
     return previous;
   });
   m.def("physical_device", [] {
-    return std::string(context(0, "physical_device()").runtime->name());
+    return std::string(context(backend::current_device(), "physical_device()")
+                           .runtime->name());
   });
   m.def("synchronize", [](c10::DeviceIndex index) {
     const py::gil_scoped_release no_gil;
@@ -234,6 +236,13 @@ void bind_testing(py::module_& m) {
         backend::value_or_throw(runtime::parse_cpu_adversary(text));
     runtime::set_cpu_runtime_options(std::move(options));
   });
+  m.def("set_cpu_devices", [](int count) {
+    TORCH_CHECK(!backend::is_used() && count >= 1,
+                "set_cpu_devices: at least one, before the first use");
+    runtime::CpuRuntimeOptions options;
+    options.devices = count;
+    runtime::set_cpu_runtime_options(std::move(options));
+  });
   m.def("set_cpu_clock", [](const std::string& profile) {
     TORCH_CHECK(!backend::is_used(),
                 "set_cpu_clock: the cpu runtime was started already");
@@ -243,10 +252,10 @@ void bind_testing(py::module_& m) {
     runtime::set_cpu_runtime_options(std::move(options));
   });
   m.def("start_decision_log", [](std::size_t limit) {
-    pager(0, "start_decision_log()").decisions().start(limit);
+    pager(-1, "start_decision_log()").decisions().start(limit);
   });
   m.def("decision_log", [] {
-    const memory::DecisionLog& log = pager(0, "decision_log()").decisions();
+    const memory::DecisionLog& log = pager(-1, "decision_log()").decisions();
     TORCH_CHECK(log.dropped() == 0, "decision_log: ", log.dropped(),
                 " decisions more than the limit");
     py::list rows;
@@ -258,7 +267,7 @@ void bind_testing(py::module_& m) {
     return rows;
   });
   m.def("forecast_costs", [] {
-    memory::Pager& used = pager(0, "forecast_costs()");
+    memory::Pager& used = pager(-1, "forecast_costs()");
     const memory::PolicyCosts policy = used.policyCosts();
     const profiler::ProfilerState state = used.profiler().state();
     py::dict row;
@@ -288,7 +297,7 @@ void bind_testing(py::module_& m) {
     TORCH_CHECK_VALUE(mode == "never" || mode == "all" || mode == "random",
                       "set_stress: mode is never, all or random, not '", mode,
                       "'");
-    pager(0, "set_stress()")
+    pager(-1, "set_stress()")
         .setStress(mode == "all"      ? Stress::kAll
                    : mode == "random" ? Stress::kRandom
                                       : Stress::kNever,
@@ -305,7 +314,7 @@ void bind_testing(py::module_& m) {
                       "set_drop_stress: mode is never, record, all or random, "
                       "not '",
                       mode, "'");
-    pager(0, "set_drop_stress()").setDropStress(found->second, seed);
+    pager(-1, "set_drop_stress()").setDropStress(found->second, seed);
   });
   m.def("drop", [](const at::Tensor& tensor) {
     backend::finish_deferred_work();
@@ -313,7 +322,7 @@ void bind_testing(py::module_& m) {
         backend::block_of(*tensor.storage().unsafeGetStorageImpl());
     return block != nullptr && block->pager->drop(*block);
   });
-  m.def("drop_all", [] { pager(0, "drop_all()").dropAll(); });
+  m.def("drop_all", [] { pager(-1, "drop_all()").dropAll(); });
   m.def("rerun_rules", &kernels::rerun_rules);
   m.def("check_invariants", [](c10::DeviceIndex index, int level) {
     const py::gil_scoped_release no_gil;

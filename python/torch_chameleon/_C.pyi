@@ -82,6 +82,7 @@ class Residence:
 # ---- for the test-suite
 def set_cpu_adversary(text: str) -> None: ...  # before first use
 def set_cpu_clock(profile: str) -> None: ...  # before first use
+def set_cpu_devices(count: int) -> None: ...  # before first use
 def workspace_ops() -> list[str]: ...  # of simulated devices
 def forecast_costs() -> dict[str, int]: ...
 def start_decision_log(limit: int) -> None: ...

@@ -92,6 +92,19 @@ def training_has_the_bits_of_the_cpu():
 
 
 @check
+def properties_are_the_gpus():
+    native = torch.cuda.get_device_properties(0)
+    ours = torch.chameleon.get_device_properties(0)
+    assert native.name in ours.name
+    assert torch.chameleon.get_device_capability() == (
+        native.major,
+        native.minor,
+    )
+    assert ours.multi_processor_count == native.multi_processor_count
+    assert torch.chameleon.device_count() == torch.cuda.device_count()
+
+
+@check
 def streams_agree():
     assert torch.chameleon.current_stream().stream_id == 0
     side = torch.cuda.Stream()

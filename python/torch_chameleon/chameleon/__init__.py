@@ -207,14 +207,20 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
     if not 0 <= index < device_count():
         raise AssertionError(f"Invalid device id: {index}")
     physical = _C.physical_device()
+    major, minor, processors = 0, 0, os.cpu_count() or 1
     if physical == "simulated":
         physical += f" {_C.get_option('simulated_gpu')}"
+    elif physical == "cuda":
+        native = torch.cuda.get_device_properties(index)
+        physical += f" {native.name}"
+        major, minor = native.major, native.minor
+        processors = native.multi_processor_count
     return DeviceProperties(
         name=f"Chameleon ({physical})",
         total_memory=_C.mem_get_info(index)[1],
-        major=0,
-        minor=0,
-        multi_processor_count=os.cpu_count() or 1,
+        major=major,
+        minor=minor,
+        multi_processor_count=processors,
     )
 
 

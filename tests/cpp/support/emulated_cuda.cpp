@@ -6,9 +6,11 @@
 // what they would, between emulated_begin_kernel() and emulated_end_kernel().
 //
 // Misuse of the driver prints one sentence and aborts. CHAMELEON_EMULATED
-// chooses, as "late seed=3 mebibytes=512": when work runs (prompt, late, else
-// at random times), the seed of that, the device's memory.
-#include <array>
+// chooses, as "late seed=3 mebibytes=512 devices=2": when work runs (prompt,
+// late, else at random times), the seed of that, a device's memory, how many
+// there are.
+#include "tests/cpp/support/emulated_cuda.h"
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +21,8 @@
 #include <set>
 #include <string>
 #include <sys/mman.h>
+#include <utility>
+#include <vector>
 
 #include "tests/cpp/support/emulated_driver.h"
 
@@ -45,6 +49,7 @@ EmulatedDriverOptions options() {
   result.seed = number_after(text, "seed=", 1);
   result.device_bytes = number_after(text, "mebibytes=", 1024) << 20;
   result.granularity = std::size_t{2} << 20;
+  result.devices = static_cast<int>(number_after(text, "devices=", 1));
   result.lateness = text.find("prompt") != std::string::npos ? Lateness::kPrompt
                     : text.find("late") != std::string::npos
                         ? Lateness::kLate
@@ -53,22 +58,28 @@ EmulatedDriverOptions options() {
 }
 
 struct Machine {
+  const int devices = options().devices;
   EmulatedDriver driver{options()};
   const CudaDriver table = driver.table();
-  CUcontext context = nullptr;
+  std::vector<CUcontext> contexts;
   std::mutex mutex;
   // Guarded by mutex.
   std::map<const void*, std::size_t> device_memory;
   std::map<const void*, std::size_t> pinned;
-  std::set<cudaStream_t> streams{nullptr};
+  std::set<std::pair<int, cudaStream_t>> streams; // of which device
   std::map<cudaEvent_t, bool> recorded;
 
-  Machine() { table.cuDevicePrimaryCtxRetain(&context, 0); }
+  Machine() : contexts(static_cast<std::size_t>(devices)) {
+    for (int device = 0; device < devices; ++device) {
+      table.cuDevicePrimaryCtxRetain(
+          &contexts[static_cast<std::size_t>(device)], device);
+    }
+  }
 };
 
-std::atomic<std::uint64_t> kernels{0};
 std::atomic<bool> capturing{false};
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current_device = 0; // as cudaSetDevice() has it
 // Sticky, as an error of a kernel is.
 std::atomic<cudaError_t> lost{cudaSuccess};
 
@@ -82,7 +93,10 @@ const CudaDriver& driver() {
   Machine& all = machine();
   CUcontext current = nullptr;
   all.table.cuCtxGetCurrent(&current);
-  if (current == nullptr) all.table.cuCtxPushCurrent(all.context);
+  if (current == nullptr) {
+    all.table.cuCtxPushCurrent(
+        all.contexts[static_cast<std::size_t>(current_device)]);
+  }
   return all.table;
 }
 
@@ -114,14 +128,6 @@ bool was_recorded(cudaEvent_t event) {
   return machine().recorded[event];
 }
 
-// What a kernel launch leaves between the two calls that it is made of.
-struct Launch {
-  dim3 grid, block;
-  std::size_t shared = 0;
-  cudaStream_t stream = nullptr;
-};
-thread_local Launch launch;
-
 CUresult unsupported() { return CUDA_ERROR_NOT_SUPPORTED; }
 
 void* driver_entry(const std::string& name) {
@@ -136,9 +142,9 @@ void* driver_entry(const std::string& name) {
 
 } // namespace
 
-// NOLINTBEGIN(readability-identifier-naming): CUDA's names
-#define EXPORT extern "C" [[gnu::visibility("default")]]
+cudaError_t chameleon::support::emulated_status() { return done(cudaSuccess); }
 
+// NOLINTBEGIN(readability-identifier-naming): CUDA's names
 // ---- libcuda.so.1 ----------------------------------------------------------
 
 EXPORT CUresult cuGetProcAddress_v2(const char* name, void** function, int,
@@ -164,7 +170,6 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags,
 // ---- for tests
 // ---------------------------------------------------------------
 
-EXPORT std::uint64_t emulated_kernels() { return kernels; }
 EXPORT void emulated_capture(bool on) { capturing = on; }
 EXPORT void emulated_fail(int error) { lost = static_cast<cudaError_t>(error); }
 EXPORT std::uint64_t emulated_calls(const char* name) {
@@ -181,31 +186,38 @@ EXPORT std::uint64_t emulated_calls(const char* name) {
 // stream runs, of which the host learns nothing ...
 EXPORT void emulated_begin_kernel(cudaStream_t stream) {
   driver();
-  machine().driver.run(0, stream, ~std::uint64_t{0});
+  machine().driver.run(current_device, stream, ~std::uint64_t{0});
 }
 // ... and then the kernel is put on record, as work that is not over yet.
 EXPORT void emulated_end_kernel(cudaStream_t stream, const ByteRange* ranges,
                                 std::size_t reads, std::size_t writes) {
   driver();
-  machine().driver.launchOn(0, stream, {ranges, reads},
+  machine().driver.launchOn(current_device, stream, {ranges, reads},
                             {ranges + reads, writes}, [] {});
-  ++kernels;
+  chameleon::support::count_kernel();
 }
 
 // ---- devices
 // -------------------------------------------------------------------
 
 EXPORT cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = machine().devices;
   return done(cudaSuccess);
 }
 EXPORT cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
 EXPORT cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= machine().devices) {
+    return done(cudaErrorInvalidDevice);
+  }
+  CUcontext current = nullptr;
+  machine().table.cuCtxGetCurrent(&current);
+  if (current != nullptr) machine().table.cuCtxPopCurrent(&current);
+  current_device = device;
   driver();
-  return done(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+  return done(cudaSuccess);
 }
 EXPORT cudaError_t cudaDriverGetVersion(int* version) {
   *version = CUDA_VERSION;
@@ -264,12 +276,15 @@ EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return done(driver().cuStreamSynchronize(stream));
 }
 EXPORT cudaError_t cudaDeviceSynchronize() {
-  std::set<cudaStream_t> streams;
+  std::set<std::pair<int, cudaStream_t>> streams;
   {
     const std::lock_guard lock(machine().mutex);
     streams = machine().streams;
   }
-  for (cudaStream_t stream : streams) driver().cuStreamSynchronize(stream);
+  driver().cuStreamSynchronize(nullptr);
+  for (const auto& [device, stream] : streams) {
+    if (device == current_device) driver().cuStreamSynchronize(stream);
+  }
   machine().driver.runAll();
   return done(cudaSuccess);
 }
@@ -400,7 +415,7 @@ EXPORT cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes,
                                    cudaStream_t stream) {
   driver();
   const ByteRange range{static_cast<const std::byte*>(memory), bytes};
-  machine().driver.launchOn(0, stream, {}, {&range, 1},
+  machine().driver.launchOn(current_device, stream, {}, {&range, 1},
                             [=] { std::memset(memory, value, bytes); });
   return done(cudaSuccess);
 }
@@ -416,13 +431,14 @@ EXPORT cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream,
   const CUresult result =
       driver().cuStreamCreateWithPriority(stream, flags, priority);
   const std::lock_guard lock(machine().mutex);
-  machine().streams.insert(*stream);
+  machine().streams.emplace(current_device, *stream);
   return done(result);
 }
 EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   {
     const std::lock_guard lock(machine().mutex);
-    machine().streams.erase(stream);
+    std::erase_if(machine().streams,
+                  [&](const auto& each) { return each.second == stream; });
   }
   return done(driver().cuStreamDestroy(stream));
 }
@@ -432,8 +448,9 @@ EXPORT cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
 }
 EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) {
   driver();
-  return done(machine().driver.idle(0, stream) ? cudaSuccess
-                                               : cudaErrorNotReady);
+  return done(machine().driver.idle(current_device, stream)
+                  ? cudaSuccess
+                  : cudaErrorNotReady);
 }
 EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t,
                                          cudaStreamCaptureStatus* status) {
@@ -495,82 +512,6 @@ EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
   return done(driver().cuStreamWaitEvent(stream, event, 0));
 }
 
-// ---- kernels
-// -----------------------------------------------------------------------
-
-EXPORT void** __cudaRegisterFatBinary(void*) {
-  static void* handle = nullptr;
-  return &handle;
-}
-EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
-EXPORT void __cudaUnregisterFatBinary(void**) {}
-EXPORT void __cudaRegisterFunction(void**, const char*, char*, const char*, int,
-                                   uint3*, uint3*, dim3*, dim3*, int*) {}
-EXPORT void __cudaRegisterVar(void**, char*, char*, const char*, int,
-                              std::size_t, int, int) {}
-EXPORT char __cudaInitModule(void**) { return 1; }
-EXPORT cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
-  *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
-  return cudaSuccess;
-}
-EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block,
-                                            std::size_t shared,
-                                            cudaStream_t stream) {
-  launch = {grid, block, shared, stream};
-  return 0;
-}
-EXPORT cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block,
-                                              std::size_t* shared,
-                                              void* stream) {
-  *grid = launch.grid;
-  *block = launch.block;
-  *shared = launch.shared;
-  *static_cast<cudaStream_t*>(stream) = launch.stream;
-  return cudaSuccess;
-}
-EXPORT cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**,
-                                      std::size_t, cudaStream_t) {
-  ++kernels;
-  return done(cudaSuccess);
-}
-EXPORT cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**,
-                                    std::size_t, cudaStream_t) {
-  ++kernels;
-  return done(cudaSuccess);
-}
-EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*,
-                                       void**) {
-  ++kernels;
-  return done(cudaSuccess);
-}
-EXPORT cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, const void*) {
-  *of = {};
-  of->maxThreadsPerBlock = 1024;
-  of->binaryVersion = 90;
-  of->ptxVersion = 90;
-  of->numRegs = 32;
-  return cudaSuccess;
-}
-EXPORT cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
-  return cudaSuccess;
-}
-EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    int* blocks, const void*, int, std::size_t, unsigned) {
-  *blocks = 1;
-  return cudaSuccess;
-}
-EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
-                                                                 const void*,
-                                                                 int,
-                                                                 std::size_t) {
-  *blocks = 1;
-  return cudaSuccess;
-}
-EXPORT cudaError_t cudaGetSymbolAddress(void** symbol, const void*) {
-  static std::array<char, 4096> bytes;
-  *symbol = bytes.data();
-  return cudaSuccess;
-}
 // PyTorch wants every function that it looks for.
 EXPORT cudaError_t cudaGetDriverEntryPointByVersion(
     const char* name, void** function, unsigned, unsigned long long,
