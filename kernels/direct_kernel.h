@@ -220,6 +220,9 @@ class DirectKernel<Return(Arguments...)> {
       return run(call, scope, slots, indices, arguments...);
     } catch (const c10::OutOfMemoryError&) {
       if (!plan_->mayRetry()) throw;
+    } catch (c10::AcceleratorError& error) {
+      name_op(error, plan_->name);
+      throw;
     }
     return std::nullopt;
   }

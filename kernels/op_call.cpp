@@ -61,6 +61,9 @@ class NativeCall {
         if (!in_kernel_ || !plan_.mayRetry() || !call_.worthRetrying()) throw;
         // Other calls were in the way; the next begin() reserves more room.
         restoreArguments();
+      } catch (c10::AcceleratorError& error) {
+        name_op(error, plan_.name);
+        throw;
       }
     }
     sample_memory(device);
@@ -461,6 +464,10 @@ void add_memory_sample(backend::DeviceContext& device) {
   const auto levels = device.pager->levels();
   device.history->add({device.runtime->now_ns(), levels.logical_bytes,
                        levels.resident_bytes, levels.host_bytes});
+}
+
+void name_op(c10::AcceleratorError& error, std::string_view op) {
+  error.add_context("reported while chameleon ran " + std::string(op));
 }
 
 void call_native(const OpPlan& plan, const c10::OperatorHandle& op,

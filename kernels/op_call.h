@@ -4,10 +4,12 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
 
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
@@ -27,6 +29,10 @@ void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
 // nobody's yet (memory::OpRequest::rerun).
 void rerun_native(const OpPlan& plan, const c10::OperatorHandle& op,
                   torch::jit::Stack* stack);
+
+// An error that a GPU reported, maybe of an op before this one: says where it
+// came to light.
+[[gnu::cold]] void name_op(c10::AcceleratorError& error, std::string_view op);
 
 // What native kernels run below: autograd and the target's autocast have taken
 // place on the outer tensors.

@@ -10,6 +10,7 @@ import sys
 import traceback
 
 import emulated_cuda
+import pytest
 import torch
 import torch_chameleon
 from torch_chameleon import _C
@@ -246,6 +247,27 @@ def attention_is_chosen_by_cuda():
             assert (output.shape, output.device.type) == (shape, "chameleon")
             output.sum().backward()
             assert query.grad.shape == shape
+
+
+@check
+def errors_name_the_op():
+    if not EMULATED:  # a true GPU does not recover
+        return
+    query = torch.randn(2, 4, 64, 64).half().to("chameleon")
+    backend = torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION
+    emulated_cuda.fail(700)
+    try:
+        with (
+            torch.nn.attention.sdpa_kernel(backend),
+            pytest.raises(torch.AcceleratorError, match="illegal memory") as at,
+        ):
+            torch.nn.functional.scaled_dot_product_attention(
+                query, query, query
+            )
+    finally:
+        emulated_cuda.fail(0)
+    assert "chameleon ran aten::_scaled_dot_product_eff" in str(at.value)
+    assert torch.ones(3, device="chameleon").sum().item() == 3
 
 
 @check
