@@ -22,6 +22,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).resolve().parent
 DEFAULT_TORCH = "2.11.0"  # the minor release that pyproject.toml names
@@ -105,8 +106,21 @@ class CMakeBuild(build_ext):
 
 
 major, minor = torch_version()
+
+
+class VersionWithTorch(egg_info):
+    """Names wheels after the torch that they belong to: 0.1.0+torch2.11.
+
+    Sources belong to none, and are named without.
+    """
+
+    def finalize_options(self):
+        self.tag_build = "" if "sdist" in sys.argv else f"+torch{major}.{minor}"
+        super().finalize_options()
+
+
 setup(
     ext_modules=[Extension("torch_chameleon._C", sources=[])],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build_ext": CMakeBuild, "egg_info": VersionWithTorch},
     install_requires=[f"torch>={major}.{minor},<{major}.{minor + 1}"],
 )
