@@ -176,7 +176,8 @@ class NativeCall {
     const runtime::Stream stream = backend::current_stream(index_);
     if (rerun_) [[unlikely]] {
       backend::throw_if(device.pager->begin(
-          call_, {plan_.kind, stream, pins, nullptr, /*rerun=*/true}));
+          call_,
+          {plan_.kind, stream, pins, nullptr, /*rerun=*/true, plan_.number}));
     } else {
       pin(plan_, device, stream, call_, pins, quick_.token(), &tokenOf, this);
     }

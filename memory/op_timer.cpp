@@ -37,11 +37,13 @@ OpTimer::~OpTimer() {
 // ---- ops -------------------------------------------------------------------
 
 std::unique_ptr<OpTiming> OpTimer::opWaits(Stream stream, std::uint32_t name,
-                                           profiler::Token token) {
+                                           profiler::Token token,
+                                           std::uint64_t call) {
   if (!times_) return nullptr;
   auto op = std::make_unique<OpTiming>(*this);
   op->name = name;
   op->token = token;
+  op->call = call;
   if (timeline_.recording()) {
     const std::lock_guard lock(mutex_);
     take(stream, op->wait);
@@ -66,6 +68,8 @@ void OpTimer::opEnded(Stream stream, OpTiming& op, std::uint64_t bytes) {
   pending.bytes = bytes;
   pending.token = op.token;
   pending.name = op.name;
+  pending.call = op.call;
+  pending.rerun = op.rerun;
   take(stream, pending.end);
   add(kOps, std::move(pending));
 }
@@ -199,24 +203,35 @@ void OpTimer::collectList(std::size_t list) {
 void OpTimer::reportOp(Pending& op) {
   const std::int64_t begin_ns = op.begin.time_ns;
   const std::int64_t end_ns = op.end.time_ns;
+  if (op.rerun) {
+    timeline_.add(
+        {Lane::kReruns, op.name, begin_ns, end_ns, 0, nullptr, op.call});
+    return;
+  }
   std::int64_t duration_ns = end_ns - begin_ns;
   if (resolve(op.pauses)) {
     for (const Pause& pause : op.pauses) {
       duration_ns -= pause.end.time_ns - pause.begin.time_ns;
+      if (pause.end.time_ns > pause.begin.time_ns) {
+        timeline_.add({Lane::kStalls, op.name, pause.begin.time_ns,
+                       pause.end.time_ns, 0, "wait for room", op.call});
+      }
     }
     durations_.addOp(op.token, op.bytes, duration_ns);
   }
   if (resolve(op.wait) && op.wait.time_ns < begin_ns) {
-    timeline_.add({Lane::kStalls, op.name, op.wait.time_ns, begin_ns, 0});
+    timeline_.add({Lane::kStalls, op.name, op.wait.time_ns, begin_ns, 0,
+                   nullptr, op.call});
   }
-  timeline_.add({Lane::kCompute, op.name, begin_ns, end_ns, 0});
+  timeline_.add(
+      {Lane::kCompute, op.name, begin_ns, end_ns, 0, nullptr, op.call});
   if (op.bytes_in > 0) {
-    timeline_.add(
-        {Lane::kDecisions, op.name, begin_ns, begin_ns, op.bytes_in, "fetch"});
+    timeline_.add({Lane::kDecisions, op.name, begin_ns, begin_ns, op.bytes_in,
+                   "fetch", op.call});
   }
   if (op.bytes_out > 0) {
     timeline_.add({Lane::kDecisions, op.name, begin_ns, begin_ns, op.bytes_out,
-                   "write back"});
+                   "write back", op.call});
   }
 }
 

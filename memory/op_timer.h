@@ -61,6 +61,8 @@ struct OpTiming {
   std::vector<Pause> pauses;
   profiler::Token token = 0;
   std::uint32_t name = profiler::kNoOpName;
+  std::uint64_t call = 0; // the pager's
+  bool rerun = false;     // shown, but its time says nothing about the op's
   // Of copies that were decided on before the kernel.
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
@@ -108,7 +110,8 @@ class OpTimer {
   // Before the op waits for bytes; null: it is not timed. Before its kernel.
   // Behind it: `bytes` of all operands and results.
   std::unique_ptr<OpTiming> opWaits(runtime::Stream stream, std::uint32_t name,
-                                    profiler::Token token);
+                                    profiler::Token token,
+                                    std::uint64_t call = 0);
   void opBegins(runtime::Stream stream, OpTiming& op);
   void opEnded(runtime::Stream stream, OpTiming& op, std::uint64_t bytes);
 
@@ -139,6 +142,8 @@ class OpTimer {
     std::uint64_t bytes = 0;
     profiler::Token token = 0;
     std::uint32_t name = profiler::kNoOpName;
+    std::uint64_t call = 0;
+    bool rerun = false;
     bool measures = false; // a copy, its direction's speed
     bool other_idle = false;
     std::uint64_t other_batches = 0;

@@ -139,6 +139,10 @@ DecisionLog& Pager::decisions() noexcept { return impl_->decisions(); }
 
 PolicyCosts Pager::policyCosts() const { return impl_->policyCosts(); }
 
+std::uint64_t Pager::calls() const noexcept { return impl_->calls(); }
+
+std::vector<Pager::BlockInfo> Pager::blocks() const { return impl_->blocks(); }
+
 Stats Pager::stats() const { return impl_->stats(); }
 
 void Pager::resetStats() { impl_->resetStats(); }

@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "backend/runtime/device_runtime.h"
 #include "memory/admission.h"
@@ -74,8 +75,9 @@ struct OpRequest {
   // done; each block occurs once then. Null: neither.
   const OpIdentity* identity = nullptr;
   // By RecordedOp::run(): seen by nobody, what it creates counts nowhere and
-  // has to be given to the pager.
+  // has to be given to the pager. A timeline shows it under its name.
   bool rerun = false;
+  std::uint32_t rerun_name = profiler::kNoOpName;
 };
 
 class PagerImpl;
@@ -219,6 +221,18 @@ class Pager {
   profiler::Durations& durations() noexcept;
   DecisionLog& decisions() noexcept; // off by default
   PolicyCosts policyCosts() const;
+
+  // Op calls so far. The latest has this number, in decisions and timelines.
+  std::uint64_t calls() const noexcept;
+  // Every block whose storage lives, in no order.
+  struct BlockInfo {
+    std::uint64_t identity;
+    const std::byte* logical_address;
+    std::size_t bytes;
+    std::size_t rounded_bytes;
+    Residency state;
+  };
+  std::vector<BlockInfo> blocks() const;
 
   Stats stats() const;
   void resetStats();

@@ -31,6 +31,7 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
     } else if (request.rerun) {
       call.rerun_ = true;
       counters_.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
+      if (timeline_.recording()) startRerunTiming(call, request);
     }
   }
 

@@ -353,6 +353,19 @@ Pager::Levels PagerImpl::levels() const noexcept {
           residentBytes(), host_bytes_.load(std::memory_order_relaxed)};
 }
 
+std::vector<Pager::BlockInfo> PagerImpl::blocks() {
+  const Lock lock(*this);
+  std::vector<Pager::BlockInfo> rows;
+  for (const Block* block = live_; block != nullptr; block = block->next_live) {
+    if (block->released_at.load(std::memory_order_relaxed) != Block::kAlive) {
+      continue;
+    }
+    rows.push_back({block->identity, block->logical_address, block->bytes,
+                    block->rounded_bytes, block->state()});
+  }
+  return rows;
+}
+
 Stats PagerImpl::stats() {
   const Lock lock(*this);
   drainReleased();

@@ -138,6 +138,10 @@ class PagerImpl {
   void trim();
   void setStress(Pager::Stress stress, std::uint64_t seed);
   void setDropStress(Pager::DropStress stress, std::uint64_t seed);
+  std::uint64_t calls() const noexcept {
+    return ticks_.load(std::memory_order_relaxed);
+  }
+  std::vector<Pager::BlockInfo> blocks();
   Stats stats();
   void resetStats();
   std::size_t hbmBudget() const noexcept { return admission_.budgetBytes(); }
@@ -408,6 +412,7 @@ class PagerImpl {
   // ---- pager_measure.cpp ----
   void startTiming(Call& call, runtime::Stream stream,
                    const OpIdentity& identity);
+  void startRerunTiming(Call& call, const OpRequest& request);
   void beginTiming(Call& call);
   void endTiming(Call& call);
   StepCounts stepCounts() const noexcept;

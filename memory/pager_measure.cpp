@@ -15,10 +15,17 @@ using profiler::PathId;
 // Before anything is decided for the op.
 void PagerImpl::startTiming(Call& call, runtime::Stream stream,
                             const OpIdentity& identity) {
-  call.timing_ = timer_.opWaits(stream, identity.name, identity.whole());
+  call.timing_ =
+      timer_.opWaits(stream, identity.name, identity.whole(), call.tick_);
   if (call.timing_ == nullptr) return;
   call.timing_->bytes_in = static_cast<std::uint64_t>(counters_.bytes_in);
   call.timing_->bytes_out = static_cast<std::uint64_t>(counters_.bytes_out);
+}
+
+void PagerImpl::startRerunTiming(Call& call, const OpRequest& request) {
+  call.timing_ = timer_.opWaits(request.stream, request.rerun_name, /*token=*/0,
+                                call.tick_);
+  if (call.timing_ != nullptr) call.timing_->rerun = true;
 }
 
 // All has been decided, and its bytes are waited for.

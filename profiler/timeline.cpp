@@ -1,6 +1,14 @@
 #include "profiler/timeline.h"
 
+#include <array>
+
 namespace chameleon::profiler {
+
+const char* lane_name(Lane lane) noexcept {
+  constexpr std::array<const char*, kLanes> kNames = {
+      "compute", "in", "out", "re-runs", "stalls", "decisions"};
+  return kNames[static_cast<std::size_t>(lane)];
+}
 
 void Timeline::start() {
   const std::lock_guard lock(mutex_);

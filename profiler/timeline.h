@@ -22,6 +22,7 @@ enum class Lane : std::uint8_t {
   kDecisions, // what was decided before an op, at the op's begin
 };
 inline constexpr std::size_t kLanes = 6;
+const char* lane_name(Lane lane) noexcept;
 inline constexpr std::uint32_t kNoOpName = ~std::uint32_t{0};
 
 struct Interval {
@@ -31,6 +32,7 @@ struct Interval {
   std::int64_t end_ns;
   std::uint64_t bytes;        // copied; 0 where nothing was
   const char* what = nullptr; // a decision: "fetch", ...; a literal
+  std::uint64_t call = 0;     // the pager's, of the op; 0: none
 };
 
 class Timeline {

@@ -1,16 +1,12 @@
 #include "profiler/timeline_writer.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 
 #include "profiler/trace_writer.h"
 
 namespace chameleon::profiler {
 namespace {
-
-constexpr std::array<const char*, kLanes> kLaneNames = {
-    "compute", "in", "out", "re-runs", "stalls", "decisions"};
 
 std::string microseconds(std::int64_t ns) {
   char text[32];
@@ -31,7 +27,7 @@ std::string write_timeline(std::span<const Interval> intervals,
     const std::string begin = R"({"ph":"M","pid":1,"tid":)" + thread;
     text += begin;
     text += R"(,"name":"thread_name","args":{"name":)";
-    text += json_string(kLaneNames[lane]);
+    text += json_string(lane_name(static_cast<Lane>(lane)));
     text += "}},\n";
     text += begin;
     text += R"(,"name":"thread_sort_index","args":{"sort_index":)";
@@ -45,16 +41,16 @@ std::string write_timeline(std::span<const Interval> intervals,
   for (const Interval& interval : intervals) {
     const auto lane = static_cast<std::size_t>(interval.lane);
     const bool named = interval.op != ~std::uint32_t{0};
-    text += ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":" + std::to_string(lane + 1) +
-            ",\"ts\":" + microseconds(interval.begin_ns - first_ns) +
-            ",\"dur\":" +
-            microseconds(std::max<std::int64_t>(
-                interval.end_ns - interval.begin_ns, 0)) +
-            ",\"name\":" +
-            json_string(interval.what != nullptr
-                            ? std::string_view(interval.what)
-                            : (named ? names.name(interval.op)
-                                     : std::string_view(kLaneNames[lane])));
+    text +=
+        ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":" + std::to_string(lane + 1) +
+        ",\"ts\":" + microseconds(interval.begin_ns - first_ns) + ",\"dur\":" +
+        microseconds(
+            std::max<std::int64_t>(interval.end_ns - interval.begin_ns, 0)) +
+        ",\"name\":" +
+        json_string(interval.what != nullptr
+                        ? std::string_view(interval.what)
+                        : (named ? names.name(interval.op)
+                                 : std::string_view(lane_name(interval.lane))));
     if (interval.bytes > 0) {
       text += ",\"args\":{\"bytes\":" + std::to_string(interval.bytes);
       if (interval.what != nullptr && named) {

@@ -134,13 +134,33 @@ void export_trace(c10::DeviceIndex index, const std::string& path) {
   backend::throw_if(profiler::write_file(path, profiler::write_trace(trace)));
 }
 
+std::vector<profiler::Interval> intervals_of(c10::DeviceIndex index) {
+  DeviceContext* const device = used(index);
+  if (device == nullptr) return {};
+  backend::throw_if(device->pager->synchronize());
+  return device->pager->timeline().intervals();
+}
+
+// (lane, op, begin, end, bytes, what, call), in the order of their ends.
+py::list timeline(c10::DeviceIndex index) {
+  std::vector<profiler::Interval> intervals;
+  {
+    const py::gil_scoped_release no_gil;
+    intervals = intervals_of(index);
+  }
+  py::list rows;
+  for (const profiler::Interval& interval : intervals) {
+    rows.append(py::make_tuple(profiler::lane_name(interval.lane),
+                               op_name(interval.op), interval.begin_ns,
+                               interval.end_ns, interval.bytes, interval.what,
+                               interval.call));
+  }
+  return rows;
+}
+
 void export_timeline(c10::DeviceIndex index, const std::string& path) {
   const py::gil_scoped_release no_gil;
-  std::vector<profiler::Interval> intervals;
-  if (DeviceContext* device = used(index)) {
-    backend::throw_if(device->pager->synchronize());
-    intervals = device->pager->timeline().intervals();
-  }
+  const std::vector<profiler::Interval> intervals = intervals_of(index);
   TORCH_CHECK(!intervals.empty(),
               "torch_chameleon.profiler: no timeline was recorded; call "
               "torch_chameleon.profiler.record_timeline() before the steps it "
@@ -166,6 +186,7 @@ void bind_profiler(py::module_& m) {
     backend::context(resolve_index(index), "record_timeline()")
         .pager->recordTimeline(enabled);
   });
+  m.def("timeline", &timeline);
   m.def("export_timeline", &export_timeline);
 }
 

@@ -142,8 +142,10 @@ TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {
     lanes[interval.lane].push_back(interval);
   }
   std::int64_t now_ns = 0;
+  std::uint64_t call = 0;
   ASSERT_EQ(lanes[profiler::Lane::kCompute].size(), 4U);
   for (const auto& op : lanes[profiler::Lane::kCompute]) {
+    EXPECT_EQ(op.call, ++call);
     if (op.op == 6000) now_ns += 2 * (2000 + kBytes);
     EXPECT_EQ(op.begin_ns, now_ns);
     now_ns += op.op + 1000;
@@ -158,6 +160,8 @@ TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {
             2000 + kBytes);
   ASSERT_EQ(lanes[profiler::Lane::kStalls].size(), 1U);
   EXPECT_EQ(lanes[profiler::Lane::kStalls][0].op, 6000U);
+  EXPECT_EQ(lanes[profiler::Lane::kStalls][0].call, 4U);
+  EXPECT_EQ(device.pager->calls(), 4U);
   EXPECT_EQ(lanes[profiler::Lane::kStalls][0].end_ns, now_ns - 7000);
   ASSERT_EQ(lanes[profiler::Lane::kDecisions].size(), 1U);
   EXPECT_EQ(lanes[profiler::Lane::kDecisions][0].bytes, kBytes);
@@ -166,6 +170,33 @@ TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {
   device.op(7000, block);
   EXPECT_EQ(device.pager->timeline().intervals().size(), intervals.size());
   device.pager->release(block);
+}
+
+TEST(PagerMeasure, BlocksAreThoseWhoseStoragesLive) {
+  Device device(simulated());
+  Block* const written = device.create();
+  Block* const unwritten = device.create();
+  Block* const evicted = device.create();
+  Block* const dead = device.create();
+  for (Block* block : {written, evicted, dead}) device.op(1, block);
+  ASSERT_TRUE(device.pager->evict(*evicted).ok());
+  device.pager->release(dead); // kept as a spare block, and free memory
+  std::map<std::uint64_t, Pager::BlockInfo> rows;
+  for (const Pager::BlockInfo& row : device.pager->blocks()) {
+    rows.emplace(row.identity, row);
+  }
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows.at(written->identity).state, Residency::kResident);
+  EXPECT_EQ(rows.at(unwritten->identity).state, Residency::kUnbacked);
+  const Residency state = rows.at(evicted->identity).state;
+  EXPECT_TRUE(state == Residency::kHost || state == Residency::kEvicting);
+  EXPECT_EQ(rows.at(written->identity).bytes, kBytes);
+  EXPECT_EQ(rows.at(written->identity).logical_address,
+            written->logical_address);
+  for (Block* block : {written, unwritten, evicted}) {
+    device.pager->release(block);
+  }
+  EXPECT_TRUE(device.pager->blocks().empty());
 }
 
 TEST(PagerMeasure, WaitingForRoomInsideIsNoPartOfADuration) {

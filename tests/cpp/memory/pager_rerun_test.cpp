@@ -1,5 +1,6 @@
 // Blocks that are dropped and made again: which bytes come back, what is kept
 // for it and for how long, and what may not be dropped.
+#include <map>
 #include <string>
 
 #include "tests/cpp/memory/rerun_fixture.h"
@@ -47,6 +48,22 @@ TEST_F(PagerRerunTest, ComesBackWhenAnOpNeedsIt) {
   expectBytes(y);
   pager->resetStats();
   EXPECT_EQ(stats().dropped_bytes + stats().rerun_ops + stats().rerun_ns, 0);
+}
+
+TEST_F(PagerRerunTest, ATimelineShowsThemApart) {
+  const Handle x = leaf(kBytes, 1);
+  const Handle y = unary({x}, kBytes);
+  ASSERT_TRUE(pager->drop(*y->block));
+  pager->recordTimeline(true);
+  const Handle z = unary({y}, kBytes);
+  expectBytes(z);
+  pager->recordTimeline(false);
+  std::map<profiler::Lane, int> lanes;
+  for (const profiler::Interval& interval : pager->timeline().intervals()) {
+    ++lanes[interval.lane];
+  }
+  EXPECT_EQ(lanes[profiler::Lane::kReruns], 1);
+  EXPECT_EQ(lanes[profiler::Lane::kCompute], 1);
 }
 
 TEST_F(PagerRerunTest, EachRecordRunsOnce) {
