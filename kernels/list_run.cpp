@@ -52,7 +52,10 @@ at::Tensor alias_of(const at::Tensor& outer) {
                                outer.device()));
 }
 
-void release_promise(void* block) noexcept { backend::release_block(block); }
+void release_promise(void* context) noexcept {
+  auto* block = static_cast<memory::Block*>(context);
+  block->pager->release(block);
+}
 
 // Like `like`: what a kernel would make. `block` stands for its bytes, so that
 // they are counted and have an address, but is not to be used: its deleter is

@@ -56,7 +56,7 @@ class Borrowed {
            const std::vector<std::size_t>& bytes, c10::DeviceIndex index) {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       storages_.emplace_back(c10::Storage::use_byte_size_t(), bytes[i],
-                             backend::own_block(blocks[i], index),
+                             backend::lend_block(blocks[i], index),
                              backend::device_allocator(), true);
     }
   }

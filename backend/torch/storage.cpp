@@ -10,8 +10,14 @@
 
 namespace chameleon::backend {
 
+constinit std::atomic<const StorageObserver*> storage_observer{nullptr};
+
 void release_block(void* context) noexcept {
   auto* block = static_cast<memory::Block*>(context);
+  if (const StorageObserver* observer =
+          storage_observer.load(std::memory_order_relaxed)) [[unlikely]] {
+    observer->died(*block);
+  }
   block->pager->release(block);
 }
 
@@ -20,7 +26,12 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
   if (bytes == 0) return {nullptr, c10::Device(kChameleon, index)};
   finish_deferred_work(); // it may hold tensors that died
   memory::Pager& pager = *context(index, "the first allocation").pager;
-  return own_block(value_or_throw(pager.create(bytes)), index);
+  auto block = pager.create(bytes);
+  if (!block.ok()) [[unlikely]] {
+    const StorageObserver* observer = storage_observer.load();
+    if (observer != nullptr) observer->refused(bytes, index);
+  }
+  return own_block(value_or_throw(std::move(block)), index);
 }
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {

@@ -3,6 +3,8 @@
 // A storage is ours if its deleter is; there is no subclass to look for.
 #pragma once
 
+#include <atomic>
+
 #include <c10/core/Allocator.h>
 #include <c10/core/Storage.h>
 #include <c10/core/StorageImpl.h>
@@ -29,10 +31,29 @@ inline memory::Block* block_of(const c10::StorageImpl& storage) noexcept {
              : nullptr;
 }
 
-// A DataPtr that owns `block`.
-inline c10::DataPtr own_block(memory::Block* block, c10::DeviceIndex index) {
+// Is told when storages get a block and give it up. Called without a lock of
+// ours, possibly inside an op call, with the GIL or without it.
+struct StorageObserver {
+  void (*born)(const memory::Block& block, c10::DeviceIndex index);
+  // On any thread, in a garbage collector, after interpreter finalisation.
+  void (*died)(const memory::Block& block) noexcept;
+  void (*refused)(std::size_t bytes, c10::DeviceIndex index);
+};
+// Null, as it is at first: nobody. What it points to must live for ever.
+extern constinit std::atomic<const StorageObserver*> storage_observer;
+
+// A DataPtr with `block`, which somebody else owns until it is released.
+inline c10::DataPtr lend_block(memory::Block* block, c10::DeviceIndex index) {
   return {block->logical_address, block, &release_block,
           c10::Device(kChameleon, index)};
+}
+// A DataPtr that owns `block`, for the first time.
+inline c10::DataPtr own_block(memory::Block* block, c10::DeviceIndex index) {
+  if (const StorageObserver* observer =
+          storage_observer.load(std::memory_order_relaxed)) [[unlikely]] {
+    observer->born(*block, index);
+  }
+  return lend_block(block, index);
 }
 
 // A new block of `bytes`, Unbacked; zero bytes: null data on the device.

@@ -20,6 +20,7 @@
 #include "kernels/rerun_rules.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/workspaces.h"
+#include "python/csrc/allocation_history.h"
 #include "python/csrc/cuda_init.h"
 #include "python/csrc/plan_bindings.h"
 #include "python/csrc/profiler_bindings.h"
@@ -118,6 +119,11 @@ void bind_device(py::module_& m) {
   m.def("mem_get_info", [](c10::DeviceIndex index) {
     return c10::getDeviceAllocator(backend::kChameleon)->getMemoryInfo(index);
   });
+  m.def("physical_memory", [](c10::DeviceIndex index) {
+    const runtime::MemoryInfo memory =
+        context(resolve_index(index), "a memory query").runtime->deviceMemory();
+    return std::pair(memory.free_bytes, memory.total_bytes);
+  });
   m.def("default_generator", [](c10::DeviceIndex index) {
     return backend::default_generator(index);
   });
@@ -143,6 +149,10 @@ void bind_memory(py::module_& m) {
   m.def("empty_cache", [](c10::DeviceIndex index) {
     const py::gil_scoped_release no_gil;
     if (auto* used = pager_if_used(index)) used->trim();
+  });
+  m.def("calls", [](c10::DeviceIndex index) {
+    auto* const used = backend::context_if_used(resolve_index(index));
+    return used == nullptr ? 0 : used->pager->calls();
   });
   m.def("memory_history", [](c10::DeviceIndex index) {
     backend::try_finish_deferred_work();
@@ -368,6 +378,7 @@ PYBIND11_MODULE(_C, m) {
   bind_options(m);
   bind_device(m);
   bind_memory(m);
+  python::bind_allocation_history(m);
   python::bind_profiler(m);
   python::bind_plan(m);
   bind_tensors(m);

@@ -36,6 +36,7 @@ def physical_device() -> str: ...  # "cpu" | ...; uses the device
 def synchronize(index: int) -> None: ...
 def is_in_bad_fork() -> bool: ...
 def mem_get_info(index: int) -> tuple[int, int]: ...  # logical (free, limit)
+def physical_memory(index: int) -> tuple[int, int]: ...  # (free, total)
 def default_generator(index: int) -> torch.Generator: ...
 
 # ---- memory
@@ -50,7 +51,39 @@ def empty_cache(index: int) -> None: ...
 def memory_history(index: int) -> list[tuple[int, int, int, int]]: ...
 def reset_memory_history(index: int) -> None: ...
 
+# Births and deaths of storages: python/csrc/allocation_history.h. `stacks` is
+# none, live or all. `limit` events are kept.
+def record_memory_history(
+    stacks: str, cpp: bool, trace: bool, limit: int, clear: bool
+) -> None: ...
+def stop_memory_history() -> None: ...
+
+class SnapshotBlock(TypedDict):
+    identity: int  # order of birth
+    address: int  # logical
+    bytes: int
+    rounded_bytes: int
+    state: str  # "unbacked" | "resident" | "host" | ...
+    frames: list[dict[str, Any]]
+
+class SnapshotEvent(TypedDict):
+    event: str  # "alloc" | "free" | "oom"
+    identity: int
+    address: int
+    bytes: int
+    rounded_bytes: int
+    time_us: int  # since 1970
+    call: int  # calls() then
+    frames: list[dict[str, Any]]
+
+class Snapshot(TypedDict):
+    blocks: list[SnapshotBlock]  # live ones
+    events: list[SnapshotEvent]
+
+def memory_snapshot(index: int, with_events: bool) -> Snapshot: ...
+
 # ---- profiler; the rows are documented in torch_chameleon/profiler.py
+def calls(index: int) -> int: ...  # op calls so far; 0: not used
 def step(index: int) -> None: ...
 def last_step(index: int) -> dict[str, object]: ...  # RuntimeError: none yet
 def profiler_state(index: int) -> dict[str, object]: ...
@@ -61,6 +94,12 @@ def what_if(
 ) -> dict[str, Any]: ...
 def record_timeline(index: int, enabled: bool) -> None: ...
 def export_timeline(index: int, path: str) -> None: ...
+
+# (lane, op, begin_ns, end_ns, bytes, what, call) as profiler/timeline.h has it;
+# op and what may be missing.
+def timeline(
+    index: int,
+) -> list[tuple[str, str | None, int, int, int, str | None, int]]: ...
 
 # ---- tensors
 # Like `tensor.data = new_data`, also across devices (no compatibility check);

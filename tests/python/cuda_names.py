@@ -78,14 +78,6 @@ REASONS: dict[str, str] = {
         ),
         "`torch_chameleon.swap_stats()` has host memory",
     ),
-    **dict.fromkeys(
-        (
-            "get_per_process_memory_fraction",
-            "set_per_process_memory_fraction",
-        ),
-        "`torch_chameleon.config.hbm_budget` in bytes",
-    ),
-    "memory_snapshot": "not there yet",
 }
 
 

@@ -16,25 +16,36 @@ import torch
 from torch.types import Device
 
 from torch_chameleon import _C
+from torch_chameleon.chameleon import _snapshot as _snapshots
+from torch_chameleon.chameleon._snapshot import memory_snapshot
 from torch_chameleon.chameleon._utils import _get_device_index
 
 __all__ = [
     "OutOfMemoryError",
     "empty_cache",
     "get_allocator_backend",
+    "get_per_process_memory_fraction",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
 ]
 
 OutOfMemoryError = torch.OutOfMemoryError
+
+# With torch.cuda.memory's names, which have an underscore though they are
+# documented.
+_record_memory_history = _snapshots.record_memory_history
+_snapshot = _snapshots.snapshot
+_dump_snapshot = _snapshots.dump_snapshot
 
 
 def memory_stats(device: Device = None) -> OrderedDict[str, Any]:
@@ -124,6 +135,46 @@ def empty_cache() -> None:
 def mem_get_info(device: Device = None) -> tuple[int, int]:
     """Returns how many bytes may still be allocated, and the limit."""
     return _C.mem_get_info(_get_device_index(device, optional=True))
+
+
+def set_per_process_memory_fraction(
+    fraction: float, device: Device = None
+) -> None:
+    """Sets `torch_chameleon.config.hbm_budget` to a part of the memory there.
+
+    torch.cuda's fraction limits what may be allocated; here it limits what is
+    in device memory at a time, and `oversubscription` times as much may be
+    allocated. A use of the device.
+
+    Args:
+        fraction: From 0 to 1, of the physical device's memory: the GPU's, the
+            simulated card's, on `cpu` the machine's.
+        device: The device, default the current one.
+
+    Raises:
+        TypeError: The fraction is not a float.
+        ValueError: It is not from 0 to 1, or what is pinned does not fit.
+    """
+    index = _get_device_index(device, optional=True)
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(
+            f"Invalid fraction value: {fraction}. Allowed range: 0~1"
+        )
+    total = _C.physical_memory(index)[1]
+    _C.set_option("hbm_budget", str(round(fraction * total)))
+
+
+def get_per_process_memory_fraction(device: Device = None) -> float:
+    """Returns the budget as a part of the physical device's memory.
+
+    Args:
+        device: The device, default the current one. A use of it.
+    """
+    index = _get_device_index(device, optional=True)
+    total = _C.physical_memory(index)[1]
+    return _C.swap_stats(index)["hbm_budget"] / total
 
 
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
