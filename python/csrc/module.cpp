@@ -22,8 +22,10 @@
 #include "kernels/simulated/workspaces.h"
 #include "python/csrc/allocation_history.h"
 #include "python/csrc/cuda_init.h"
+#include "python/csrc/kineto_profiler.h"
 #include "python/csrc/plan_bindings.h"
 #include "python/csrc/profiler_bindings.h"
+#include "python/csrc/profiler_stubs.h"
 #include "python/csrc/set_data.h"
 #include "python/csrc/wait_hooks.h"
 
@@ -375,6 +377,8 @@ PYBIND11_MODULE(_C, m) {
   python::install_cuda_init();
   kernels::register_redirects();
   kernels::register_late_ops();
+  python::register_kineto_profiler();
+  python::register_profiler_stubs();
   bind_options(m);
   bind_device(m);
   bind_memory(m);

@@ -1,0 +1,241 @@
+#include "python/csrc/kineto_profiler.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#define KINETO_NAMESPACE libkineto
+#define FMT_HEADER_ONLY 1
+#include <kineto/libkineto.h>
+#include <kineto/output_base.h>
+
+#include <c10/util/ApproximateClock.h>
+
+#include "backend/runtime/options.h"
+#include "backend/torch/deferred_work.h"
+#include "backend/torch/device.h"
+#include "backend/torch/error.h"
+#include "kernels/op_plan.h"
+#include "profiler/timeline.h"
+
+namespace chameleon::python {
+namespace {
+
+using libkineto::ActivityType;
+using profiler::Interval;
+using profiler::Lane;
+
+constexpr int kDevice = 0; // there is one a process
+
+// Which op of torch asked for a call of the pager's: Kineto tells where one
+// begins and ends, and the pager's count says how far the device's ops were.
+// Exact while one thread at a time runs ops.
+class Correlations {
+ public:
+  void push(std::uint64_t call, std::uint64_t id) {
+    const std::lock_guard lock(mutex_);
+    open_.push_back(id);
+    changes_.push_back({call, id});
+  }
+  void pop(std::uint64_t call) {
+    const std::lock_guard lock(mutex_);
+    if (open_.empty()) return;
+    open_.pop_back();
+    changes_.push_back({call, open_.empty() ? 0 : open_.back()});
+  }
+  // Of call number `call`; 0: none.
+  std::uint64_t of(std::uint64_t call) const {
+    const std::lock_guard lock(mutex_);
+    // The last change before it was made at a count below its number.
+    const auto next = std::partition_point(
+        changes_.begin(), changes_.end(),
+        [=](const Change& change) { return change.call < call; });
+    return next == changes_.begin() ? 0 : std::prev(next)->id;
+  }
+
+ private:
+  struct Change {
+    std::uint64_t call;
+    std::uint64_t id;
+  };
+  mutable std::mutex mutex_;
+  std::vector<std::uint64_t> open_;
+  std::vector<Change> changes_;
+};
+
+ActivityType type_of(Lane lane) {
+  switch (lane) {
+    case Lane::kCompute:
+    case Lane::kReruns:
+      return ActivityType::CONCURRENT_KERNEL;
+    case Lane::kIn:
+    case Lane::kOut:
+      return ActivityType::GPU_MEMCPY;
+    case Lane::kStalls:
+    case Lane::kDecisions:
+      break;
+  }
+  // No work of the device's: not to be summed up with it.
+  return ActivityType::GPU_USER_ANNOTATION;
+}
+
+std::string name_of(const Interval& interval) {
+  const bool named = interval.op != profiler::kNoOpName;
+  const std::string op =
+      named ? std::string(kernels::op_names().name(interval.op)) : "";
+  switch (interval.lane) {
+    case Lane::kCompute:
+      return op;
+    case Lane::kReruns:
+      return "re-run of " + op;
+    case Lane::kIn:
+      return "copy in";
+    case Lane::kOut:
+      return "copy out";
+    case Lane::kStalls:
+      return (interval.what == nullptr ? "stall before "
+                                       : std::string(interval.what) + " in ") +
+             op;
+    case Lane::kDecisions:
+      break;
+  }
+  return std::string(interval.what) + " " +
+         runtime::format_bytes(interval.bytes) + " before " + op;
+}
+
+class Session final : public libkineto::IActivityProfilerSession {
+ public:
+  void start() override {
+    try {
+      device_ = &backend::context(kDevice, "torch.profiler");
+      was_recording_ = device_->pager->timeline().recording();
+      if (!was_recording_) device_->pager->recordTimeline(true);
+      begin_ns_ = device_->runtime->now_ns();
+      unix_ns_ = c10::getTime();
+      status_ = libkineto::TraceStatus::RECORDING;
+    } catch (const std::exception& error) { // no device, or a forked process
+      device_ = nullptr;
+      errors_.emplace_back(error.what());
+      status_ = libkineto::TraceStatus::ERROR;
+    }
+  }
+  void stop() override {
+    if (device_ == nullptr) return;
+    backend::try_finish_deferred_work();
+    if (device_->pager->synchronize()) return; // the device is lost
+    intervals_ = device_->pager->timeline().intervals();
+    if (!was_recording_) device_->pager->recordTimeline(false);
+    status_ = libkineto::TraceStatus::PROCESSING;
+  }
+  std::vector<std::string> errors() override { return errors_; }
+
+  void processTrace(libkineto::ActivityLogger& logger) override {
+    processTrace(logger, {}, 0, 0);
+  }
+  void processTrace(libkineto::ActivityLogger& logger,
+                    libkineto::getLinkedActivityCallback linked,
+                    std::int64_t begin_ns, std::int64_t end_ns) override {
+    // Activities refer to its span: it is where it will stay.
+    buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
+    buffer_->span = libkineto::TraceSpan(begin_ns, end_ns, "chameleon");
+    buffer_->gpuOpCount = 0;
+    for (const Interval& interval : intervals_) {
+      if (interval.begin_ns >= begin_ns_) add(interval, linked);
+    }
+    for (const auto& activity : buffer_->activities) activity->log(logger);
+  }
+
+  std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override {
+    if (device_ == nullptr) return nullptr;
+    return std::make_unique<libkineto::DeviceInfo>(
+        kDevice, libkineto::kExceedMaxPid, "chameleon", "chameleon");
+  }
+  std::vector<libkineto::ResourceInfo> getResourceInfos() override {
+    std::vector<libkineto::ResourceInfo> rows;
+    for (std::size_t lane = 0; lane < profiler::kLanes; ++lane) {
+      const auto id = static_cast<std::int64_t>(lane);
+      rows.emplace_back(kDevice, id, id,
+                        profiler::lane_name(static_cast<Lane>(lane)));
+    }
+    return rows;
+  }
+  std::unique_ptr<libkineto::CpuTraceBuffer> getTraceBuffer() override {
+    return std::move(buffer_);
+  }
+
+  void pushCorrelationId(std::uint64_t id) override {
+    if (device_ != nullptr) correlations_.push(device_->pager->calls(), id);
+  }
+  void popCorrelationId() override {
+    if (device_ != nullptr) correlations_.pop(device_->pager->calls());
+  }
+
+ private:
+  void add(const Interval& interval,
+           const libkineto::getLinkedActivityCallback& linked) {
+    buffer_->emplace_activity(buffer_->span, type_of(interval.lane),
+                              name_of(interval));
+    libkineto::GenericTraceActivity& activity = *buffer_->activities.back();
+    activity.startTime = interval.begin_ns - begin_ns_ + unix_ns_;
+    activity.endTime = interval.end_ns - begin_ns_ + unix_ns_;
+    activity.device = kDevice;
+    activity.resource = static_cast<std::int32_t>(interval.lane);
+    if (interval.bytes > 0) {
+      activity.addMetadataQuoted("bytes", std::to_string(interval.bytes));
+    }
+    const std::uint64_t id =
+        interval.call == 0 ? 0 : correlations_.of(interval.call);
+    if (id == 0) return;
+    activity.id = static_cast<std::int32_t>(id);
+    activity.flow.id = static_cast<std::uint32_t>(id);
+    activity.flow.type = libkineto::kLinkAsyncCpuGpu;
+    activity.flow.start = 0;
+    if (linked) activity.linked = linked(activity.id);
+  }
+
+  backend::DeviceContext* device_ = nullptr;
+  bool was_recording_ = false;
+  std::int64_t begin_ns_ = 0; // the device's clock when it was ...
+  std::int64_t unix_ns_ = 0;  // ... this on Kineto's
+  Correlations correlations_;
+  std::vector<Interval> intervals_;
+  std::vector<std::string> errors_;
+  std::unique_ptr<libkineto::CpuTraceBuffer> buffer_;
+};
+
+class Plugin final : public libkineto::IActivityProfiler {
+ public:
+  const std::string& name() const override { return name_; }
+  const std::set<ActivityType>& availableActivities() const override {
+    return types_;
+  }
+  std::unique_ptr<libkineto::IActivityProfilerSession> configure(
+      const std::set<ActivityType>& types, const libkineto::Config&) override {
+    if (types.count(ActivityType::CONCURRENT_KERNEL) == 0) return nullptr;
+    return std::make_unique<Session>();
+  }
+  std::unique_ptr<libkineto::IActivityProfilerSession> configure(
+      std::int64_t, std::int64_t, const std::set<ActivityType>& types,
+      const libkineto::Config& config) override {
+    return configure(types, config);
+  }
+
+ private:
+  const std::string name_ = "chameleon";
+  const std::set<ActivityType> types_ = {ActivityType::CONCURRENT_KERNEL,
+                                         ActivityType::GPU_MEMCPY,
+                                         ActivityType::GPU_USER_ANNOTATION};
+};
+
+} // namespace
+
+void register_kineto_profiler() {
+  libkineto::api().registerProfilerFactory(
+      [] { return std::make_unique<Plugin>(); });
+}
+
+} // namespace chameleon::python
