@@ -20,9 +20,11 @@ from torch_chameleon import _compat as _compat  # imports torch: stays first
 from torch_chameleon import _build_info, profiler
 from torch_chameleon import _register as _register
 from torch_chameleon._config import config
+from torch_chameleon._report import recording, report
 from torch_chameleon._resident import resident
 from torch_chameleon._safetensors import save_safetensors
 from torch_chameleon._stats import reset_swap_stats, step, swap_stats
+from torch_chameleon._watch import watch
 
 __version__ = _build_info.VERSION
 
@@ -30,9 +32,12 @@ __all__ = [
     "__version__",
     "config",
     "profiler",
+    "recording",
+    "report",
     "reset_swap_stats",
     "resident",
     "save_safetensors",
     "step",
     "swap_stats",
+    "watch",
 ]

@@ -9,7 +9,9 @@ _COMMANDS = {
     "demo": "train a GPT in a quarter of the memory it needs",
     "plan": "will a training script fit on a GPU, and how slow",
     "doctor": "say what a bug report needs, and test that the device works",
+    "report": "run a script and write a page that shows where its memory was",
 }
+_MODULES = {"report": "_report.command"}  # elsewhere than under their name
 
 
 def main() -> int:
@@ -23,7 +25,8 @@ def main() -> int:
     for name, text in _COMMANDS.items():
         commands.add_parser(name, add_help=False, help=text)
     options, rest = parser.parse_known_args()
-    module = importlib.import_module(f"torch_chameleon.{options.command}")
+    name = _MODULES.get(options.command, options.command)
+    module = importlib.import_module(f"torch_chameleon.{name}")
     return int(module.main(rest))
 
 

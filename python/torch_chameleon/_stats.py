@@ -2,7 +2,7 @@
 
 from torch.types import Device
 
-from torch_chameleon import _C
+from torch_chameleon import _C, _steps
 from torch_chameleon.chameleon._utils import _get_device_index
 
 
@@ -61,3 +61,4 @@ def step(device: Device = None) -> None:
         2
     """
     _C.step(_get_device_index(device, optional=True))
+    _steps.marked()

@@ -1,0 +1,50 @@
+"""`torch_chameleon.report`: one page that shows where memory was.
+
+`recording` records, `figures` gathers the numbers, `advice` judges them, `svg`
+and `page` draw them; `command` is `python -m torch_chameleon report`.
+"""
+
+import datetime
+import os
+
+from torch.types import Device
+
+from torch_chameleon._report.figures import gather
+from torch_chameleon._report.page import html_of
+from torch_chameleon._report.recording import latest, recording
+from torch_chameleon.chameleon._snapshot import write_private
+from torch_chameleon.chameleon._utils import _get_device_index
+
+__all__ = ["recording", "report"]
+
+
+def report(path: str | os.PathLike[str], device: Device = None) -> None:
+    """Writes one HTML page about the run so far; it needs no network.
+
+    It shows memory over time with the budget, where each tensor was during a
+    step, how the link was used, which ops and which modules waited for bytes,
+    what more budget would buy (modelled), and what to do. What happens in
+    time is shown of the last `torch_chameleon.recording`; without one, only
+    counters, the last step's figures and the budgets are.
+
+    Args:
+        path: The file, replaced if it exists. Only its owner can read it: it
+            has names of your program.
+        device: The device, default the current one.
+
+    Example::
+
+        >>> import tempfile, torch, torch_chameleon
+        >>> model = torch.nn.Linear(8, 8).to("chameleon")
+        >>> with torch_chameleon.recording():
+        ...     for _ in range(3):
+        ...         y = model(torch.ones(4, 8, device="chameleon"))
+        ...         torch_chameleon.step()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     torch_chameleon.report(f"{folder}/run.html")
+        ...     "What waits" in open(f"{folder}/run.html").read()
+        True
+    """
+    index = _get_device_index(device, optional=True)
+    now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
+    write_private(path, html_of(gather(latest(), index), now).encode())

@@ -1,0 +1,132 @@
+"""What a report's numbers say to do."""
+
+from torch_chameleon import _C
+from torch_chameleon._report.figures import Figures, next_piece
+
+_MUCH_STALL = 0.10
+_MUCH_MISSED = 0.05
+_NEARLY_FULL = 0.90
+
+
+def warnings_of(figures: Figures) -> list[tuple[str, str]]:
+    """What is wrong, and what to turn.
+
+    Args:
+        figures: Of `gather`.
+
+    Returns:
+        (finding, advice), the most important first; empty: nothing to do.
+    """
+    found = []
+    stats, step = figures.stats, figures.step
+    if step is not None and step["duration_ns"] > 0:
+        found += _step_warnings(figures, step)
+    limit = float(figures.options["oversubscription"] or 4)
+    allowed = limit * stats["hbm_budget"]
+    peak = stats["peak_logical_bytes"]
+    if allowed and peak > _NEARLY_FULL * allowed:
+        found.append(
+            (
+                f"Tensors took up to {_size(peak)} of the {_size(allowed)} "
+                "that may be live.",
+                "A little more raises OutOfMemoryError. Raise "
+                "torch_chameleon.config.oversubscription (host memory "
+                "permitting) or hbm_budget.",
+            )
+        )
+    host, most = stats["peak_host_bytes"], stats["host_budget"]
+    if most and host > _NEARLY_FULL * most:
+        found.append(
+            (
+                f"Evicted tensors took up to {_size(host)} of the "
+                f"{_size(most)} of host memory that they may take.",
+                "Raise torch_chameleon.config.host_budget if the machine has "
+                "more.",
+            )
+        )
+    return found
+
+
+def _step_warnings(
+    figures: Figures, step: dict[str, int]
+) -> list[tuple[str, str]]:
+    found = []
+    stall = step["stall_ns"] / step["duration_ns"]
+    moved = step["bytes_in"] + step["bytes_out"]
+    if stall > _MUCH_STALL:
+        advice = []
+        if step["bound_ns"] > 0.8 * step["duration_ns"]:
+            advice.append(
+                "These bytes take the link that long, however they are timed: "
+                "only fewer bytes help."
+            )
+        else:
+            advice.append(
+                f"With better timing the same bytes take "
+                f"{_time(step['bound_ns'])}."
+            )
+        gain = gain_of_more(figures)
+        if gain is not None and gain[1] > 0:
+            advice.append(
+                f"{_size(gain[0])} more of hbm_budget would save "
+                f"{_time(gain[1])} a step (modelled)."
+            )
+        if figures.options["recompute"] != "auto":
+            advice.append(
+                'Try torch_chameleon.config.recompute = "auto": ops run again '
+                "where that is faster than moving bytes."
+            )
+        found.append(
+            (
+                f"Compute waited for bytes for {stall:.0%} of the last step "
+                f"({_time(step['stall_ns'])}; {_size(moved)} moved).",
+                " ".join(advice),
+            )
+        )
+    if step["forecast_misses"] > _MUCH_MISSED * max(step["ops"], 1):
+        found.append(
+            (
+                f"{step['forecast_misses']:,} of {step['ops']:,} ops of the "
+                "last step were not as forecast.",
+                "Copies then come when they are needed and not before. Steps "
+                "are learned once they repeat: keep shapes to a few, and mark "
+                "ends of steps with torch_chameleon.step().",
+            )
+        )
+    if moved == 0:
+        found.append(
+            (
+                "Nothing was moved in the last step: everything fits.",
+                "Swapping costs nothing here. A larger model or batch would "
+                "still fit.",
+            )
+        )
+    return found
+
+
+def gain_of_more(figures: Figures) -> tuple[int, int] | None:
+    """What a little more budget would save: (bytes more, ns a step).
+
+    Both by the planner's model, so that like is compared with like.
+
+    Args:
+        figures: Of `gather`.
+
+    Returns:
+        None: not known, or the step fits already.
+    """
+    budget = figures.stats["hbm_budget"]
+    more = budget + next_piece(budget)
+    steps = {row.bytes: row.step_ns for row in figures.budgets}
+    now, then = steps.get(budget), steps.get(more)
+    if now is None or then is None or budget >= figures.peak_bytes:
+        return None
+    return more - budget, now - then
+
+
+def _size(count: float) -> str:
+    return _C.format_bytes(int(count))
+
+
+def _time(duration_ns: float) -> str:
+    return f"{duration_ns / 1e6:,.1f} ms"

@@ -1,0 +1,494 @@
+"""A report's numbers as one HTML page: no network, no script, no framework.
+
+Whatever comes from a program (names of modules, ops and tensors, texts of
+options) goes through `escape`.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from string import Template
+
+from torch_chameleon import _C
+from torch_chameleon._report import advice, svg
+from torch_chameleon._report.figures import Cost, Figures, Tensor
+
+_MOST_COSTS = 15
+_MOST_MOVED = 12
+_MOST_SINGLE = 6
+
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'">
+<title>$title</title>
+<style>$style</style>
+</head>
+<body>
+<header>
+<h1>$title</h1>
+<p class="muted">$subtitle</p>
+</header>
+<main>
+$body
+</main>
+<footer class="muted">$footer</footer>
+</body>
+</html>
+""")
+
+_STYLE = """
+:root{color-scheme:light dark;--page:#fbfbfa;--card:#fff;--ink:#1d1f23;
+--muted:#5d636d;--line:#dfe1e5;--logical:#7c8594;--hbm:#1f6fd0;--host:#d97b12;
+--dropped:#b4435f;--stall:#c23b3b;--good:#27794b;--warn-bg:#fdf3e3}
+@media (prefers-color-scheme:dark){:root{--page:#15171a;--card:#1d2024;
+--ink:#e7e9ec;--muted:#a0a7b2;--line:#343941;--logical:#8d96a5;--hbm:#5ba0f2;
+--host:#eda24a;--dropped:#e0819a;--stall:#f0807c;--good:#6cc592;
+--warn-bg:#33291a}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+header,main,footer{max-width:1080px;margin:0 auto;padding:0 16px}
+header{padding-top:24px}
+h1{font-size:1.5rem;line-height:1.25;margin:0 0 4px}
+h2{font-size:1.1rem;margin:0 0 4px}
+h2.next{margin-top:16px}
+p{margin:0 0 12px}
+.muted{color:var(--muted);font-size:.9rem}
+footer{padding-bottom:32px}
+section{background:var(--card);border:1px solid var(--line);border-radius:10px;
+padding:16px;margin:16px 0}
+.tiles{display:grid;gap:12px;background:none;border:0;padding:0;
+grid-template-columns:repeat(auto-fit,minmax(150px,1fr))}
+.tile{background:var(--card);border:1px solid var(--line);border-radius:10px;
+padding:12px}
+.tile b{display:block;font-size:1.25rem;font-variant-numeric:tabular-nums}
+.warning{background:var(--warn-bg);border-left:4px solid var(--host);
+border-radius:6px;padding:10px 12px;margin:8px 0}
+.warning b{display:block}
+.plot{position:relative;border-bottom:1px solid var(--line);margin-top:8px}
+.plot svg{position:absolute;inset:0;width:100%;height:100%;display:block}
+.plot .y{position:absolute;left:4px;font-size:.75rem;color:var(--muted);
+background:var(--card);padding:0 3px;transform:translateY(50%);opacity:.9;
+line-height:1.2;white-space:nowrap}
+.map{max-width:100%}
+.x{display:flex;justify-content:space-between;font-size:.75rem;
+color:var(--muted);margin-bottom:8px}
+.legend{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:.85rem;
+margin:4px 0 0;padding:0;list-style:none}
+.legend i{display:inline-block;width:12px;height:12px;border-radius:3px;
+margin-right:6px;vertical-align:-1px}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:.9rem}
+th,td{text-align:right;padding:4px 8px;border-bottom:1px solid var(--line);
+font-variant-numeric:tabular-nums;white-space:nowrap}
+th{color:var(--muted);font-weight:600}
+th:first-child,td:first-child{text-align:left;white-space:normal;
+overflow-wrap:anywhere;min-width:130px;padding-left:0}
+td.bar{width:28%;min-width:60px}
+.bar i{display:block;height:10px;border-radius:3px;background:var(--stall)}
+tr.now td{font-weight:700}
+@media (max-width:560px){.wide{display:none}section{padding:12px}
+th,td{padding:4px 5px}}
+@media print{:root{color-scheme:light;--page:#fff;--card:#fff;--ink:#000;
+--muted:#444;--line:#bbb}*{print-color-adjust:exact;
+-webkit-print-color-adjust:exact}section,.tile{break-inside:avoid}
+body{font-size:11pt}}
+"""
+
+
+def html_of(figures: Figures, written: str) -> str:
+    """The page.
+
+    Args:
+        figures: Of `gather`.
+        written: When, as text.
+    """
+    sections = [
+        _tiles(figures),
+        _warnings(figures),
+        _memory(figures),
+        _budgets(figures),
+        _modules(figures),
+        _section(
+            "What waits, by op",
+            "The same, by the op that had to wait.",
+            _costs(figures.by_op, _MOST_COSTS),
+        )
+        if _stalls(figures.by_op)
+        else "",
+        _link(figures),
+        _map(figures),
+        _settings(figures),
+    ]
+    step = ""
+    if figures.step_ops:
+        step = f", step of {figures.step_ops:,} ops"
+    return _PAGE.substitute(
+        title="torch_chameleon: what happened to memory",
+        subtitle=escape(
+            f"{_device(figures)}, policy {figures.options['policy']}{step}"
+        ),
+        style=_STYLE,
+        body="\n".join(section for section in sections if section),
+        footer=escape(
+            f"torch_chameleon {figures.version}, written {written}. Step, "
+            "stalls, memory and link are "
+            + (
+                "modelled: nothing ran on a GPU."
+                if figures.physical_device == "simulated"
+                else "measured; what other budgets would do is modelled."
+            )
+        ),
+    )
+
+
+def _device(figures: Figures) -> str:
+    name = figures.physical_device
+    if name == "simulated":
+        return f"simulated {figures.options['simulated_gpu']}"
+    return name
+
+
+def _section(title: str, text: str, *parts: str) -> str:
+    about = f'<p class="muted">{text}</p>' if text else ""
+    return f"<section><h2>{title}</h2>{about}{''.join(parts)}</section>"
+
+
+def _tiles(figures: Figures) -> str:
+    stats, step = figures.stats, figures.step
+    tiles = [
+        ("budget", _size(stats["hbm_budget"])),
+        ("peak in device memory", _size(stats["peak_resident_bytes"])),
+        ("peak of all tensors", _size(stats["peak_logical_bytes"])),
+        ("peak on the host", _size(stats["peak_host_bytes"])),
+    ]
+    if step is not None:
+        duration = max(step["duration_ns"], 1)
+        tiles += [
+            ("last step", _time(step["duration_ns"])),
+            ("of it waiting", f"{step['stall_ns'] / duration:.0%}"),
+            ("moved in, a step", _size(step["bytes_in"])),
+            ("moved out, a step", _size(step["bytes_out"])),
+        ]
+    return (
+        '<section class="tiles">'
+        + "".join(
+            f'<div class="tile"><b>{escape(value)}</b>'
+            f'<span class="muted">{escape(name)}</span></div>'
+            for name, value in tiles
+        )
+        + "</section>"
+    )
+
+
+def _warnings(figures: Figures) -> str:
+    found = advice.warnings_of(figures)
+    rows = [
+        f'<div class="warning"><b>{escape(what)}</b>{escape(todo)}</div>'
+        for what, todo in found
+    ]
+    rows += [f'<p class="muted">{escape(note)}</p>' for note in figures.notes]
+    if not rows:
+        return ""
+    return _section("What to do", "", *rows)
+
+
+def _legend(*entries: tuple[str, str]) -> str:
+    return (
+        '<ul class="legend">'
+        + "".join(
+            f'<li><i style="background:var(--{colour})"></i>{escape(text)}</li>'
+            for colour, text in entries
+        )
+        + "</ul>"
+    )
+
+
+def _memory(figures: Figures) -> str:
+    samples = figures.memory
+    if len(samples) < 2:
+        return ""
+    end = max(samples[-1][0], 1)
+    budget = figures.stats["hbm_budget"]
+    top = 1.08 * max(budget, max(max(row[1:]) for row in samples))
+
+    def path(column: int) -> str:
+        return svg.steps([(row[0] / end, row[column]) for row in samples], top)
+
+    layers = [
+        svg.area(path(1), "logical"),
+        svg.line(path(1), "logical"),
+        svg.line(path(3), "host"),
+        svg.line(path(2), "hbm"),
+        svg.line(svg.steps([(0, budget)], top), "stall", dashed=True),
+    ]
+    peak = max(row[1] for row in samples)
+    labels = [(budget / top, f"budget {_size(budget)}")]
+    if abs(peak - budget) > 0.08 * top:
+        labels.append((peak / top, _size(peak)))
+    return _section(
+        "Memory over time",
+        "What tensors take, wherever they are; what of it is in device memory; "
+        "and what the host holds.",
+        svg.chart(layers, labels, ["0 ms", _time(end)], "Memory over time"),
+        _legend(
+            ("logical", "all tensors"),
+            ("hbm", "in device memory"),
+            ("host", "on the host"),
+            ("stall", "budget"),
+        ),
+    )
+
+
+def _budgets(figures: Figures) -> str:
+    rows = [row for row in figures.budgets if row.step_ns is not None]
+    if not rows or figures.compute_ns <= 0:
+        return ""
+    gain = advice.gain_of_more(figures)
+    text = (
+        "The step with other budgets, by the planner's model (modelled, also "
+        "where the step was measured)."
+    )
+    if gain is not None:
+        text += (
+            f" <b>{escape(_size(gain[0]))} more would save "
+            f"{escape(_time(max(gain[1], 0)))} a step.</b>"
+        )
+    elif figures.stats["hbm_budget"] >= figures.peak_bytes:
+        text += " All of a step fits already: more buys nothing."
+    low, high = rows[0].bytes, rows[-1].bytes
+    span = max(high - low, 1)
+    top = 1.1 * max(row.step_ns or 0 for row in rows)
+    points = [((row.bytes - low) / span, row.step_ns or 0) for row in rows]
+    now = (figures.stats["hbm_budget"] - low) / span
+    layers = [svg.line(svg.polyline(points, top), "hbm")]
+    if 0 <= now <= 1:
+        at = f"M{now * 1000:.1f} 0V100"
+        layers.append(svg.line(at, "stall", dashed=True))
+    floor = figures.compute_ns / top
+    layers.append(
+        svg.line(svg.steps([(0, figures.compute_ns)], top), "good", True)
+    )
+    table = _table(
+        ["budget", "step", "slowdown", "moved a step"],
+        [
+            [
+                _size(row.bytes),
+                _time(row.step_ns or 0),
+                f"{(row.step_ns or 0) / figures.compute_ns:.2f}",
+                _size(row.bytes_moved),
+            ]
+            for row in rows
+        ],
+        [row.bytes == figures.stats["hbm_budget"] for row in rows],
+        wide=["moved a step"],
+    )
+    return _section(
+        "What more memory would buy",
+        text,
+        svg.chart(
+            layers,
+            [
+                (min(points[0][1] / top, 0.97), _time(points[0][1])),
+                (floor, f"in memory {_time(figures.compute_ns)}"),
+            ],
+            [_size(low), _size(high)],
+            "Time of a step over the budget",
+            160,
+        ),
+        _legend(
+            ("hbm", "step"),
+            ("good", "with room for everything"),
+            ("stall", "budget now"),
+        ),
+        table,
+    )
+
+
+def _modules(figures: Figures) -> str:
+    if not figures.by_module:
+        return ""
+    if not _stalls(figures.by_module):
+        return _section("What waits, by module", "Nothing waited.")
+    parts = [_costs(figures.by_kind, _MOST_COSTS)]
+    if len(figures.by_kind) < len(figures.by_module):
+        parts += [
+            '<h2 class="next">The costliest single ones</h2>',
+            _costs(figures.by_module, _MOST_SINGLE),
+        ]
+    return _section(
+        "What waits, by module",
+        "Where compute waited in the step: for bytes of an op's operands, or "
+        "for room. Modules of a list count as one (*); a module's backward is "
+        "a row of its own.",
+        *parts,
+    )
+
+
+def _stalls(costs: Sequence[Cost]) -> int:
+    return sum(cost.stall_ns for cost in costs)
+
+
+def _costs(costs: Sequence[Cost], most: int) -> str:
+    stalls = _stalls(costs)
+    waited = [cost for cost in costs if cost.stall_ns > 0]
+    longest = max(cost.stall_ns for cost in waited)
+    rows = "".join(
+        f"<tr><td>{escape(cost.name or 'outside of modules')}</td>"
+        f"<td>{_time(cost.stall_ns)}</td>"
+        f"<td>{cost.stall_ns / stalls:.0%}</td>"
+        f'<td class="wide">{_time(cost.compute_ns)}</td>'
+        f'<td class="wide">{cost.calls:,}</td>'
+        f'<td class="bar"><i style="width:{cost.stall_ns / longest:.1%}"></i>'
+        "</td></tr>"
+        for cost in waited[:most]
+    )
+    left = len(waited) - len(waited[:most])
+    more = f'<p class="muted">and {left:,} more</p>' if left else ""
+    return (
+        '<div class="scroll"><table><thead><tr><th>name</th><th>waited</th>'
+        '<th>share</th><th class="wide">computed</th>'
+        '<th class="wide">ops</th><th></th></tr></thead><tbody>'
+        f"{rows}</tbody></table></div>{more}"
+    )
+
+
+def _link(figures: Figures) -> str:
+    shares_in, shares_out = figures.link_in, figures.link_out
+    if not any(shares_in) and not any(shares_out):
+        return ""
+    top = 1.1 * max(1.0, *shares_in, *shares_out)
+
+    def path(shares: Sequence[float]) -> str:
+        count = max(len(shares), 1)
+        return svg.steps(
+            [(i / count, share) for i, share in enumerate(shares)], top
+        )
+
+    def mean(shares: Sequence[float]) -> str:
+        return f"{sum(shares) / max(len(shares), 1):.0%}"
+
+    return _section(
+        "The link in the step",
+        f"Of {_rate(figures.link_in_bytes_per_s)} in and "
+        f"{_rate(figures.link_out_bytes_per_s)} out, "
+        f"{mean(shares_in)} and {mean(shares_out)} were used.",
+        svg.chart(
+            [
+                svg.area(path(shares_in), "hbm"),
+                svg.line(path(shares_in), "hbm"),
+                svg.line(path(shares_out), "host"),
+            ],
+            [(1 / top, "100 %")],
+            ["0 ms", _time(figures.step_ns)],
+            "Use of the link",
+            140,
+        ),
+        _legend(("hbm", "in: to the device"), ("host", "out: to the host")),
+    )
+
+
+def _map(figures: Figures) -> str:
+    tensors = figures.tensors
+    if not tensors:
+        return ""
+    text = (
+        "A row a tensor, an op of the step a column. Parameters and state that "
+        "live from step to step are above, what the step makes below."
+    )
+    if figures.tensors_left_out:
+        text += (
+            f" The {len(tensors):,} that take the most room for the longest "
+            f"time; {figures.tensors_left_out:,} smaller ones are left out."
+        )
+    moved = sorted(tensors, key=lambda each: -each.moved_bytes)[:_MOST_MOVED]
+    moved = [tensor for tensor in moved if tensor.moved_bytes]
+    table = (
+        '<h2 class="next">Moved the most</h2>'
+        + _table(
+            ["tensor", "size", "moved", "in device memory"],
+            [
+                [
+                    tensor.name,
+                    _size(tensor.bytes),
+                    _size(tensor.moved_bytes),
+                    f"{_resident_share(tensor):.0%}",
+                ]
+                for tensor in moved
+            ],
+            wide=["in device memory"],
+        )
+        if moved
+        else ""
+    )
+    return _section(
+        "Where tensors were",
+        text,
+        _legend(
+            ("hbm", "in device memory"),
+            ("host", "on the host"),
+            ("dropped", "dropped, to be made again"),
+        ),
+        svg.residency_map(tensors, figures.step_ops),
+        table,
+    )
+
+
+def _resident_share(tensor: Tensor) -> float:
+    whole = sum(span.end - span.begin for span in tensor.spans)
+    inside = sum(
+        span.end - span.begin for span in tensor.spans if span.state == "hbm"
+    )
+    return inside / max(whole, 1)
+
+
+def _settings(figures: Figures) -> str:
+    rows = [
+        [key, "not set" if value is None else value]
+        for key, value in figures.options.items()
+    ]
+    return _section("Settings", "", _table(["key", "value"], rows))
+
+
+def _table(
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    now: Sequence[bool] = (),
+    wide: Sequence[str] = (),
+) -> str:
+    kinds = [' class="wide"' if name in wide else "" for name in names]
+    head = "".join(
+        f"<th{kind}>{escape(name)}</th>"
+        for kind, name in zip(kinds, names, strict=True)
+    )
+    body = ""
+    for number, row in enumerate(rows):
+        mark = ' class="now"' if number < len(now) and now[number] else ""
+        cells = "".join(
+            f"<td{kind}>{escape(cell)}</td>"
+            for kind, cell in zip(kinds, row, strict=True)
+        )
+        body += f"<tr{mark}>{cells}</tr>"
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _size(count: float) -> str:
+    return _C.format_bytes(int(count))
+
+
+def _time(duration_ns: float) -> str:
+    if duration_ns >= 1e10:
+        return f"{duration_ns / 1e9:,.1f} s"
+    if duration_ns >= 1e8 or duration_ns == 0:
+        return f"{duration_ns / 1e6:,.0f} ms"
+    return f"{duration_ns / 1e6:,.2f} ms"
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:,.1f} GB/s"

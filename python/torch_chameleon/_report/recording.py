@@ -1,0 +1,231 @@
+"""What happens while a report's picture is taken: one thing, plainly recorded.
+
+The device records (timeline, decisions, births and deaths of tensors, memory
+over time); Python adds which module was running. All have the number of the
+device's op call, `_C.calls()`, which is what joins them.
+"""
+
+import bisect
+import functools
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from torch_chameleon import _C, _steps
+
+_MOST_DECISIONS = 1 << 21
+_MOST_EVENTS = 1 << 20
+OUTSIDE = ""  # of every module and optimizer
+
+
+class Mark(NamedTuple):
+    """From the calls after `call` on, the ops belong to `where`."""
+
+    call: int
+    where: str
+
+
+class Recording:
+    """Records from `start` to `stop`; then the fields have what was seen."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.begin_call = 0
+        self.end_call = 0
+        self.marks: list[Mark] = [Mark(0, OUTSIDE)]
+        self.step_ends: list[int] = []  # calls
+        # Of parameters, buffers and optimizer state, by logical address; they
+        # live to the end.
+        self.names: dict[int, str] = {}
+        self.last_blocks: list[_C.SnapshotBlock] = []
+        self.blocks: list[_C.SnapshotBlock] = []  # live at the start
+        self.events: list[_C.SnapshotEvent] = []
+        self.decisions: list[tuple[int, str, int, int, int]] | None = None
+        self.timeline: list[
+            tuple[str, str | None, int, int, int, str | None, int]
+        ] = []
+        self.memory: list[tuple[int, int, int, int]] = []
+        self._modules: list[str] = []  # that are running, innermost last
+        self._names: dict[int, str] = {}  # of modules, by id
+        self._hooks: list[Any] = []
+
+    def start(self) -> None:
+        """Starts: from now on every op is timed, which costs time."""
+        _C.init()
+        _C.synchronize(self.index)
+        self.begin_call = _C.calls(self.index)
+        self.marks = [Mark(self.begin_call, OUTSIDE)]
+        self.blocks = _C.memory_snapshot(self.index, False)["blocks"]
+        _C.record_memory_history("none", False, True, _MOST_EVENTS, True)
+        _C.start_decision_log(_MOST_DECISIONS)
+        _C.reset_memory_history(self.index)
+        _C.record_timeline(self.index, True)
+        self._hooks = [
+            module_hooks.register_module_forward_pre_hook(self._enter),
+            module_hooks.register_module_forward_hook(
+                self._leave, always_call=True
+            ),
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+            register_optimizer_step_post_hook(self._optimizer_ended),
+        ]
+        _steps.listen(self._step_ended)
+
+    def stop(self) -> None:
+        """Stops; waits until the device has nothing left to do."""
+        _steps.stop_listening(self._step_ended)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        _C.record_timeline(self.index, False)
+        _C.stop_memory_history()
+        self.end_call = _C.calls(self.index)
+        self.timeline = _C.timeline(self.index)
+        self.memory = _C.memory_history(self.index)
+        snapshot = _C.memory_snapshot(self.index, True)
+        self.last_blocks, self.events = snapshot["blocks"], snapshot["events"]
+        try:
+            self.decisions = _C.decision_log()
+        except RuntimeError:  # more than there was room for
+            self.decisions = None
+        _C.start_decision_log(0)
+
+    def where(self, call: int) -> str:
+        """The module, optimizer, ... that an op call belongs to."""
+        at = bisect.bisect_left(self.marks, call, key=lambda mark: mark.call)
+        return self.marks[max(at - 1, 0)].where
+
+    def last_step(self) -> tuple[int, int]:
+        """The calls of the last whole step: (after this one, up to that one).
+
+        Without two ends of steps: all that was recorded.
+        """
+        if len(self.step_ends) >= 2:
+            return self.step_ends[-2], self.step_ends[-1]
+        return self.begin_call, self.end_call
+
+    # ---- hooks ----
+
+    def _mark(self, where: str) -> None:
+        self.marks.append(Mark(_C.calls(self.index), where))
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        if not self._modules:
+            self._learn_names(module)
+        self._modules.append(self._names.get(id(module), type(module).__name__))
+        self._mark(self._modules[-1])
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if not self._modules:  # it began before the recording
+            return
+        name = self._modules.pop()
+        self._mark(self._modules[-1] if self._modules else OUTSIDE)
+        for tensor in _tensors(output):
+            # Its gradient is where the module's backward begins. A module's
+            # own output may be an inner one's, which has a mark already.
+            if tensor.grad_fn is not None and not hasattr(tensor, _MARKED):
+                setattr(tensor, _MARKED, True)
+                tensor.register_hook(
+                    functools.partial(self._backward, f"{name} (backward)")
+                )
+
+    def _backward(self, where: str, gradient: Tensor) -> None:
+        if self._hooks:  # else: the recording has ended
+            self._mark(where)
+
+    def _optimizer_begins(
+        self, optimizer: Optimizer, args: Any, kwargs: Any
+    ) -> None:
+        self._mark(f"optimizer {type(optimizer).__name__}")
+
+    def _optimizer_ended(
+        self, optimizer: Optimizer, args: Any, kwargs: Any
+    ) -> None:
+        self._mark(OUTSIDE)
+        for parameter, state in optimizer.state.items():
+            name = self._name_of(parameter)
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    self._name(value, f"{name} ({key})")
+
+    def _step_ended(self) -> None:
+        self.step_ends.append(_C.calls(self.index))
+
+    # ---- names ----
+
+    def _learn_names(self, root: nn.Module) -> None:
+        for name, module in root.named_modules():
+            self._names[id(module)] = name or type(module).__name__
+        for name, parameter in root.named_parameters():
+            self._name(parameter, name)
+        for name, buffer in root.named_buffers():
+            self._name(buffer, name)
+
+    def _name(self, tensor: Tensor, name: str) -> None:
+        if tensor.device.type == "chameleon" and type(tensor.data) is Tensor:
+            self.names[tensor.untyped_storage().data_ptr()] = name
+
+    def _name_of(self, tensor: object) -> str:
+        if not isinstance(tensor, Tensor):
+            return "state"
+        return self.names.get(tensor.untyped_storage().data_ptr(), "state")
+
+
+_MARKED = "_chameleon_marked"
+_latest: Recording | None = None
+_current: Recording | None = None
+
+
+def latest() -> Recording | None:
+    """The recording that ended last, if one did."""
+    return _latest
+
+
+class recording:  # noqa: N801 (it is called like a function)
+    """Records what `report` shows, inside a `with` block.
+
+    Two or three steps are enough: the page shows the last whole one. Meanwhile
+    every op is timed and every module announces itself, which costs time.
+
+    Example::
+
+        >>> import torch, torch_chameleon
+        >>> model = torch.nn.Linear(8, 8).to("chameleon")
+        >>> with torch_chameleon.recording():
+        ...     for _ in range(3):
+        ...         y = model(torch.ones(4, 8, device="chameleon"))
+        ...         torch_chameleon.step()
+    """
+
+    def __enter__(self) -> None:
+        global _current
+        if _current is not None:
+            raise RuntimeError(
+                "torch_chameleon.recording: a recording is under way already; "
+                "end it first"
+            )
+        started = Recording()
+        started.start()
+        _current = started
+
+    def __exit__(self, *error: object) -> None:
+        global _current, _latest
+        assert _current is not None
+        ended, _current = _current, None
+        ended.stop()
+        _latest = ended
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, dict):  # Hugging Face's outputs too
+        output = list(output.values())
+    if isinstance(output, (list, tuple)):
+        return [tensor for tensor in output if isinstance(tensor, Tensor)]
+    return []

@@ -1,0 +1,430 @@
+"""The page of `torch_chameleon.report`: exact numbers, and safe HTML."""
+
+import html.parser
+import os
+import re
+import stat
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch_chameleon
+from support import MIB
+from torch import nn
+from torch_chameleon import _C
+from torch_chameleon._report import advice, figures, page, svg
+from torch_chameleon._report.figures import Budget, Cost, Figures, Span
+from torch_chameleon._report.recording import Mark, Recording, latest
+
+NASTY = "<img src=x onerror=alert(1)>&\"'"
+
+
+def empty_figures(**changes):
+    stats = dict.fromkeys(_C.swap_stats(0), 0) | {
+        "hbm_budget": 100,
+        "host_budget": 1000,
+        "steps": 4,
+    }
+    options = {spec["key"]: spec["default"] for spec in _C.option_specs()}
+    made = Figures("1.0", "cpu", options, stats, None)
+    for key, value in changes.items():
+        setattr(made, key, value)
+    return made
+
+
+def step_figures(**changes):
+    names = ("duration_ns", "compute_ns", "stall_ns", "bytes_in", "bytes_out")
+    names += ("bound_ns", "ops", "forecast_hits", "forecast_misses")
+    return dict.fromkeys(names, 0) | {"plan": None} | changes
+
+
+# ---- numbers ---------------------------------------------------------------
+
+
+def test_costs_are_sums():
+    rows = [
+        ("a", ("stalls", "mm", 0, 5, 0, None, 1)),
+        ("a", ("compute", "mm", 5, 8, 0, None, 1)),
+        ("b", ("compute", "add", 8, 10, 0, None, 2)),
+        ("a", ("compute", "mm", 10, 14, 0, None, 3)),
+        ("a", ("decisions", "mm", 10, 10, 64, "fetch", 3)),
+    ]
+    assert figures.costs(rows) == [Cost("a", 2, 7, 5), Cost("b", 1, 2, 0)]
+    inside = ("stalls", "mm", 10, 13, 0, "wait for room", 3)
+    assert figures.costs([*rows, ("a", inside)])[0] == Cost("a", 2, 4, 8)
+
+
+def test_modules_of_a_list_are_of_a_kind():
+    assert figures.kind_of("blocks.3.up (backward)") == "blocks.*.up (backward)"
+    assert figures.kind_of("0") == "*"
+    assert figures.kind_of("0.wide") == "*.wide"
+    assert figures.kind_of("conv2d.norm1") == "conv2d.norm1"
+    assert figures.kind_of("a.12") == "a.*"
+    assert figures.kind_of("a.12 (backward)") == "a.* (backward)"
+
+
+def test_link_use_is_exact():
+    # 240 parts of 10 ns; 1e9 bytes/s carry 10 bytes in each.
+    shares = figures.link_use([(0, 20, 20), (5, 15, 5)], 0, 2400, 1e9)
+    assert shares[:3] == pytest.approx([1.25, 1.25, 0])
+    shares = figures.link_use([(-10, 10, 20)], 0, 2400, 1e9)
+    assert sum(shares) == pytest.approx(1.0)
+    assert figures.link_use([(2390, 2390, 7)], 0, 2400, 1e9)[-1] > 0
+    assert figures.link_use([], 0, 0, 1e9) == []
+
+
+def test_budgets_to_ask():
+    asked = figures.budgets_to_ask(1000, 4000, 300)
+    assert {1000, 1250, 4000} <= set(asked)
+    assert asked == sorted(asked)
+    assert min(asked) >= 500
+    big = 8 * figures.GIB
+    assert figures.next_piece(big) == figures.GIB
+
+
+def recorded(**changes):
+    recording = Recording()
+    recording.step_ends = [10, 14]
+    recording.end_call = 14
+    recording.decisions = []
+    for key, value in changes.items():
+        setattr(recording, key, value)
+    return recording
+
+
+def test_a_mark_holds_until_the_next():
+    recording = recorded(
+        marks=[Mark(0, ""), Mark(3, "a"), Mark(3, "a.b"), Mark(5, "a")]
+    )
+    assert [recording.where(call) for call in (1, 3, 4, 5, 6)] == [
+        *("", "", "a.b", "a.b", "a")
+    ]
+
+
+def test_residency_op_by_op():
+    def event(kind, identity, call):
+        return {
+            **{"event": kind, "identity": identity, "address": identity},
+            **{"bytes": 100, "rounded_bytes": 512, "time_us": 0},
+            **{"call": call, "frames": []},
+        }
+
+    recording = recorded(
+        blocks=[
+            {
+                **{"identity": 1, "address": 1, "bytes": 1000},
+                **{"rounded_bytes": 1024, "state": "host", "frames": []},
+            }
+        ],
+        names={1: "weight"},
+        events=[event("alloc", 2, 11), event("free", 2, 13)],
+        decisions=[
+            (9, "fetch", 1, 0, 1000),  # before the step
+            (11, "adopt", 2, 0, 100),
+            (12, "victim", 1, 0, 1000),
+            (13, "fault", 1, 0, 1000),
+            (13, "move", 1, 0, 1000),
+        ],
+        timeline=[("compute", "aten::mm", 0, 1, 0, None, 11)],
+    )
+    recording.last_blocks = recording.blocks
+    tensors, left_out = figures.residency(recording)
+    assert left_out == 0
+    weight, made = tensors
+    assert (weight.name, weight.kind, weight.moved_bytes) == (
+        *("weight", "kept", 2000),
+    )
+    assert weight.spans == (
+        *(Span(0, 2, "hbm"), Span(2, 3, "host"), Span(3, 4, "hbm")),
+    )
+    assert (made.name, made.kind) == ("aten::mm", "made")
+    assert made.spans == (Span(1, 3, "hbm"),)
+
+
+def test_advice_follows_the_numbers():
+    assert advice.warnings_of(empty_figures()) == []
+    stalled = empty_figures(
+        step=step_figures(
+            duration_ns=100, stall_ns=50, bytes_in=9, bound_ns=95, ops=10
+        ),
+        peak_bytes=400,
+        budgets=[Budget(100, 90, 9), Budget(125, 60, 5)],
+    )
+    ((finding, todo),) = advice.warnings_of(stalled)
+    assert "50% of the last step" in finding
+    assert "only fewer bytes help" in todo
+    assert advice.gain_of_more(stalled) == (25, 30)
+    assert "25 B more of hbm_budget" in todo
+
+    unlearned = empty_figures(
+        step=step_figures(
+            duration_ns=100, bytes_in=1, ops=10, forecast_misses=4
+        )
+    )
+    ((finding, _),) = advice.warnings_of(unlearned)
+    assert finding.startswith("4 of 10 ops")
+
+    full = empty_figures()
+    full.stats |= {"peak_logical_bytes": 395, "peak_host_bytes": 950}
+    findings = [finding for finding, _ in advice.warnings_of(full)]
+    assert len(findings) == 2
+
+
+def test_thinning_keeps_peaks():
+    points = [(i / 5000, float(i == 1234)) for i in range(5000)]
+    kept = svg.thinned(points)
+    assert len(kept) <= 600
+    assert max(kept, key=lambda point: point[1]) == points[1234]
+
+
+# ---- HTML ------------------------------------------------------------------
+
+
+class Checker(html.parser.HTMLParser):
+    """Tags nest, and nothing is loaded or run."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+        self.text = []
+
+    def handle_starttag(self, tag, attributes):
+        assert tag not in ("script", "img", "link", "iframe", "object"), tag
+        for name, _ in attributes:
+            assert not name.startswith("on"), name
+            assert name not in ("src", "href"), name
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def check_page(text):
+    checker = Checker()
+    checker.feed(text)
+    checker.close()
+    assert checker.open == []
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "url(" not in text
+    assert "nan" not in re.findall(r' d="[^"]*"', text)
+    return "".join(checker.text)
+
+
+def test_everything_shown_is_escaped():
+    shown = empty_figures(
+        physical_device=NASTY,
+        by_op=[Cost(NASTY, 1, 2, 3)],
+        by_module=[Cost(NASTY, 1, 2, 3), Cost("", 1, 1, 1)],
+        by_kind=[Cost(NASTY, 2, 3, 4)],
+        tensors=[figures.Tensor(NASTY, "made", 5, 5, (Span(0, 1, "hbm"),))],
+        notes=[NASTY],
+        step_ops=1,
+        step=step_figures(duration_ns=1),
+    )
+    shown.options["oracle_trace"] = NASTY
+    text = check_page(page.html_of(shown, NASTY))
+    assert text.count(NASTY) >= 6
+
+
+def test_without_anything():
+    text = check_page(page.html_of(empty_figures(notes=["nothing"]), "now"))
+    assert "What waits" not in text
+
+
+# ---- a run -----------------------------------------------------------------
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.wide = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.narrow(torch.relu(self.wide(x)))
+
+
+def train(steps):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block(128) for _ in range(4))).to("chameleon")
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9, foreach=False)
+    for _ in range(steps):
+        loss = model(torch.ones(64, 128, device="chameleon")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+@pytest.fixture(scope="module")
+def a_run():
+    with torch_chameleon.config.patch(hbm_budget=2 * MIB):
+        with torch_chameleon.recording():
+            kept = train(4)
+        recording = latest()
+        gathered = figures.gather(recording)
+    yield recording, gathered, kept
+    del kept
+
+
+def test_the_step_that_is_shown(a_run):
+    recording, gathered, _ = a_run
+    assert len(recording.step_ends) == gathered.recorded_steps == 4
+    first, last = recording.last_step()
+    ops = [r for r in recording.timeline if r[0] == "compute"]
+    timed = [r for r in ops if first < r[6] <= last]
+    assert 0 < len(timed) <= gathered.step_ops == last - first
+    assert sum(c.calls for c in gathered.by_op) == len(timed)
+    for column in ("calls", "compute_ns", "stall_ns"):
+        by_op = sum(getattr(cost, column) for cost in gathered.by_op)
+        by_module = sum(getattr(cost, column) for cost in gathered.by_module)
+        assert by_op == by_module
+    assert sum(cost.compute_ns for cost in gathered.by_op) == sum(
+        row[3] - row[2] for row in timed
+    )
+
+
+def test_modules_are_named(a_run):
+    _, gathered, _ = a_run
+    names = {cost.name for cost in gathered.by_module}
+    assert {"0.wide", "3.narrow", "2", "optimizer SGD", ""} <= names
+    assert {"0.wide (backward)", "3.narrow (backward)"} <= names
+    calls = {cost.name: cost.calls for cost in gathered.by_module}
+    assert calls["0.wide"] == calls["3.wide"]
+
+
+def test_tensors_are_where_the_map_says(a_run):
+    recording, gathered, (model, _) = a_run
+    named = {tensor.name: tensor for tensor in gathered.tensors}
+    for name, _ in model.named_parameters():
+        if name.endswith("weight"):
+            assert named[name].kind == "kept"
+            assert named[f"{name} (momentum_buffer)"].kind == "kept"
+    states = {"resident": "hbm", "host": "host", "evicting": "host"}
+    at_end = {
+        recording.names[block["address"]]: states[block["state"]]
+        for block in recording.last_blocks
+        if block["address"] in recording.names
+    }
+    checked = 0
+    for tensor in gathered.tensors:
+        assert tensor.spans == tuple(
+            sorted(tensor.spans, key=lambda s: s.begin)
+        )
+        for one, other in zip(tensor.spans, tensor.spans[1:], strict=False):
+            assert one.end == other.begin
+            assert one.state != other.state
+        if (
+            tensor.name in at_end
+            and recording.end_call == recording.step_ends[-1]
+        ):
+            assert tensor.spans[-1].end == gathered.step_ops
+            assert tensor.spans[-1].state == at_end[tensor.name]
+            checked += 1
+    assert checked >= 16
+    moved = sum(tensor.moved_bytes for tensor in gathered.tensors)
+    assert moved > 0
+
+
+def test_the_budget_is_in_the_forecast(a_run):
+    _, gathered, _ = a_run
+    assert gathered.peak_bytes > gathered.stats["hbm_budget"]
+    steps = [row.step_ns for row in gathered.budgets if row.step_ns]
+    assert steps
+    assert gathered.budgets[-1].step_ns >= gathered.compute_ns
+
+
+def test_the_page(a_run, tmp_path):
+    _, gathered, _ = a_run
+    path = tmp_path / "run.html"
+    path.write_text("old")
+    torch_chameleon.report(path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["run.html"]
+    text = path.read_text()
+    assert len(text) < 200_000
+    shown = check_page(text)
+    for part in ("Memory over time", "What waits, by module", "3.narrow"):
+        assert part in shown
+    assert gathered.tensors[0].name in shown or "Moved the most" in shown
+
+
+def test_the_file_that_was_there_stays_on_failure(tmp_path, monkeypatch):
+    path = tmp_path / "run.html"
+    path.write_text("old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        torch_chameleon.report(path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["run.html"]
+
+
+def test_hooks_are_gone_afterwards(a_run):
+    from torch.nn.modules import module
+
+    assert not module._global_forward_hooks
+    assert not module._global_forward_pre_hooks
+    before = len(a_run[0].marks)
+    train(1)
+    assert len(a_run[0].marks) == before
+
+
+def test_one_recording_at_a_time():
+    with (
+        torch_chameleon.recording(),
+        pytest.raises(RuntimeError, match="under way"),
+        torch_chameleon.recording(),
+    ):
+        pass
+
+
+def test_a_step_has_the_same_bits_while_it_is_recorded():
+    def weights(records):
+        if not records:
+            return [p.cpu() for p in train(2)[0].parameters()]
+        with torch_chameleon.recording():
+            return [p.cpu() for p in train(2)[0].parameters()]
+
+    for a, b in zip(weights(False), weights(True), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch\n"
+        "assert sys.argv[1:] == ['--x'], sys.argv\n"
+        "model = torch.nn.Linear(4, 4).to('chameleon')\n"
+        "opt = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(3):\n"
+        "    model(torch.ones(2, 4, device='chameleon')).sum().backward()\n"
+        "    opt.step()\n"
+    )
+    out = tmp_path / "page.html"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch_chameleon", "report"),
+            *("--out", str(out), str(script), "--x"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    check_page(out.read_text())
