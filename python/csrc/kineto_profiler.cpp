@@ -29,8 +29,6 @@ using libkineto::ActivityType;
 using profiler::Interval;
 using profiler::Lane;
 
-constexpr int kDevice = 0; // there is one a process
-
 // Which op of torch asked for a call of the pager's: Kineto tells where one
 // begins and ends, and the pager's count says how far the device's ops were.
 // Exact while one thread at a time runs ops.
@@ -107,11 +105,12 @@ std::string name_of(const Interval& interval) {
          runtime::format_bytes(interval.bytes) + " before " + op;
 }
 
+// Shows the device that is current when it starts: Kineto gives a session one.
 class Session final : public libkineto::IActivityProfilerSession {
  public:
   void start() override {
     try {
-      device_ = &backend::context(kDevice, "torch.profiler");
+      device_ = &backend::context(backend::current_device(), "torch.profiler");
       was_recording_ = device_->pager->timeline().recording();
       if (!was_recording_) device_->pager->recordTimeline(true);
       begin_ns_ = device_->runtime->now_ns();
@@ -152,13 +151,14 @@ class Session final : public libkineto::IActivityProfilerSession {
   std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override {
     if (device_ == nullptr) return nullptr;
     return std::make_unique<libkineto::DeviceInfo>(
-        kDevice, libkineto::kExceedMaxPid, "chameleon", "chameleon");
+        device_->index, libkineto::kExceedMaxPid, "chameleon", "chameleon");
   }
   std::vector<libkineto::ResourceInfo> getResourceInfos() override {
     std::vector<libkineto::ResourceInfo> rows;
+    if (device_ == nullptr) return rows;
     for (std::size_t lane = 0; lane < profiler::kLanes; ++lane) {
       const auto id = static_cast<std::int64_t>(lane);
-      rows.emplace_back(kDevice, id, id,
+      rows.emplace_back(device_->index, id, id,
                         profiler::lane_name(static_cast<Lane>(lane)));
     }
     return rows;
@@ -182,7 +182,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     libkineto::GenericTraceActivity& activity = *buffer_->activities.back();
     activity.startTime = interval.begin_ns - begin_ns_ + unix_ns_;
     activity.endTime = interval.end_ns - begin_ns_ + unix_ns_;
-    activity.device = kDevice;
+    activity.device = device_->index;
     activity.resource = static_cast<std::int32_t>(interval.lane);
     if (interval.bytes > 0) {
       activity.addMetadataQuoted("bytes", std::to_string(interval.bytes));

@@ -47,12 +47,12 @@ class ChameleonAccelerator(Accelerator):
 
     @staticmethod
     def parse_devices(devices: Any) -> list[int]:
-        """Returns indices of devices; there is one a process."""
+        """Returns indices of devices: a Trainer has one."""
         if devices in (1, "1", "auto", -1, "-1", [0], "0,"):
             return [0]
         raise ValueError(
             f"devices={devices!r} is not possible on chameleon, allowed is 1: "
-            "there is one device a process."
+            "a Trainer has one device."
         )
 
     @staticmethod
