@@ -48,29 +48,44 @@ for epoch in range(100):
 """
 
 
+def op(name: str, *storages: int, size: int = 100 * MEGA) -> dict[str, Any]:
+    return {
+        "op": name,
+        "t": 0,
+        "dur_ns": MEGA,
+        "in": [[each, size] for each in storages],
+        "out": [],
+        "write": [],
+        "free": [],
+    }
+
+
+def written(folder: pathlib.Path, *ops: dict[str, Any]) -> str:
+    file = folder / "trace.jsonl"
+    lines = [HEADER, *ops, {"step": 1}]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(file)
+
+
 @pytest.fixture
 def trace(tmp_path: pathlib.Path) -> str:
-    def op(name: str, *storages: int) -> dict[str, Any]:
-        return {
-            "op": name,
-            "t": 0,
-            "dur_ns": MEGA,
-            "in": [[each, 100 * MEGA] for each in storages],
-            "out": [],
-            "write": [],
-            "free": [],
-        }
-
-    lines = [HEADER, op("a", 1), op("aten::_foreach_x", 1, 2), op("b", 2)]
-    file = tmp_path / "trace.jsonl"
-    file.write_text(
-        "".join(json.dumps(line) + "\n" for line in [*lines, {"step": 1}])
+    return written(
+        tmp_path, op("a", 1), op("aten::_foreach_x", 1, 2), op("b", 2)
     )
-    return str(file)
 
 
 def test_lists_are_no_largest_op(trace):
     assert plan.largest_op(trace) == ("a", 100 * MEGA)
+
+
+def test_a_piece_of_lists_has_a_tensor_of_each(tmp_path):
+    """One parameter with its gradient and two moments; and three of them."""
+    name = "aten::_fused_adamw_"
+    one = written(tmp_path, op("a", 1, 2, 3), op(name, *range(4)))
+    assert plan.largest_op(one) == (name, 400 * MEGA)
+    name = "aten::_foreach_mul_"
+    three = written(tmp_path, op("a", 1), op(name, *range(6)))
+    assert plan.largest_op(three) == (name, 200 * MEGA)
 
 
 def test_curve_leaves_out_what_does_not_fit(trace):

@@ -13,6 +13,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import torch
+
 from torch_chameleon import _C
 from torch_chameleon.plan.arguments import parse
 from torch_chameleon.plan.process import ScriptError, run_script
@@ -161,7 +163,9 @@ class _Planner:
 
 
 def largest_op(trace: str) -> tuple[str, int]:
-    """The op that needs the most bytes at a time; lists go in pieces.
+    """The op that needs the most bytes at a time.
+
+    Lists go in pieces; the least has a tensor of each list.
 
     Args:
         trace: A file that `export_trace` wrote.
@@ -172,13 +176,32 @@ def largest_op(trace: str) -> tuple[str, int]:
     largest = ("", 0)
     with open(trace) as lines:
         for record in map(json.loads, lines):
-            name = record.get("op", "aten::_foreach")
-            if name.startswith(("aten::_foreach", "aten::_fused")):
+            if "op" not in record:
                 continue
-            size = sum(each for _, each in record["in"] + record["out"])
-            size += record.get("workspace", 0)
+            name = record["op"]
+            sizes = [each for _, each in record["in"] + record["out"]]
+            if name.startswith(("aten::_foreach", "aten::_fused")) and sizes:
+                most = max(sizes)
+                size = most * min(sizes.count(most), _lists_of(name))
+            else:
+                size = sum(sizes) + record.get("workspace", 0)
             largest = max(largest, (name, size), key=lambda pair: pair[1])
     return largest
+
+
+def _lists_of(name: str) -> int:
+    """How many lists of tensors an op takes and returns, at most."""
+    op = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    if op is None:
+        return 1
+    schemas = [getattr(op, each)._schema for each in op.overloads()]
+    return max(
+        sum(
+            str(value.type) == "List[Tensor]"
+            for value in (*schema.arguments, *schema.returns)
+        )
+        for schema in schemas
+    )
 
 
 def curve(trace: str, peak: int, least: int) -> list[dict[str, Any]]:
