@@ -9,6 +9,7 @@
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "backend/torch/in_kernel_allocator.h"
+#include "backend/torch/torch_versions.h"
 
 namespace chameleon::backend {
 namespace {
@@ -33,10 +34,10 @@ void* from_arena(std::size_t bytes) {
 
 // One line a method: what PyTorch asks of its allocator goes to the native one,
 // which has to be asked by its own name.
-class CudaInKernelAllocator final : public caching::CUDAAllocator {
+class CudaInKernelAllocator final : public ForwardsNewerCudaCalls {
  public:
   explicit CudaInKernelAllocator(caching::CUDAAllocator* native)
-      : native_(*native) {}
+      : ForwardsNewerCudaCalls(*native) {}
 
   // ---- memory --------------------------------------------------------------
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -200,8 +201,6 @@ class CudaInKernelAllocator final : public caching::CUDAAllocator {
                 "for a while, so other processes cannot share it; clone() it "
                 "first");
   }
-
-  caching::CUDAAllocator& native_;
 };
 
 } // namespace
