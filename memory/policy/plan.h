@@ -41,6 +41,7 @@
 #include <span>
 #include <vector>
 
+#include "memory/policy/plan_shares.h"
 #include "profiler/cycle.h"
 
 namespace chameleon::memory {
@@ -83,6 +84,7 @@ struct Plan {
   std::vector<std::uint32_t> recorded;
   std::uint64_t budget_bytes = 0;
   ModelledStep modelled;
+  PlanShares shares; // of a plan that is followed
 
   std::size_t ops() const noexcept { return action_end.size(); }
   std::span<const Action> actionsBefore(std::size_t op) const noexcept {

@@ -28,6 +28,7 @@ struct PlanningThread::Search {
   PlannerOptions options;
   profiler::CycleMap map;
   PlanPtr swapping; // null: it cannot be planned
+  std::optional<CarriedBytes> carried;
   std::optional<JointPlanner> planner;
   double published_ns = 0;
 
@@ -226,6 +227,7 @@ PlanningThread::SearchPtr PlanningThread::begin(
   runtime::Result<PlanPtr> swapping = plan_cycle(cycle, search->options);
   if (!swapping.ok()) return search;
   search->swapping = std::move(*swapping);
+  search->carried.emplace(cycle);
   if (!recompute_ || search->swapping->actions.empty()) return search;
   search->published_ns = kSlackWorth * search->swapping->modelled.duration_ns;
   search->options.budget_bytes =
@@ -244,17 +246,20 @@ PathPlanPtr PlanningThread::Search::plan() {
   made->path = path;
   made->budget_bytes = budget_bytes;
   made->link = options.link;
-  made->plan = swapping;
-  if (made->plan == nullptr) return made;
+  if (swapping == nullptr) return made;
+  PlanPtr chosen = swapping;
   if (planner) {
     const PlanPtr best = planner->best();
     if (best->modelled.duration_ns <
         kSlackWorth * swapping->modelled.duration_ns) {
-      made->plan = best;
+      chosen = best;
       made->assignment = planner->bestAssignment();
       published_ns = planner->searched_ns();
     }
   }
+  auto plan = std::make_shared<Plan>(*chosen);
+  plan->shares = carried->under(*plan);
+  made->plan = std::move(plan);
   nameValues(*made);
   findHeld(*made);
   return made;

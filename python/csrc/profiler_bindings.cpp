@@ -31,6 +31,13 @@ DeviceContext* used(c10::DeviceIndex index) {
   return backend::context_if_used(resolve_index(index));
 }
 
+void add_shares(py::dict& row, const memory::ByteShares& shares) {
+  row["kept_bytes"] = shares.kept_bytes;
+  row["moved_bytes"] = shares.moved_bytes;
+  row["rerun_bytes"] = shares.rerun_bytes;
+  row["rerun_ops"] = shares.rerun_ops;
+}
+
 py::object plan_row(const memory::Plan* plan) {
   if (plan == nullptr) return py::none();
   const memory::ModelledStep& modelled = plan->modelled;
@@ -40,6 +47,16 @@ py::object plan_row(const memory::Plan* plan) {
   row["modelled_duration_ns"] = static_cast<std::int64_t>(modelled.duration_ns);
   row["modelled_bytes_in"] = modelled.bytes_in;
   row["modelled_bytes_out"] = modelled.bytes_out;
+  add_shares(row, plan->shares.all);
+  py::list layers;
+  for (const memory::PlanShares::Layer& layer : plan->shares.layers) {
+    py::dict part;
+    part["first_op"] = layer.first_op;
+    part["ops"] = layer.end_op - layer.first_op;
+    add_shares(part, layer.shares);
+    layers.append(std::move(part));
+  }
+  row["layers"] = std::move(layers);
   return row;
 }
 

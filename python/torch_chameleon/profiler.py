@@ -17,6 +17,7 @@ from torch_chameleon.chameleon._utils import _get_device_index
 __all__ = [
     "Divergence",
     "History",
+    "Layer",
     "Matching",
     "Plan",
     "State",
@@ -29,14 +30,40 @@ __all__ = [
 ]
 
 
+class Layer(TypedDict):
+    """What a plan does with the bytes that some ops of forward make.
+
+    Layers are found from what the ops read and write. `first_op` and `ops` are
+    positions in the step.
+    """
+
+    first_op: int
+    ops: int
+    kept_bytes: int
+    moved_bytes: int
+    rerun_bytes: int
+    rerun_ops: int
+
+
 class Plan(TypedDict):
-    """The plan of swaps that was followed, as the planner modelled it."""
+    """The plan that was followed, as the planner modelled it.
+
+    Of the bytes that the step carries, some stay in device memory, some move
+    to the host and back, and some are dropped and made again by `rerun_ops`
+    ops. It carries what lives longer than the step (parameters, optimizer
+    state), and what forward makes for backward; the latter by `layers` too.
+    """
 
     hbm_budget: int
     actions: int
     modelled_duration_ns: int
     modelled_bytes_in: int
     modelled_bytes_out: int
+    kept_bytes: int
+    moved_bytes: int
+    rerun_bytes: int
+    rerun_ops: int
+    layers: list[Layer]
 
 
 class StepFigures(TypedDict):
@@ -122,7 +149,8 @@ def last_step(device: Device = None) -> StepFigures:
       bytes could.
     - `ops`: how many ran; `forecast_hits` of them were the expected one,
       `forecast_misses` were not.
-    - `plan`: the plan that was followed at the end of the step, or None.
+    - `plan`: the plan that was followed at the end of the step, or None; see
+      `Plan`.
 
     Where `torch_chameleon.step` does not mark steps, those of fewer than 32
     ops count as part of the next one, and the end of a step that is new may

@@ -538,3 +538,47 @@ def test_list_ops_cost_what_fused_ones_do(apart, policy):
     assert foreach[0] < 1.03 * fused[0]
     if policy == "lru":  # a plan moves bytes in other parts of the step
         assert foreach[1] < 1.1 * fused[1]
+
+
+def test_a_plan_says_what_is_kept_moved_and_run_again(apart):
+    rows = apart("""
+import json
+torch.set_default_dtype(torch.bfloat16)
+with torch.device("chameleon"):
+    model = nn.Sequential(*(
+        each for _ in range(8)
+        for each in (nn.Linear(1024, 1024, bias=False), nn.GELU())))
+    x = torch.empty(8192, 1024)
+optimizer = torch.optim.SGD(model.parameters())
+for recompute in ("off", "auto"):
+    config.hbm_budget, config.recompute = "140MiB", recompute
+    for _ in range(5):
+        torch_chameleon.reset_swap_stats()
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch_chameleon.step()
+    plan = torch_chameleon.profiler.last_step()["plan"]
+    print(json.dumps([plan, swap_stats()]))
+""")
+    # 17 results of 16 MiB (the square's waits for the mean), 8 weights and the
+    # data.
+    made, carried = 17 << 24, (17 << 24) + (8 << 21) + (1 << 24)
+    (off, _), (auto, stats) = map(json.loads, rows)
+    for plan in (off, auto):
+        shares = ("kept_bytes", "moved_bytes", "rerun_bytes")
+        of_layers = {
+            key: sum(layer[key] for layer in plan["layers"])
+            for key in (*shares, "rerun_ops", "ops")
+        }
+        assert sum(of_layers[key] for key in shares) == made
+        assert of_layers["ops"] == 17
+        for key in ("rerun_bytes", "rerun_ops"):
+            assert of_layers[key] == plan[key]
+        # Gradients are not carried, but may move.
+        assert sum(plan[key] for key in shares) >= carried
+    assert off["rerun_bytes"] == off["rerun_ops"] == 0
+    assert off["moved_bytes"] > auto["moved_bytes"] > 0
+    assert stats["rerun_ops"] == auto["rerun_ops"] > 0
+    assert auto["rerun_bytes"] == auto["rerun_ops"] << 24
+    assert stats["dropped_bytes"] >= auto["rerun_bytes"]

@@ -1,0 +1,55 @@
+// What becomes of the bytes that a step has to carry under a plan: kept in HBM,
+// moved to the host and back, or dropped and made again.
+//
+// A step *carries* what persists, what lives over its end, and what it makes
+// before a turn and needs after it (turns.h): whatever the plan, the three add
+// up to the same. What is moved besides (inputs that are held for ops that run
+// again, or what waits within forward) counts as moved, too.
+//
+// Thread safety: const methods may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memory/policy/rerun_graph.h"
+#include "profiler/cycle.h"
+
+namespace chameleon::memory {
+
+struct Plan;
+
+struct ByteShares {
+  std::uint64_t kept_bytes = 0;
+  std::uint64_t moved_bytes = 0;
+  std::uint64_t rerun_bytes = 0;
+  std::uint32_t rerun_ops = 0;
+
+  friend bool operator==(const ByteShares&, const ByteShares&) = default;
+};
+
+struct PlanShares {
+  ByteShares all;
+  // What is made in the ops [first_op, end_op) before a turn: layers, as far as
+  // the data flow shows them (segments.h). What persists is in none.
+  struct Layer {
+    std::uint32_t first_op;
+    std::uint32_t end_op;
+    ByteShares shares;
+  };
+  std::vector<Layer> layers;
+};
+
+class CarriedBytes {
+ public:
+  explicit CarriedBytes(const profiler::Cycle& cycle);
+  // REQUIRES: a plan for the same cycle, which is still there.
+  PlanShares under(const Plan& plan) const;
+
+ private:
+  const profiler::Cycle& cycle_;
+  RerunGraph graph_;
+  std::vector<PlanShares::Layer> layers_; // ascending; without shares
+};
+
+} // namespace chameleon::memory
