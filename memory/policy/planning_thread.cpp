@@ -250,8 +250,10 @@ PathPlanPtr PlanningThread::Search::plan() {
   PlanPtr chosen = swapping;
   if (planner) {
     const PlanPtr best = planner->best();
-    if (best->modelled.duration_ns <
-        kSlackWorth * swapping->modelled.duration_ns) {
+    // Where nothing is dropped the plan is the one without re-runs.
+    if (!best->recorded.empty() &&
+        best->modelled.duration_ns <
+            kSlackWorth * swapping->modelled.duration_ns) {
       chosen = best;
       made->assignment = planner->bestAssignment();
       published_ns = planner->searched_ns();
