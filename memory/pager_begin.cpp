@@ -11,6 +11,7 @@ using runtime::Error;
 
 WaitHooks PagerImpl::wait_hooks;
 constinit thread_local int PagerImpl::calls_of_thread = 0;
+constinit thread_local profiler::QuickToken PagerImpl::quick_of_rerun = 0;
 
 Error PagerImpl::begin(Call& call, const OpRequest& request) {
   CHAMELEON_CHECK(!call.active_, "begin() of a call that has not ended");
@@ -39,7 +40,9 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
   // A second failure is one too many, and a third attempt runs exclusively.
   const bool must_not_fail = !request.kind.may_retry || call.failures_ > 0;
   call.must_not_fail_ = must_not_fail;
-  call.quick_ = request.identity != nullptr ? request.identity->quick : 0;
+  call.quick_ = request.identity != nullptr ? request.identity->quick
+                : request.rerun             ? quick_of_rerun
+                                            : 0;
   if (call.failures_ > 0 || !beginFast(call, operands, must_not_fail, waits)) {
     if (Error error = beginSlow(call, operands, must_not_fail, waits)) {
       return error;
@@ -257,7 +260,7 @@ bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
 // be moved out of the way. Where a failure does harm the hole is kept: by
 // letting no other call in, or by taking it now.
 std::size_t PagerImpl::holeWished(const Call& call) const noexcept {
-  const std::size_t span = call.must_not_fail_ ? spans_.find(call.quick_) : 0;
+  const std::size_t span = spans_.find(call.quick_);
   return span == 0 ? call.room_bytes_
                    : std::min<std::size_t>(span, call.room_bytes_);
 }
@@ -267,9 +270,14 @@ bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
   const bool guess = call.memory_ != nullptr &&
                      !call.memory_->known.load(std::memory_order_acquire);
   if (call.room_bytes_ == 0 || (guess && !must_not_fail)) return true;
+  const std::size_t bytes = holeWished(call);
+  if (bytes > large_room_.load(std::memory_order_relaxed) &&
+      spans_.find(call.quick_) > 0) {
+    makeLargeRoom(bytes, call.stream_, shortage);
+    if (shortage.failure) return false;
+  }
   // After a failure the hole is taken: the kernel's own small allocations may
   // be what splits a run that is only there.
-  const std::size_t bytes = holeWished(call);
   if (call.failures_ == 0 && largestRun(/*moving=*/false, bytes) >= bytes) {
     if (!must_not_fail) return true;
     call.exclusive_ = alone && admission_.makeExclusive();
@@ -286,6 +294,21 @@ bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
   if (shortage.failure || (must_not_fail && others_may_end)) return false;
   shortage = {};
   return true; // maybe it needs less this time
+}
+
+// What a call will allocate is free, but in pieces: they become one while its
+// operands can still be moved. Inside the kernel these stand still between the
+// pieces, and blocks would have to leave.
+void PagerImpl::makeLargeRoom(std::size_t bytes, StreamIndex stream,
+                              Shortage& shortage) {
+  if (arena_->freeBytes() < bytes || arena_->largestFree() >= bytes) return;
+  if (giveBackSpares() && arena_->largestFree() >= bytes) return;
+  while (arena_->largestFree() < bytes && !shortage.failure) {
+    if (!evacuateFor(bytes, stream, shortage) &&
+        !compactFor(bytes, kMovesPerByte * bytes, stream, shortage)) {
+      return;
+    }
+  }
 }
 
 void PagerImpl::commit(Call& call, Fence& waits) {

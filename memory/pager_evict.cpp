@@ -101,6 +101,13 @@ bool PagerImpl::copyOut(Shortage& shortage) {
   return false;
 }
 
+// From now on it matters what lies where.
+void PagerImpl::blocksLeave() noexcept {
+  arena_->keepFreedApart();
+  large_room_.store(admission_.budgetBytes() / kSpareShare,
+                    std::memory_order_relaxed);
+}
+
 // The block has a host copy, or will have after `copied`; its extent goes.
 void PagerImpl::vacate(Block& block, Position copied) {
   Fence uses = usesOf(block);
@@ -109,7 +116,7 @@ void PagerImpl::vacate(Block& block, Position copied) {
   countPrefetch(block);
   block.copied_ahead = false; // the extent's next owner waits for it
   policy_->left(block);
-  arena_->keepFreedApart();
+  blocksLeave();
   arena_->free(block.device, uses);
   block.device = nullptr;
   block.device_address = nullptr;

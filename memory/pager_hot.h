@@ -115,12 +115,16 @@ struct UsesOf {
   for (const Operand& operand : operands) {
     bytes += operand.block->rounded_bytes;
   }
+  const std::size_t room = roomWished(call.memory_, bytes);
+  const std::size_t large = large_room_.load(std::memory_order_relaxed);
+  if (room > large && spans_.find(call.quick_) > large) [[unlikely]] {
+    return false; // see makeLargeRoom()
+  }
   std::optional<std::size_t> splits;
   if (must_not_fail) {
     splits = operands.size() + fixed_extents_.load(std::memory_order_relaxed);
   }
-  const Admission::Entry entry =
-      admission_.enter(bytes, roomWished(call.memory_, bytes), splits);
+  const Admission::Entry entry = admission_.enter(bytes, room, splits);
   if (!entry.admitted) return false;
 
   Operand* const pins = call.pins_.resize(operands.size());
@@ -273,10 +277,12 @@ struct UsesOf {
   raise(call.memory_->operand_bytes, call.operand_bytes_);
   // The peak, if its pieces may lie anywhere.
   std::size_t needed = call.peak_bytes_;
+  bool is_span = needed > large_room_.load(std::memory_order_relaxed);
   if (call.must_not_fail_ && needed > 0) {
     needed = call.layout_.span();
-    if (call.quick_ != 0) spans_.raise(call.quick_, needed);
+    is_span = true;
   }
+  if (is_span && call.quick_ != 0) spans_.raise(call.quick_, needed);
   raise(call.memory_->peak_bytes, needed);
   if (!call.failed_ && !call.memory_->known.load(std::memory_order_relaxed)) {
     call.memory_->known.store(true, std::memory_order_release);

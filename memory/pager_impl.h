@@ -277,6 +277,8 @@ class PagerImpl {
   // Calls that this thread is inside of, on all pagers. Such a thread holds
   // pins and therefore never waits for other calls.
   static constinit thread_local int calls_of_thread;
+  // Of the op that this thread is about to run again.
+  static constinit thread_local profiler::QuickToken quick_of_rerun;
   Attempt tryBegin(Call& call, std::span<const Operand> operands,
                    bool must_not_fail, bool exclusive, bool alone, Fence& waits,
                    Shortage& shortage);
@@ -290,6 +292,7 @@ class PagerImpl {
   void commit(Call& call, Fence& waits);
   void undo(Call& call) noexcept;
   std::size_t holeWished(const Call& call) const noexcept;
+  void makeLargeRoom(std::size_t bytes, StreamIndex stream, Shortage& shortage);
   void holdHole(Call& call, Extent* hole) noexcept;
   void freeHole(Call& call) noexcept;
   runtime::Error waitFor(StreamIndex stream, const Fence& fence);
@@ -332,6 +335,7 @@ class PagerImpl {
                 Decision why = Decision::kVictim);
   Evicted beginEvict(Block& block, Shortage& shortage, Decision why);
   bool copyOut(Shortage& shortage);
+  void blocksLeave() noexcept;
   void vacate(Block& block, Position copied);
   bool evictNext(Shortage& shortage, std::size_t bytes = 1);
   HostPool::Place hostPlace(std::size_t bytes, Shortage& shortage);
@@ -429,6 +433,10 @@ class PagerImpl {
   // The most bytes in a row that eviction could free, as far as `enough`. With
   // `moving`, blocks that cannot be evicted but moved do not end a row.
   std::size_t largestRun(bool moving, std::size_t enough) const noexcept;
+  // Moving a byte inside HBM reads and writes it there; that is some twenty
+  // times faster than the link. Beyond that much a further eviction, whose copy
+  // nobody waits for, is the cheaper way to one piece.
+  static constexpr std::size_t kMovesPerByte = 8;
 
   // ---- pager_compact.cpp ----
   bool movable(const Extent& extent) const noexcept;
@@ -503,6 +511,9 @@ class PagerImpl {
   // Without the lock.
   SpareBlocks spares_;
   LearnedSpans spans_;
+  // What is more is made ready before the operands are pinned; once blocks
+  // leave, else SIZE_MAX.
+  std::atomic<std::size_t> large_room_ = SIZE_MAX;
   std::atomic<Block*> released_{nullptr};
   std::atomic<std::size_t> released_bytes_{0}; // of these, rounded
   std::atomic<std::uint64_t> ticks_{0};

@@ -29,7 +29,7 @@ void PagerImpl::record(Call& call, std::unique_ptr<RecordedOp> op,
   }
   const Lock lock(*this);
   recreation_.add({call.pins_.data(), call.pins_.size()}, created,
-                  std::move(op));
+                  std::move(op), call.quick_);
   freeUnheld();
 }
 
@@ -65,6 +65,7 @@ bool PagerImpl::drop(Block& block) {
   note(Decision::kDrop, block, block.bytes);
   counters_.dropped_bytes.fetch_add(static_cast<std::int64_t>(block.bytes),
                                     std::memory_order_relaxed);
+  blocksLeave();
   giveUpPlaces(block, (word & Block::kHostCopyBit) != 0);
   return true;
 }
@@ -291,7 +292,9 @@ Error PagerImpl::runSteps(const Record& record, Fresh& fresh) {
                              : fresh.outputs[source.output]);
     }
     results.clear();
+    quick_of_rerun = step.quick;
     Error error = step.op->run(operands, results);
+    quick_of_rerun = 0;
     counters_.rerun_ops.fetch_add(1, std::memory_order_relaxed);
     if (error) {
       fresh.scratch.insert(fresh.scratch.end(), results.begin(), results.end());

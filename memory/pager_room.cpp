@@ -10,11 +10,6 @@ using runtime::Error;
 
 namespace {
 
-// Moving a byte inside HBM reads and writes it there; that is some twenty times
-// faster than the link. Beyond that much a further eviction, whose copy nobody
-// waits for, is the cheaper way to one piece.
-constexpr std::size_t kMovesPerByte = 8;
-
 bool evictable(const Extent& extent) {
   if (extent.use != ExtentUse::kBlock) return false;
   const std::uint64_t word = extent.block->word.load(std::memory_order_relaxed);

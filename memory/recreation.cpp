@@ -100,7 +100,8 @@ void Recreation::holdAll(Record& record, const Record::Step& step) {
 
 bool Recreation::add(std::span<const Operand> operands,
                      std::span<Block* const> created,
-                     std::unique_ptr<RecordedOp> op) {
+                     std::unique_ptr<RecordedOp> op,
+                     profiler::QuickToken quick) {
   bool busy = false;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (writes(operands[i].access) && op->isSideEffect(i)) continue;
@@ -108,14 +109,16 @@ bool Recreation::add(std::span<const Operand> operands,
     lineageOf(*operands[i].block);
     busy = busy || operands[i].block->pins() > 1;
   }
-  const bool added = !busy && addMarked(operands, created, std::move(op));
+  const bool added =
+      !busy && addMarked(operands, created, std::move(op), quick);
   for (const Operand& operand : operands) prune(*operand.block);
   return added;
 }
 
 bool Recreation::addMarked(std::span<const Operand> operands,
                            std::span<Block* const> created,
-                           std::unique_ptr<RecordedOp> op) {
+                           std::unique_ptr<RecordedOp> op,
+                           profiler::QuickToken quick) {
   Block* changed = nullptr; // read and written
   std::vector<std::size_t> overwritten;
   for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -135,7 +138,7 @@ bool Recreation::addMarked(std::span<const Operand> operands,
     Record& maker = *lineage->maker;
     const std::uint32_t output = lineage->output;
     if (maker.outputs[output].version == version_of(*changed) &&
-        maker.users == 0 && extend(maker, output, operands, op)) {
+        maker.users == 0 && extend(maker, output, operands, op, quick)) {
       return true;
     }
     detach(maker, output);
@@ -148,7 +151,7 @@ bool Recreation::addMarked(std::span<const Operand> operands,
   if (records_ != nullptr) records_->previous = record;
   records_ = record;
   ++count_;
-  Record::Step step{std::move(op), {}, {}};
+  Record::Step step{std::move(op), quick, {}, {}};
   step.operands = sourcesOf(operands, *step.op, nullptr);
   const auto addOutput = [&](Block& block, std::uint64_t version, bool whole) {
     Lineage& lineage = lineageOf(block);
@@ -178,7 +181,8 @@ bool Recreation::addMarked(std::span<const Operand> operands,
 // An in-place op becomes a step. False: the output would need itself.
 bool Recreation::extend(Record& record, std::uint32_t output,
                         std::span<const Operand> operands,
-                        std::unique_ptr<RecordedOp>& op) {
+                        std::unique_ptr<RecordedOp>& op,
+                        profiler::QuickToken quick) {
   for (const Operand& operand : operands) {
     const Lineage* const lineage = operand.block->lineage;
     // Another output, which has another value by now.
@@ -187,7 +191,7 @@ bool Recreation::extend(Record& record, std::uint32_t output,
       detach(record, lineage->output);
     }
   }
-  Record::Step step{std::move(op), {}, {}};
+  Record::Step step{std::move(op), quick, {}, {}};
   step.operands = sourcesOf(operands, *step.op, &record);
   // Of one output alone nothing that reads it is left (written()).
   const bool may_circle = std::any_of(
