@@ -96,7 +96,7 @@ struct Lineage {
 class Recreation {
  public:
   // Records that one closure may have, so that a restore takes little time.
-  static constexpr std::size_t kMaxClosure = 64;
+  static constexpr std::size_t kMaxClosure = 256;
 
   Recreation() = default;
   Recreation(const Recreation&) = delete;
