@@ -56,7 +56,7 @@ constexpr std::array kSpecs = {
         "What chooses which tensors leave device memory: `forecast` plans "
         "ahead from what was learned of the step; `lru` the least recently "
         "used; `oracle` plans from a trace of the step (for benchmarks)."},
-    OptionSpec{"recompute", OptionKind::kChoice, "off", "CHAMELEON_RECOMPUTE",
+    OptionSpec{"recompute", OptionKind::kChoice, "auto", "CHAMELEON_RECOMPUTE",
                "auto|off", false,
                "Whether plans may drop tensors and run again the ops that made "
                "them, where that is faster than to move them."},

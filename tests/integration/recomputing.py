@@ -1,11 +1,11 @@
 """Trainings under plans that drop and re-run, as a program.
 
-    python recomputing.py MODEL K
+    python recomputing.py MODEL K [POLICY] [HOST_BUDGET]
 
 The device is the cpu with the clock of a simulated GPU whose link is slow:
 bytes are here, and plans are those that would be made there. Trains on it
 within the K-th part of the peak and on the cpu; prints what was re-run, and
-which tensors differ.
+which tensors differ. CHAMELEON_RECOMPUTE says whether ops may run again.
 """
 
 import gc
@@ -101,17 +101,18 @@ def train(name, device, before_step=lambda step: None):
     return left
 
 
-def main(name, k):
+def main(name, k, policy="forecast", host_budget=None):
     torch.set_num_threads(1)
     _C.set_cpu_clock(CLOCK)
-    config.policy = "forecast"
-    config.recompute = "auto"
+    config.policy = policy
     config.hbm_budget = "1GiB"
 
     def before_step(step):
         if step == 2:
             peak = torch_chameleon.swap_stats()["peak_logical_bytes"]
             config.hbm_budget = int(peak / float(k)) // 512 * 512
+            if host_budget is not None:
+                config.host_budget = int(host_budget)
 
     ours = train(name, "chameleon", before_step)
     stats = torch_chameleon.swap_stats()

@@ -27,7 +27,7 @@ config.hbm_budget, config.oversubscription = 1 << 30, 1000
 torch.set_default_dtype(torch.bfloat16)
 adaptation.run("steady", {{"steps": 2}}, "SMALL")
 config.hbm_budget = swap_stats()["peak_resident_bytes"] // 2
-config.policy = "forecast"
+config.policy, config.recompute = "forecast", {recompute!r}
 rows = adaptation.run({program!r}, {arguments!r}, "SMALL", marked={marked})
 _C.check_invariants(0, 3)
 print(json.dumps(adaptation.judge(rows)))
@@ -38,8 +38,13 @@ print(json.dumps(adaptation.judge(rows)))
 def trained(fresh):
     """Runs a program, returns what is said of its steps."""
 
-    def run(program, marked, **arguments):
-        code = _RUN.format(program=program, arguments=arguments, marked=marked)
+    def run(program, marked, recompute="off", **arguments):
+        code = _RUN.format(
+            program=program,
+            arguments=arguments,
+            marked=marked,
+            recompute=recompute,
+        )
         rows = json.loads(fresh(code, PYTHONPATH=_PATH).splitlines()[-1])
         for number, row in enumerate(rows):
             print(number, row)
@@ -48,19 +53,22 @@ def trained(fresh):
     return run
 
 
-@pytest.mark.parametrize("marked", [False, True], ids=["found", "marked"])
-@pytest.mark.parametrize(
-    "program",
-    [
-        "steady",
-        "train_and_eval",
-        "accumulation",
-        "skipped_updates",
-        "lengths",
-        "batch_sizes",
-        "phases",
-    ],
+_PROGRAMS = [
+    "steady",
+    "train_and_eval",
+    "accumulation",
+    "skipped_updates",
+    "lengths",
+    "batch_sizes",
+    "phases",
+]
+_MARKED = pytest.mark.parametrize(
+    "marked", [False, True], ids=["found", "marked"]
 )
+
+
+@_MARKED
+@pytest.mark.parametrize("program", _PROGRAMS)
 def test_known_steps_cost_nothing_and_new_ones_one(program, marked, trained):
     """No known step is demand paged; a new one costs less than it takes.
 
@@ -78,7 +86,20 @@ def test_known_steps_cost_nothing_and_new_ones_one(program, marked, trained):
             assert row["excess"] + settling <= 1
 
 
-@pytest.mark.parametrize("marked", [False, True], ids=["found", "marked"])
+@_MARKED
+@pytest.mark.parametrize("program", _PROGRAMS)
+def test_re_runs_cost_known_steps_less_than_moves(program, marked, trained):
+    """No known step is demand paged, and they take less time in all."""
+    known_ms = []
+    for recompute in ("off", "auto"):
+        rows = trained(program, marked, recompute)
+        known = [row for row in rows if not row["new"] and not row["settling"]]
+        assert [row for row in known if row["paged"]] == []
+        known_ms.append(sum(row["ms"] for row in known))
+    assert known_ms[1] <= known_ms[0]
+
+
+@_MARKED
 def test_random_surprises_cost_little(marked, trained):
     """A tenth of the ops is put in, left out or of other shapes, each step."""
     late_ms = []

@@ -1,6 +1,7 @@
 """Trainings whose plans drop and re-run leave the native bits."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -10,20 +11,40 @@ import pytest
 PROGRAM = pathlib.Path(__file__).with_name("recomputing.py")
 
 
+def trained(*arguments, recompute="auto"):
+    """Statistics of a training, which left the native bits."""
+    done = subprocess.run(
+        [sys.executable, PROGRAM, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "CHAMELEON_RECOMPUTE": recompute},
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["differ"] == []
+    assert result["stats"]["held_bytes"] == 0
+    return result["stats"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "k", "reruns"),
     [("gpt", 1.25, 0), ("gpt", 2, 50), ("gpt", 4, 50), ("resnet", 4, 10)],
 )
 def test_bits(model, k, reruns):
-    done = subprocess.run(
-        [sys.executable, PROGRAM, model, str(k)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["differ"] == []
-    assert result["stats"]["rerun_ops"] >= reruns
-    assert result["stats"]["held_bytes"] == 0
+    assert trained(model, k)["rerun_ops"] >= reruns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["lru", "forecast"])
+@pytest.mark.parametrize("model", ["gpt", "resnet"])
+def test_little_host_memory(model, policy):
+    """Where the host holds a tenth of what swaps alone take."""
+    alone = trained(model, 2, policy, recompute="off")
+    assert alone["rerun_ops"] == alone["dropped_bytes"] == 0
+    host_budget = alone["peak_host_bytes"] // 10 // 512 * 512
+    assert host_budget > 1 << 20
+    stats = trained(model, 2, policy, host_budget)
+    assert stats["peak_host_bytes"] <= stats["host_budget"] == host_budget
+    assert stats["rerun_ops"] > 0
