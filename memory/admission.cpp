@@ -6,7 +6,7 @@
 
 namespace chameleon::memory {
 
-Admission::Admission(std::mutex& mutex, std::size_t budget_bytes)
+Admission::Admission(PagerMutex& mutex, std::size_t budget_bytes)
     : mutex_(mutex), budget_(budget_bytes) {}
 
 // Not at once: exclusively, with less than it wishes, or against other threads.
@@ -115,7 +115,7 @@ void Admission::handBack(Ticket ticket) {
   wakeLocked(); // the next in line
 }
 
-void Admission::wait(std::unique_lock<std::mutex>& lock,
+void Admission::wait(std::unique_lock<PagerMutex>& lock,
                      const WaitHooks& hooks) {
   const std::uint64_t seen = changes_;
   waits_.fetch_add(1, std::memory_order_relaxed);

@@ -30,6 +30,7 @@
 #include <optional>
 
 #include "backend/runtime/check.h"
+#include "backend/runtime/ranked_mutex.h"
 
 namespace chameleon::memory {
 
@@ -39,9 +40,11 @@ struct WaitHooks {
   void (*after)(void*) = nullptr;
 };
 
+using PagerMutex = runtime::RankedMutex<runtime::LockRank::kPager>;
+
 class Admission {
  public:
-  Admission(std::mutex& mutex, std::size_t budget_bytes);
+  Admission(PagerMutex& mutex, std::size_t budget_bytes);
 
   struct Load {
     std::size_t bytes;   // committed
@@ -109,7 +112,7 @@ class Admission {
   }
   // Until something changed since the mutex was taken; releases it meanwhile,
   // and around the hooks.
-  void wait(std::unique_lock<std::mutex>& lock, const WaitHooks& hooks);
+  void wait(std::unique_lock<PagerMutex>& lock, const WaitHooks& hooks);
   void wakeLocked() noexcept;
   void close() noexcept { gate_.fetch_add(kClosed); } // nests
   void open() noexcept { gate_.fetch_sub(kClosed); }
@@ -142,14 +145,14 @@ class Admission {
   Entry turnBack(std::size_t bytes, bool exclusive) noexcept;
   void wakeWaiters() noexcept;
 
-  std::mutex& mutex_;
+  PagerMutex& mutex_;
   std::atomic<std::uint64_t> word_{0};
   std::atomic<std::uint64_t> gate_{0};
   std::atomic<std::size_t> budget_;
   std::atomic<std::size_t> waits_{0};
 
   // Guarded by the mutex.
-  std::condition_variable changed_;
+  runtime::RankedCondition<runtime::LockRank::kPager> changed_;
   std::uint64_t changes_ = 0;
   std::deque<Ticket> tickets_;
   Ticket last_ticket_ = 0;

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/runtime/ranked_mutex.h"
+
 namespace chameleon::memory {
 
 enum class Decision : std::uint8_t {
@@ -52,7 +54,8 @@ class DecisionLog {
 
  private:
   std::atomic<bool> on_{false};
-  mutable std::mutex mutex_; // a leaf; guards what is below
+  mutable runtime::RankedMutex<runtime::LockRank::kLog>
+      mutex_; // a leaf; guards what is below
   std::size_t limit_ = 0;
   std::size_t dropped_ = 0;
   std::vector<DecisionRecord> records_;

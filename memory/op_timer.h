@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "backend/runtime/device_runtime.h"
+#include "backend/runtime/ranked_mutex.h"
 #include "profiler/durations.h"
 #include "profiler/timeline.h"
 #include "profiler/token.h"
@@ -173,7 +174,7 @@ class OpTimer {
   profiler::Timeline& timeline_;
   const bool times_;
   const bool times_links_;
-  std::mutex mutex_;
+  runtime::RankedMutex<runtime::LockRank::kOpTimer> mutex_;
   // Guarded by it; each in the order of submission.
   std::array<std::deque<Pending>, kLists> pending_;
   std::array<std::uint64_t, kLists> batches_{};

@@ -166,11 +166,11 @@ class PagerImpl {
       pager_.publish();
       lock_.unlock();
     }
-    std::unique_lock<std::mutex>& base() noexcept { return lock_; }
+    std::unique_lock<PagerMutex>& base() noexcept { return lock_; }
 
    private:
     const PagerImpl& pager_;
-    std::unique_lock<std::mutex> lock_;
+    std::unique_lock<PagerMutex> lock_;
   };
   void publish() const noexcept {
     used_bytes_.store(arena_->usedBytes(), std::memory_order_relaxed);
@@ -497,7 +497,9 @@ class PagerImpl {
   runtime::DeviceRuntime& runtime_;
   const int device_index_;
   const bool checks_callers_;
-  mutable std::mutex mutex_;
+  std::atomic<std::uint64_t> check_every_{0}; // calls; 0: never
+  std::atomic<std::uint64_t> calls_checked_{0};
+  mutable PagerMutex mutex_;
   Timelines timelines_;
   profiler::Durations durations_;
   profiler::Timeline timeline_;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "backend/runtime/device_runtime.h"
+#include "backend/runtime/ranked_mutex.h"
 #include "memory/fence.h"
 
 namespace chameleon::memory {
@@ -109,7 +110,7 @@ class Timelines {
     std::atomic<std::uint64_t> completed{0};
     // What this line already runs after, per line.
     std::array<std::atomic<std::uint64_t>, kMaxStreams> follows{};
-    std::mutex mutex;
+    runtime::RankedMutex<runtime::LockRank::kStream> mutex;
     // Guarded by mutex.
     std::deque<Recorded> recorded;       // by rising count
     std::vector<runtime::Stream> others; // streams that share this line
@@ -130,7 +131,8 @@ class Timelines {
   runtime::DeviceRuntime& runtime_;
   std::array<Line, kMaxStreams> lines_;
   std::atomic<std::size_t> line_count_{kFirstCompute};
-  std::mutex registration_mutex_; // taken before a line's mutex
+  runtime::RankedMutex<runtime::LockRank::kStreamList>
+      registration_mutex_; // taken before a line's mutex
   std::atomic<bool> last_line_shared_{false};
   std::atomic<std::uint64_t> events_recorded_{0};
   std::atomic<std::uint64_t> host_waits_{0};

@@ -9,15 +9,21 @@
 #include <cstdint>
 #include <thread>
 
+#include "backend/runtime/ranked_mutex.h"
+
 namespace chameleon::profiler {
 
 class LeafLock {
  public:
   void lock() noexcept {
+    runtime::lock_taken(runtime::LockRank::kProfiler);
     if (taken_.exchange(true, std::memory_order_acquire)) [[unlikely]]
       wait();
   }
-  void unlock() noexcept { taken_.store(false, std::memory_order_release); }
+  void unlock() noexcept {
+    taken_.store(false, std::memory_order_release);
+    runtime::lock_given_back(runtime::LockRank::kProfiler);
+  }
   // How often a thread found it taken.
   std::uint64_t waits() const noexcept {
     return waits_.load(std::memory_order_relaxed);

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <vector>
 
+#include "backend/runtime/ranked_mutex.h"
+
 namespace chameleon::profiler {
 
 class MemoryHistory {
@@ -33,7 +35,7 @@ class MemoryHistory {
 
  private:
   std::atomic<bool> recording_{false};
-  mutable std::mutex mutex_;
+  mutable runtime::RankedMutex<runtime::LockRank::kLog> mutex_;
   std::vector<Sample> samples_; // guarded by mutex_
   std::size_t stride_ = 1;      // ops per sample
   std::size_t skipped_ = 0;     // ops since the last sample

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/runtime/ranked_mutex.h"
+
 namespace chameleon::profiler {
 
 class OpNames {
@@ -41,7 +43,7 @@ class OpNames {
   }
 
  private:
-  mutable std::mutex mutex_;
+  mutable runtime::RankedMutex<runtime::LockRank::kLog> mutex_;
   std::map<std::string, std::uint32_t, std::less<>> numbers_;
   std::deque<std::string_view> names_; // into numbers_
   std::vector<bool> reruns_;

@@ -11,6 +11,8 @@
 #include <mutex>
 #include <vector>
 
+#include "backend/runtime/ranked_mutex.h"
+
 namespace chameleon::profiler {
 
 enum class Lane : std::uint8_t {
@@ -54,7 +56,7 @@ class Timeline {
  private:
   const std::size_t capacity_;
   std::atomic<bool> recording_{false};
-  mutable std::mutex mutex_;
+  mutable runtime::RankedMutex<runtime::LockRank::kLog> mutex_;
   std::vector<Interval> ring_; // guarded by mutex_
   std::uint64_t added_ = 0;
 };

@@ -27,6 +27,7 @@
 #include "backend/runtime/line_position.h"
 #include "backend/runtime/poison.h"
 #include "backend/runtime/range_set.h"
+#include "backend/runtime/ranked_mutex.h"
 #include "backend/runtime/work_order.h"
 
 namespace chameleon::runtime {
@@ -104,7 +105,7 @@ class CallChecker {
 
   const CpuAdversary adversary_;
   const MisuseHandler on_misuse_;
-  std::mutex mutex_;
+  RankedMutex<LockRank::kCallChecker> mutex_;
   // Everything below is guarded by mutex_.
   std::mt19937_64 random_;
   std::vector<Line> lines_; // by LineIndex

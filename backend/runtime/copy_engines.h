@@ -23,6 +23,7 @@
 
 #include "backend/runtime/cpu_adversary.h"
 #include "backend/runtime/line_position.h"
+#include "backend/runtime/ranked_mutex.h"
 #include "backend/runtime/result.h"
 
 namespace chameleon::runtime {
@@ -79,7 +80,7 @@ class CopyEngines {
     std::deque<Entry> queue;
     std::array<std::int64_t, kTimes> done_ns{}; // by count, the last ones
     std::uint64_t demanded = 0; // may run up to here (held-back timings)
-    std::condition_variable wake;
+    RankedCondition<LockRank::kRuntime> wake;
     std::thread thread;
   };
 
@@ -110,8 +111,8 @@ class CopyEngines {
 
   const CopyTiming timing_;
   CallChecker* const checker_;
-  std::mutex mutex_;
-  std::condition_variable finished_; // an entry is done
+  RankedMutex<LockRank::kRuntime> mutex_;
+  RankedCondition<LockRank::kRuntime> finished_; // an entry is done
   std::array<Engine, 2> engines_;
   std::mt19937_64 random_; // guarded by mutex_
   bool stopping_ = false;  // guarded by mutex_

@@ -17,6 +17,7 @@
 #include "backend/runtime/cuda_context.h"
 #include "backend/runtime/cuda_host_memory.h"
 #include "backend/runtime/device_runtime.h"
+#include "backend/runtime/ranked_mutex.h"
 
 namespace chameleon::runtime {
 
@@ -54,7 +55,7 @@ class CudaCopier {
   const CudaHostMemory& host_;
   std::atomic<std::uint64_t> pageable_bytes_{0};
   std::atomic<bool> batches_{true}; // the driver takes them
-  std::mutex mutex_;
+  RankedMutex<LockRank::kRuntimePart> mutex_;
   std::atomic<bool> torn_{false};
   // Guarded by mutex_: a piece of device memory for moves, the event after
   // which it is free again, and where that was recorded.

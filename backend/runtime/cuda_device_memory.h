@@ -14,6 +14,7 @@
 #include <mutex>
 
 #include "backend/runtime/cuda_context.h"
+#include "backend/runtime/ranked_mutex.h"
 
 namespace chameleon::runtime {
 
@@ -46,7 +47,7 @@ class CudaDeviceMemory {
   const CudaContext& context_;
   const std::size_t unit_bytes_;
   const bool maps_;
-  std::mutex mutex_;
+  RankedMutex<LockRank::kRuntimePart> mutex_;
   std::map<const std::byte*, std::size_t> plain_; // guarded by mutex_
 };
 

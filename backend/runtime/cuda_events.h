@@ -13,6 +13,7 @@
 
 #include "backend/runtime/cuda_context.h"
 #include "backend/runtime/device_runtime.h"
+#include "backend/runtime/ranked_mutex.h"
 
 namespace chameleon::runtime {
 
@@ -48,7 +49,7 @@ class CudaEvents {
   Result<Pooled*> take(bool timed);
 
   const CudaContext& context_;
-  mutable std::mutex mutex_;
+  mutable RankedMutex<LockRank::kRuntimePart> mutex_;
   // Guarded by mutex_.
   std::vector<std::unique_ptr<Pooled>> all_;
   std::vector<Pooled*> idle_[2]; // by `timed`

@@ -129,8 +129,7 @@ void CudaHostMemory::run() {
   }
 }
 
-void CudaHostMemory::registerChunk(Slab& slab,
-                                   std::unique_lock<std::mutex>& lock) {
+void CudaHostMemory::registerChunk(Slab& slab, std::unique_lock<Mutex>& lock) {
   const std::size_t begin = slab.registered_bytes;
   const std::size_t bytes = std::min(options_.chunk_bytes, slab.bytes - begin);
   slab.busy = true;

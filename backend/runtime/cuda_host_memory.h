@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "backend/runtime/cuda_context.h"
+#include "backend/runtime/ranked_mutex.h"
 
 namespace chameleon::runtime {
 
@@ -70,15 +71,16 @@ class CudaHostMemory {
   void run(); // the thread
   // Registers the next chunk. REQUIRES `lock` held and !slab.done; gives it
   // up meanwhile.
-  void registerChunk(Slab& slab, std::unique_lock<std::mutex>& lock);
+  using Mutex = RankedMutex<LockRank::kRuntimePart>;
+  void registerChunk(Slab& slab, std::unique_lock<Mutex>& lock);
   void release(const Slab& slab) noexcept;
 
   const CudaContext& context_;
   const CudaHostMemoryOptions options_;
   const int numa_node_; // < 0: any
-  mutable std::mutex mutex_;
-  std::condition_variable work_;     // for the thread
-  std::condition_variable progress_; // for who waits for it
+  mutable RankedMutex<LockRank::kRuntimePart> mutex_;
+  RankedCondition<LockRank::kRuntimePart> work_;     // for the thread
+  RankedCondition<LockRank::kRuntimePart> progress_; // for who waits for it
   // Guarded by mutex_.
   std::map<const std::byte*, std::unique_ptr<Slab>> slabs_; // by base
   std::deque<Slab*> queue_;                                 // to be registered

@@ -18,6 +18,7 @@
 #include "backend/runtime/cuda_host_memory.h"
 #include "backend/runtime/cuda_link_probe.h"
 #include "backend/runtime/machine_memory.h"
+#include "backend/runtime/ranked_mutex.h"
 #include "backend/runtime/use_guard.h"
 
 namespace chameleon::runtime {
@@ -305,7 +306,7 @@ class Runtime final : public CudaRuntime, private UseGuard {
   std::unique_ptr<Parts> parts_;
   const int ordinal_;
   CUstream_st* (*const stream_of_)(int, std::uint64_t);
-  mutable std::mutex mutex_;
+  mutable RankedMutex<LockRank::kRuntime> mutex_;
   // Guarded by mutex_.
   std::vector<std::byte*> addresses_; // reserved, never committed
   mutable bool link_measured_ = false;

@@ -12,6 +12,8 @@
 
 #include "backend/runtime/check.h"
 #include "backend/runtime/gpu_profiles.h"
+#include "backend/runtime/quote.h"
+#include "backend/runtime/ranked_mutex.h"
 
 namespace chameleon::runtime {
 
@@ -73,7 +75,7 @@ struct Value {
 };
 
 struct Table {
-  std::mutex mutex;
+  RankedMutex<LockRank::kOptions> mutex;
   std::array<Value, kSpecs.size()> values; // guarded by mutex
   std::optional<std::string> first_use;    // guarded by mutex
 };

@@ -11,13 +11,14 @@
 #endif
 #include "backend/runtime/options.h"
 #include "backend/runtime/simulated_runtime.h"
+#include "backend/runtime/ranked_mutex.h"
 
 namespace chameleon::runtime {
 
 namespace {
 
 struct CpuDefaults {
-  std::mutex mutex;
+  RankedMutex<LockRank::kRuntimeChoice> mutex;
   CpuRuntimeOptions options; // guarded by mutex
 };
 
@@ -27,7 +28,7 @@ CpuDefaults& cpu_defaults() {
 }
 
 struct CudaChoice {
-  std::mutex mutex;
+  RankedMutex<LockRank::kRuntimeChoice> mutex;
   std::optional<CudaSupport> support; // guarded by mutex
 };
 

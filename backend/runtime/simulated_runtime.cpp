@@ -12,6 +12,7 @@
 #include "backend/runtime/check.h"
 #include "backend/runtime/fork_generation.h"
 #include "backend/runtime/options.h"
+#include "backend/runtime/ranked_mutex.h"
 #include "backend/runtime/use_guard.h"
 #include "backend/runtime/virtual_time.h"
 
@@ -291,7 +292,8 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
   };
 
   const GpuProfile profile_;
-  mutable std::mutex mutex_; // a leaf; guards everything below
+  mutable RankedMutex<LockRank::kRuntime>
+      mutex_; // a leaf; guards everything below
   VirtualTime time_;
   std::vector<std::pair<Stream, VirtualTime::Line>> compute_lines_;
   std::deque<Batch> batches_; // at least those that may not have begun

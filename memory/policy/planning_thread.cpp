@@ -152,7 +152,7 @@ void PlanningThread::run() {
   }
 }
 
-void PlanningThread::serveOrder(std::unique_lock<std::mutex>& lock) {
+void PlanningThread::serveOrder(std::unique_lock<Mutex>& lock) {
   const Order order = std::move(orders_.back());
   orders_.pop_back();
   working_ = std::pair(order.path, order.budget_bytes);
@@ -176,7 +176,7 @@ void PlanningThread::serveOrder(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-void PlanningThread::goOn(std::unique_lock<std::mutex>& lock) {
+void PlanningThread::goOn(std::unique_lock<Mutex>& lock) {
   SearchPtr search = std::move(searches_.back());
   searches_.pop_back();
   working_ = std::pair(search->path, search->budget_bytes);

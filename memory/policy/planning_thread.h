@@ -28,6 +28,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/runtime/ranked_mutex.h"
 #include "memory/policy/joint_planner.h"
 #include "memory/policy/link_estimate.h"
 #include "memory/policy/plan.h"
@@ -93,6 +94,7 @@ class PlanningThread {
   static constexpr std::uint32_t kMaxTries = 600;
   static constexpr std::size_t kMaxSearches = 4;
 
+  using Mutex = runtime::RankedMutex<runtime::LockRank::kPlans>;
   struct Order {
     profiler::PathId path;
     std::uint64_t budget_bytes;
@@ -107,8 +109,8 @@ class PlanningThread {
   // These REQUIRE mutex_.
   PathPlanPtr findOrOrder(profiler::PathId path, std::uint64_t budget_bytes);
   PathPlanPtr order(profiler::PathId path, std::uint64_t budget_bytes);
-  void serveOrder(std::unique_lock<std::mutex>& lock);
-  void goOn(std::unique_lock<std::mutex>& lock);
+  void serveOrder(std::unique_lock<Mutex>& lock);
+  void goOn(std::unique_lock<Mutex>& lock);
   std::vector<Assignment> hints(profiler::PathId path) const;
   void keep(PathPlanPtr plan);
   // Its first plan is made, but not kept. Needs no lock.
@@ -121,8 +123,8 @@ class PlanningThread {
   const bool at_once_;
   const bool recompute_;
 
-  mutable std::mutex mutex_; // guards what is below; a leaf
-  std::condition_variable changed_;
+  mutable Mutex mutex_; // guards what is below; a leaf
+  runtime::RankedCondition<runtime::LockRank::kPlans> changed_;
   std::list<PathPlanPtr> plans_;           // used last first
   std::vector<Order> orders_;              // served from the back
   std::vector<profiler::PathTimes> times_; // for their paths, by plan()

@@ -12,7 +12,7 @@ constexpr std::size_t kUnit = 512;
 
 class AdmissionTest : public ::testing::Test {
  protected:
-  std::mutex mutex;
+  PagerMutex mutex;
   Admission admission{mutex, 10 * kUnit};
 };
 

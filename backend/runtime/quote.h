@@ -1,0 +1,17 @@
+// A user's text as messages show it. It may be anything: longer than a screen,
+// with escapes for the terminal, or no text at all. Functions of their
+// arguments.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace chameleon::runtime {
+
+bool is_utf8(std::string_view text);
+
+// In quotes; control characters, and whatever is not UTF-8, as \x1b; of a long
+// text the beginning.
+std::string quote(std::string_view text);
+
+} // namespace chameleon::runtime
