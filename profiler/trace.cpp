@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace chameleon::profiler {
 
@@ -58,9 +59,19 @@ Trace make_trace(const CycleMap& map, const OpNames& names,
 
 namespace {
 
-bool is_in(const std::vector<std::uint64_t>& list, std::uint64_t number) {
-  return std::find(list.begin(), list.end(), number) != list.end();
-}
+// A list of storages, to ask for each of thousands whether it is there.
+class Numbers {
+ public:
+  explicit Numbers(std::vector<std::uint64_t> list) : sorted_(std::move(list)) {
+    std::sort(sorted_.begin(), sorted_.end());
+  }
+  bool have(std::uint64_t number) const {
+    return std::binary_search(sorted_.begin(), sorted_.end(), number);
+  }
+
+ private:
+  std::vector<std::uint64_t> sorted_;
+};
 
 // Storage numbers of one step as values of a cycle. A number that is created
 // again after it was freed is another value.
@@ -106,14 +117,16 @@ Result<Cycle> make_cycle(const Trace& trace, std::size_t step) {
   StepValues values(cycle);
   for (std::size_t i = begin; i < end; ++i) {
     const TraceOp& op = trace.ops[i];
+    const Numbers written(op.write);
+    const Numbers overwritten(op.over);
     cycle.addOp(op.duration_ns, op.workspace_bytes);
     for (const TraceOp::Storage& storage : op.in) {
       const std::uint32_t writes =
-          is_in(op.write, storage.first) ? Operand::kWrites : 0;
+          written.have(storage.first) ? Operand::kWrites : 0;
       cycle.addOperand(
           values.of(storage),
-          writes | (is_in(op.over, storage.first) ? Operand::kOverwrites
-                                                  : Operand::kReads));
+          writes | (overwritten.have(storage.first) ? Operand::kOverwrites
+                                                    : Operand::kReads));
     }
     for (const TraceOp::Storage& storage : op.out) {
       cycle.addOperand(values.create(storage),
@@ -137,10 +150,11 @@ namespace {
 
 // What it is handed: fresh ones where their number says, which is how the
 // operands of an op that were recorded are in order.
-std::vector<TraceOp::Storage> operands_of(const TraceOp& op) {
+std::vector<TraceOp::Storage> operands_of(const TraceOp& op,
+                                          const Numbers& fresh) {
   std::vector<TraceOp::Storage> operands = op.in;
   for (const TraceOp::Storage& storage : op.out) {
-    if (!is_in(op.fresh, storage.first)) continue;
+    if (!fresh.have(storage.first)) continue;
     const auto at = std::find_if(
         operands.begin(), operands.end(),
         [&](const auto& other) { return other.first > storage.first; });
@@ -168,9 +182,12 @@ Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
   for (std::uint32_t i = 0; i < ops; ++i) {
     const TraceOp& op = trace.ops[begin + i];
     path.addOp(names.add(op.op), 0);
+    const Numbers handed_in(op.fresh);
+    const Numbers written(op.write);
+    const Numbers overwritten(op.over);
     std::uint32_t output = PathValue::kHandedIn;
-    for (const auto& [number, bytes] : operands_of(op)) {
-      const bool fresh = is_in(op.fresh, number);
+    for (const auto& [number, bytes] : operands_of(op, handed_in)) {
+      const bool fresh = handed_in.have(number);
       const auto [at, added] = alive.try_emplace(number, 0);
       if (added) {
         PathValue value;
@@ -184,14 +201,14 @@ Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
       }
       path.addUse(
           at->second,
-          (is_in(op.over, number) ? Operand::kOverwrites : Operand::kReads) |
-              (is_in(op.write, number) ? Operand::kWrites : 0) |
+          (overwritten.have(number) ? Operand::kOverwrites : Operand::kReads) |
+              (written.have(number) ? Operand::kWrites : 0) |
               (fresh ? Operand::kCreates : 0));
     }
     path.setWorkspace(i, op.workspace_bytes);
     output = 0;
     for (const auto& [number, bytes] : op.out) {
-      if (is_in(op.fresh, number)) continue;
+      if (handed_in.have(number)) continue;
       PathValue value;
       value.bytes = bytes;
       value.birth_op = i;

@@ -5,10 +5,12 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <functional>
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
+
+#include "backend/runtime/quote.h"
 
 namespace chameleon::profiler {
 namespace {
@@ -56,7 +58,9 @@ class LineScanner {
     while (!rest_.empty()) {
       const char c = rest_.front();
       rest_.remove_prefix(1);
-      if (c == '"') return true;
+      if (c == '"') {
+        return runtime::is_utf8(out) || fail("a string is not UTF-8");
+      }
       if (static_cast<unsigned char>(c) < 0x20) break;
       if (c != '\\') {
         out += c;
@@ -120,7 +124,7 @@ class LineScanner {
   }
   std::string where() const {
     if (rest_.empty()) return " at the end of the line";
-    return " before \"" + std::string(rest_.substr(0, 12)) + "\"";
+    return " before " + runtime::quote(rest_.substr(0, 12));
   }
   bool escape(std::string& out) {
     if (rest_.empty()) return fail("a string has no end");
@@ -149,6 +153,12 @@ class LineScanner {
   std::string_view rest_;
   std::string problem_;
 };
+
+// So that sums of what a trace says fit into 64 bits.
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 50;
+constexpr std::int64_t kMostTime_ns = 365LL * 86'400 * 1'000'000'000;
+constexpr std::int64_t kMostLatency_ns = 1'000'000'000;
+constexpr std::size_t kMostFileBytes = std::size_t{1} << 30;
 
 class Reader {
  public:
@@ -186,14 +196,19 @@ class Reader {
     std::unordered_set<std::string> seen;
     std::uint64_t version = 0;
     const bool good = in.object([&](const std::string& key) {
-      if (!seen.insert(key).second) return in.fail("\"" + key + "\" twice");
+      if (!seen.insert(key).second)
+        return in.fail(runtime::quote(key) + " twice");
       if (key == "trace") return in.integer(version);
       if (key == "name") return in.string(header.name);
-      if (key == "hbm_budget") return in.integer(header.hbm_budget_bytes);
+      if (key == "hbm_budget") return bytes(in, header.hbm_budget_bytes);
       if (key == "bw_in") return bandwidth(in, header.in_bytes_per_second);
       if (key == "bw_out") return bandwidth(in, header.out_bytes_per_second);
       if (key == "bw_both") return bandwidth(in, header.both_bytes_per_second);
-      if (key == "copy_latency_ns") return in.integer(header.copy_latency_ns);
+      if (key == "copy_latency_ns") {
+        return in.integer(header.copy_latency_ns) &&
+               (header.copy_latency_ns <= kMostLatency_ns ||
+                in.fail("a latency is a second at most"));
+      }
       std::string text;
       double number = 0;
       return in.peek() == '"' ? in.string(text) : in.real(number);
@@ -209,6 +224,10 @@ class Reader {
     }
     return true;
   }
+  static bool bytes(LineScanner& in, std::uint64_t& out) {
+    return in.integer(out) &&
+           (out <= kMostBytes || in.fail("a size is 1 PiB at most"));
+  }
   static bool bandwidth(LineScanner& in, double& out) {
     return in.real(out) &&
            ((out >= 0 && out < 1e18) ||
@@ -223,7 +242,7 @@ class Reader {
       return in.list([&] {
         TraceOp::Storage& s = out.emplace_back();
         return in.expect('[') && in.integer(s.first) && in.expect(',') &&
-               in.integer(s.second) && in.expect(']');
+               bytes(in, s.second) && in.expect(']');
       });
     };
     const auto numbers = [&](std::vector<std::uint64_t>& out) {
@@ -239,7 +258,7 @@ class Reader {
         {"free", [&] { return numbers(op.free); }},
         {"step", [&] { return in.integer(step); }},
         {"over", [&] { return numbers(op.over); }},
-        {"workspace", [&] { return in.integer(op.workspace_bytes); }},
+        {"workspace", [&] { return bytes(in, op.workspace_bytes); }},
         {"fresh", [&] { return numbers(op.fresh); }},
     };
     const bool good = in.object([&](const std::string& key) {
@@ -249,7 +268,7 @@ class Reader {
         seen |= 1U << i;
         return kMembers[i].second();
       }
-      return in.fail("\"" + key + "\" is no field of a trace");
+      return in.fail(runtime::quote(key) + " is no field of a trace");
     });
     if (!good) return false;
     constexpr unsigned kStep = 0x80;
@@ -277,7 +296,10 @@ class Reader {
   struct State {
     std::uint64_t bytes;
     bool alive;
-    std::size_t seen; // the last op that has it as an operand, from 1
+    std::size_t seen = 0;    // the last op that has it as an operand, from 1
+    std::size_t written = 0; // the last op that writes it
+    bool is_in = false;      // of the op in `seen`
+    bool is_out = false;
   };
   bool check(LineScanner& in, const TraceOp& op) {
     if (op.time_ns < time_ns_) return in.fail("t goes back");
@@ -285,22 +307,31 @@ class Reader {
     if (op.time_ns > INT64_MAX - op.duration_ns) {
       return in.fail("t + dur_ns is too large");
     }
+    if (op.duration_ns > kMostTime_ns - busy_ns_) {
+      return in.fail("the ops take more than a year");
+    }
+    busy_ns_ += op.duration_ns;
     const std::size_t now = trace_.ops.size() + 1;
     for (const bool out : {false, true}) {
       for (const auto& [number, bytes] : out ? op.out : op.in) {
         const std::string name = "storage " + std::to_string(number);
         // Not seen before: it was there from the start.
-        const auto [at, added] = states_.try_emplace(
-            number, State{bytes, /*alive=*/!out, /*seen=*/0});
+        const auto [at, added] =
+            states_.try_emplace(number, State{bytes, /*alive=*/!out});
         State& state = at->second;
         if (state.seen == now) return in.fail(name + " is twice an operand");
         state.seen = now;
+        state.is_in = !out;
+        state.is_out = out;
         if (state.alive == out) {
           return in.fail(name + (out ? " is created while it lives"
                                      : " is used while it is dead"));
         }
         if (!out && state.bytes != bytes) {
           return in.fail(name + " had another size before");
+        }
+        if (added && (all_bytes_ += bytes) > kMostBytes) {
+          return in.fail("the storages have more than 1 PiB together");
         }
         state.bytes = bytes;
         state.alive = true;
@@ -312,29 +343,26 @@ class Reader {
         return in.fail("storage " + std::to_string(number) +
                        " is written but no operand");
       }
+      at->second.written = now;
     }
     for (const std::uint64_t number : op.over) {
-      const auto is = [number](std::uint64_t other) { return other == number; };
-      if (std::none_of(op.write.begin(), op.write.end(), is) ||
-          std::none_of(op.in.begin(), op.in.end(), [&](const auto& storage) {
-            return is(storage.first);
-          })) {
+      const auto at = states_.find(number);
+      if (at == states_.end() || at->second.seen != now ||
+          at->second.written != now || !at->second.is_in) {
         return in.fail("storage " + std::to_string(number) +
                        " is overwritten but not among in and write");
       }
     }
     for (const std::uint64_t number : op.fresh) {
-      if (std::none_of(op.out.begin(), op.out.end(), [&](const auto& storage) {
-            return storage.first == number;
-          })) {
+      const auto at = states_.find(number);
+      if (at == states_.end() || at->second.seen != now || !at->second.is_out) {
         return in.fail("storage " + std::to_string(number) +
                        " is fresh but not among out");
       }
     }
     for (const std::uint64_t number : op.free) {
       // Not seen before: it is left from the step before.
-      State& state =
-          states_.try_emplace(number, State{0, true, 0}).first->second;
+      State& state = states_.try_emplace(number, State{0, true}).first->second;
       if (!state.alive) {
         return in.fail("storage " + std::to_string(number) +
                        " is freed while it is dead");
@@ -347,6 +375,8 @@ class Reader {
   Trace trace_;
   std::size_t line_ = 0;
   std::int64_t time_ns_ = 0;
+  std::int64_t busy_ns_ = 0;
+  std::uint64_t all_bytes_ = 0;
   std::unordered_map<std::uint64_t, State> states_;
 };
 
@@ -355,22 +385,33 @@ class Reader {
 Result<Trace> read_trace(std::string_view text) { return Reader().read(text); }
 
 Result<Trace> read_trace_file(const std::string& path) {
-  std::FILE* const file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) {
+  const auto refused = [&](const std::string& why) {
     return Error(ErrorCode::kInvalidArgument,
-                 "cannot read " + path + ": " + std::strerror(errno));
+                 "cannot read " + runtime::quote(path) + ": " + why);
+  };
+  // A pipe might never say anything, a device never end.
+  std::error_code unknown;
+  const std::filesystem::file_status status =
+      std::filesystem::status(path, unknown);
+  if (unknown || !std::filesystem::exists(status)) {
+    return refused(unknown ? unknown.message() : std::strerror(ENOENT));
   }
+  if (!std::filesystem::is_regular_file(status)) {
+    return refused("it is no regular file");
+  }
+  std::FILE* const file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return refused(std::strerror(errno));
   std::string text;
   char buffer[1 << 16];
   std::size_t count = 0;
   while ((count = std::fread(buffer, 1, sizeof buffer, file)) > 0) {
     text.append(buffer, count);
+    if (text.size() > kMostFileBytes) break;
   }
   const bool failed = std::ferror(file) != 0;
   std::fclose(file);
-  if (failed) {
-    return Error(ErrorCode::kInvalidArgument, "cannot read " + path);
-  }
+  if (failed) return refused("reading failed");
+  if (text.size() > kMostFileBytes) return refused("it has more than 1 GiB");
   return read_trace(text);
 }
 

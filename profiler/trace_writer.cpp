@@ -4,6 +4,12 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <fcntl.h>
+#include <random>
+#include <string>
+#include <unistd.h>
+
+#include "backend/runtime/quote.h"
 
 namespace chameleon::profiler {
 namespace {
@@ -103,19 +109,28 @@ std::string write_trace(const Trace& trace) {
   return text;
 }
 
+// The draft has a name that nobody can foresee: what lies at a foreseeable one
+// in a folder for all may lead elsewhere.
 Error write_file(const std::string& path, const std::string& text) {
-  const auto failed = [&](const char* what) {
-    return Error(ErrorCode::kInvalidArgument,
-                 std::string(what) + " " + path + ": " + std::strerror(errno));
+  const auto failed = [&] {
+    return Error(
+        ErrorCode::kInvalidArgument,
+        "cannot write " + runtime::quote(path) + ": " + std::strerror(errno));
   };
-  const std::string draft = path + ".part";
-  std::FILE* const file = std::fopen(draft.c_str(), "wb");
-  if (file == nullptr) return failed("cannot write");
+  std::random_device random;
+  const std::string draft = path + "." + std::to_string(random()) +
+                            std::to_string(random()) + ".part";
+  const int descriptor =
+      ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) return failed();
+  std::FILE* const file = ::fdopen(descriptor, "wb");
   const bool written =
+      file != nullptr &&
       std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const bool closed = std::fclose(file) == 0;
+  const bool closed =
+      (file != nullptr ? std::fclose(file) : ::close(descriptor)) == 0;
   if (!written || !closed || std::rename(draft.c_str(), path.c_str()) != 0) {
-    Error error = failed("cannot write");
+    Error error = failed();
     std::remove(draft.c_str());
     return error;
   }

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "backend/runtime/quote.h"
+
 namespace chameleon::runtime {
 
 namespace {
@@ -66,8 +68,8 @@ Result<CpuAdversary> parse_cpu_adversary(std::string_view text) {
     const std::string_view part = text.substr(0, comma);
     if (!apply(adversary, part)) {
       return Error(ErrorCode::kInvalidArgument,
-                   "\"" + std::string(part) +
-                       "\" is no part of an adversary; allowed: seed=<number>, "
+                   quote(part) +
+                       " is no part of an adversary; allowed: seed=<number>, "
                        "copies=prompt|late|reordered|on_await, "
                        "compute_delay=<0..1000>, poison=0|1");
     }

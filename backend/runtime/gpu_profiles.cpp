@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/runtime/options.h"
+#include "backend/runtime/quote.h"
 
 namespace chameleon::runtime {
 
@@ -185,10 +186,6 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
 }
 
-std::string quoted(std::string_view text) {
-  return "\"" + std::string(text) + "\"";
-}
-
 Error invalid(const std::string& what) {
   return {ErrorCode::kInvalidArgument, what};
 }
@@ -216,10 +213,10 @@ const char* allowed(Unit unit) {
     case Unit::kBytes:
       return "bytes, such as \"96GiB\"";
     case Unit::kBytesPerSecond:
-      return "bytes per second, such as 55e9 or \"55GB/s\"";
+      return "bytes per second from 1e6 to 1e18, such as 55e9 or \"55GB/s\"";
     case Unit::kFlopsPerSecond:
-      return "floating point operations per second, such as 989e12 or "
-             "\"989TFLOP/s\"";
+      return "floating point operations per second from 1e6 to 1e18, such as "
+             "989e12 or \"989TFLOP/s\"";
     case Unit::kFraction:
       return "a fraction, more than 0 and at most 1";
     case Unit::kNanoseconds:
@@ -229,6 +226,10 @@ const char* allowed(Unit unit) {
   }
   return "";
 }
+
+// A second: so that all times can be counted in picoseconds.
+constexpr double kLeastRate = 1e6;
+constexpr double kMostRate = 1e18;
 
 // A number at the start of `text`; the rest, trimmed, is left in it.
 std::optional<double> take_number(std::string_view& text) {
@@ -268,15 +269,17 @@ std::optional<Value> parse_value(Unit unit, std::string_view text) {
     case Unit::kBytesPerSecond: {
       if (rest.ends_with("/s")) rest.remove_suffix(2);
       const Result<std::size_t> bytes = parse_bytes(rest);
-      if (!bytes.ok() || bytes.value() < 1'000'000) break;
+      if (!bytes.ok()) break;
       value.number = static_cast<double>(bytes.value());
+      if (!(value.number >= kLeastRate && value.number <= kMostRate)) break;
       return value;
     }
     case Unit::kFlopsPerSecond: {
       const std::optional<double> number = take_number(rest);
       const std::optional<double> factor = flops_unit(rest);
-      if (!number || !factor || *number * *factor < 1e6) break;
+      if (!number || !factor) break;
       value.number = *number * *factor;
+      if (!(value.number >= kLeastRate && value.number <= kMostRate)) break;
       return value;
     }
     case Unit::kFraction:
@@ -321,11 +324,11 @@ Result<std::vector<Given>> split(std::string_view text) {
         std::find_if(std::begin(kKeys), std::end(kKeys),
                      [&](const Key& each) { return each.name == name; });
     if (equals == std::string_view::npos || key == std::end(kKeys)) {
-      return invalid("there is no figure " + quoted(name) + "; there are " +
+      return invalid("there is no figure " + quote(name) + "; there are " +
                      known_keys());
     }
     for (const Given& other : given) {
-      if (other.key == key) return invalid(quoted(name) + " is given twice");
+      if (other.key == key) return invalid(quote(name) + " is given twice");
     }
     given.push_back({key, trimmed(part.substr(equals + 1))});
   }
@@ -354,7 +357,7 @@ Result<GpuProfile> parse_figures(std::string_view text) {
     if (each.key->name != "base") continue;
     const GpuProfile* base = find_profile(each.text);
     if (base == nullptr) {
-      return invalid("base = " + quoted(each.text) + " must be one of " +
+      return invalid("base = " + quote(each.text) + " must be one of " +
                      known_names());
     }
     profile = *base;
@@ -374,7 +377,7 @@ Result<GpuProfile> parse_figures(std::string_view text) {
     if (key.set == nullptr) continue;
     const std::optional<Value> value = parse_value(key.unit, found->text);
     if (!value) {
-      return invalid(std::string(key.name) + " = " + quoted(found->text) +
+      return invalid(std::string(key.name) + " = " + quote(found->text) +
                      " must be " + allowed(key.unit));
     }
     key.set(profile, *value);

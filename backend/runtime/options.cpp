@@ -102,10 +102,6 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
                     [](char x, char y) { return lower(x) == lower(y); });
 }
 
-std::string quoted(std::string_view text) {
-  return "\"" + std::string(text) + "\"";
-}
-
 std::size_t row_of(std::string_view key) {
   for (std::size_t row = 0; row < kSpecs.size(); ++row) {
     if (kSpecs[row].key == key) return row;
@@ -193,7 +189,7 @@ Result<std::size_t> bytes_of(std::string_view text) {
 Error invalid(std::string_view key, std::string_view text,
               const std::string& allowed) {
   return {ErrorCode::kInvalidArgument,
-          std::string(key) + " = " + quoted(text) + ": " + allowed};
+          std::string(key) + " = " + quote(text) + ": " + allowed};
 }
 
 std::string alternatives(std::string_view choices) {
@@ -310,7 +306,7 @@ Error set_option(std::string_view key, std::optional<std::string_view> text) {
       known += (known.empty() ? "" : ", ") + std::string(spec.key);
     }
     return {ErrorCode::kInvalidArgument,
-            "there is no option " + quoted(key) + "; there are " + known};
+            "there is no option " + quote(key) + "; there are " + known};
   }
   const OptionSpec& spec = kSpecs[row];
   Value value;
@@ -336,8 +332,8 @@ Error set_option(std::string_view key, std::optional<std::string_view> text) {
   if (old_text == new_text) return {};
   options.values[row] = before;
   return {ErrorCode::kInvalidArgument,
-          std::string(key) + " = " + quoted(new_text.value_or("none")) +
-              ": it was fixed as " + quoted(old_text.value_or("none")) +
+          std::string(key) + " = " + quote(new_text.value_or("none")) +
+              ": it was fixed as " + quote(old_text.value_or("none")) +
               " when the device was first used (" + *options.first_use +
               "); set it before that"};
 }
@@ -377,7 +373,7 @@ Result<std::size_t> parse_bytes(std::string_view text) {
   Result<std::size_t> bytes = bytes_of(text);
   if (bytes.ok()) return bytes;
   return Error(bytes.error().code(),
-               quoted(text) + " " + bytes.error().message());
+               quote(text) + " " + bytes.error().message());
 }
 
 std::string format_bytes(std::size_t bytes) {

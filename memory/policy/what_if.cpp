@@ -1,6 +1,7 @@
 #include "memory/policy/what_if.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "memory/policy/planner.h"
@@ -13,6 +14,12 @@ using profiler::Trace;
 using runtime::Error;
 using runtime::ErrorCode;
 using runtime::Result;
+
+namespace {
+
+constexpr std::uint64_t kMostBudget = std::uint64_t{1} << 62; // it has a sign
+
+} // namespace
 
 Result<WhatIf> what_if(const Trace& trace,
                        std::span<const std::uint64_t> budgets,
@@ -48,7 +55,7 @@ Result<WhatIf> what_if(const Trace& trace,
   result.compute_ns =
       std::accumulate(cycle.duration_ns.begin(), cycle.duration_ns.end(), 0.0);
   for (const std::uint64_t budget : budgets) {
-    options.budget_bytes = budget;
+    options.budget_bytes = std::min(budget, kMostBudget);
     Result<PlanPtr> plan = plan_cycle(cycle, options);
     result.steps.push_back(plan.ok() ? (*plan)->modelled : ModelledStep{});
   }

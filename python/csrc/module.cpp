@@ -372,7 +372,9 @@ void bind_testing(py::module_& m) {
 PYBIND11_MODULE(_C, m) {
   m.attr("built_for_torch") = CHAMELEON_BUILT_FOR_TORCH;
   m.attr("built_for_abi") = _GLIBCXX_USE_CXX11_ABI == 1;
-  backend::throw_if(runtime::load_options_from_environment());
+  if (const runtime::Error error = runtime::load_options_from_environment()) {
+    throw py::import_error(error.message()); // torch's would bring its trace
+  }
   python::install_wait_hooks();
   python::install_cuda_init();
   kernels::register_redirects();

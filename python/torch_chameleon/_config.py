@@ -6,6 +6,7 @@ value of its own. Process-wide; safe from any thread.
 """
 
 import functools
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, overload
@@ -80,16 +81,23 @@ class _Text(_Option):
 
 def _text(value: object) -> str | None:
     """The text that C++ checks; it also words what is wrong with it."""
-    if value is None or isinstance(value, str):
+    if value is None:
+        return None
+    # Surrogates are no text for C++.
+    return _written(value).encode("utf-8", "backslashreplace").decode()
+
+
+def _written(value: object) -> str:
+    if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
         return ", ".join(
-            f"{key}={_text(int(each) if isinstance(each, bool) else each)}"
+            f"{key}={_written(int(each) if isinstance(each, bool) else each)}"
             for key, each in value.items()
         )
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value)
+    return "none" if value is None else str(value)
 
 
 class Config:
@@ -251,7 +259,7 @@ def _keys() -> list[str]:
 
 def _unknown(name: str) -> str:
     return (
-        f"torch_chameleon.config has no key {name!r}; the keys are "
+        f"torch_chameleon.config has no key {reprlib.repr(name)}; the keys are "
         f"{', '.join(_keys())}"
     )
 

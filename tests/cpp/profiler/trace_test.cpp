@@ -61,6 +61,63 @@ TEST(Trace, ReadsTheFormat) {
   EXPECT_FALSE(make_cycle(trace, 1).ok());
 }
 
+// What a trace says costs no more than its text.
+TEST(Trace, RefusesWhatWouldNotFitIntoSums) {
+  const auto op = [](const std::string& time, const std::string& bytes,
+                     const std::string& more = "") {
+    return R"({"op":"mm","t":0,"dur_ns":)" + time + R"(,"in":[],"out":[[1,)" +
+           bytes + "]" + more + R"(],"write":[],"free":[]})" + "\n";
+  };
+  const std::string pib = std::to_string(std::uint64_t{1} << 50);
+  EXPECT_EQ(problem(kHeader + op("5", pib) + kStep), "");
+  EXPECT_EQ(problem(kHeader + op("5", pib + "0") + kStep),
+            "trace line 2: a size is 1 PiB at most");
+  EXPECT_EQ(problem(kHeader + op("5", pib, ",[2,1]") + kStep),
+            "trace line 2: the storages have more than 1 PiB together");
+  EXPECT_EQ(problem(kHeader + op("31536000000000000", "1") + kStep), "");
+  EXPECT_EQ(problem(kHeader + op("31536000000000001", "1") + kStep),
+            "trace line 2: the ops take more than a year");
+  EXPECT_EQ(problem(kHeader + op("9223372036854775807", "1") + kStep),
+            "trace line 2: the ops take more than a year");
+  EXPECT_EQ(problem(R"({"trace":1,"bw_in":1,"bw_out":1,"bw_both":1,)"
+                    R"("copy_latency_ns":1000000001})"
+                    "\n" +
+                    kOp + kStep),
+            "trace line 1: a latency is a second at most");
+  EXPECT_EQ(problem("{\"trace\":1,\"name\":\"\xff\"}\n"),
+            "trace line 1: a string is not UTF-8");
+}
+
+// 30,000 in each list of one op: looked up, not searched for.
+TEST(Trace, LongListsTakeNoTimeToSpeakOf) {
+  std::string storages;
+  std::string numbers;
+  for (int i = 1; i <= 30'000; ++i) {
+    const std::string comma = i > 1 ? "," : "";
+    storages += comma + "[" + std::to_string(i) + ",512]";
+    numbers += comma + std::to_string(i);
+  }
+  auto trace =
+      read_trace(kHeader + R"({"op":"x","t":0,"dur_ns":1,"in":[)" + storages +
+                 R"(],"out":[],"write":[)" + numbers + R"(],"over":[)" +
+                 numbers + R"(],"free":[]})" + "\n" + kStep);
+  ASSERT_TRUE(trace.ok()) << trace.error().message();
+  OpNames names;
+  EXPECT_TRUE(make_path(*trace, 0, names, 1).ok());
+}
+
+TEST(Trace, ReadsRegularFilesOnly) {
+  const auto refusal = [](const std::string& path) {
+    const auto trace = read_trace_file(path);
+    return trace.ok() ? "" : trace.error().message();
+  };
+  EXPECT_EQ(refusal("/no/such/file"),
+            "cannot read \"/no/such/file\": No such file or directory");
+  EXPECT_EQ(refusal("/"), "cannot read \"/\": it is no regular file");
+  EXPECT_EQ(refusal("/dev/zero"),
+            "cannot read \"/dev/zero\": it is no regular file");
+}
+
 TEST(Trace, OneClearErrorForBadInput) {
   const auto op = [](const char* fields) {
     return kHeader + "{" + fields + "}\n" + kStep;

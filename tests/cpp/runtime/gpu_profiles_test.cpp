@@ -102,10 +102,15 @@ TEST(GpuProfiles, RefusalsInOneSentence) {
   EXPECT_EQ(failure("base=h200, memory=96W"),
             "memory = \"96W\" must be bytes, such as \"96GiB\"");
   EXPECT_EQ(failure("base=h200, link_in=7us"),
-            "link_in = \"7us\" must be bytes per second, such as 55e9 or "
+            "link_in = \"7us\" must be bytes per second from 1e6 to 1e18, such "
+            "as 55e9 or "
             "\"55GB/s\"");
+  EXPECT_NE(failure("base=h200, bf16=1e300PFLOP/s"), ""); // infinite
+  EXPECT_NE(failure("base=h200, bf16=1e9PFLOP/s"), "");
+  EXPECT_EQ(failure("base=h200, bf16=1e3PFLOP/s"), "no failure");
   EXPECT_EQ(failure("base=h200, bf16=989GB/s"),
-            "bf16 = \"989GB/s\" must be floating point operations per second, "
+            "bf16 = \"989GB/s\" must be floating point operations per second "
+            "from 1e6 to 1e18, "
             "such as 989e12 or \"989TFLOP/s\"");
   EXPECT_EQ(failure("base=h200, compute_fraction=70"),
             "compute_fraction = \"70\" must be a fraction, more than 0 and at "
