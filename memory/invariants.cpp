@@ -13,6 +13,27 @@ void PagerImpl::check(int level) {
   InvariantWalker(*this).walk(level);
 }
 
+void PagerImpl::checkOperands(const Call& call) const {
+  for (const auto [block, access] : call.pins_) {
+    CHAMELEON_CHECK(block->state() == Residency::kResident && block->pins() > 0,
+                    "an operand is not pinned in HBM");
+    CHAMELEON_CHECK(block->device_address == arena_->address(*block->device) &&
+                        block->device->bytes >= block->bytes,
+                    "an operand is not where its extent is");
+    CHAMELEON_CHECK(!block->lost, "an operand's bytes are lost");
+  }
+}
+
+// Comparing copies waits for the device: now and then will do.
+void PagerImpl::checkNow() {
+  constexpr std::uint64_t kCopiesEvery = 64;
+  const std::uint64_t every = check_every_.load(std::memory_order_relaxed);
+  const std::uint64_t number =
+      calls_checked_.fetch_add(1, std::memory_order_relaxed);
+  if (every == 0 || number % every != 0) return;
+  check(number / every % kCopiesEvery == 0 ? 3 : 2);
+}
+
 void InvariantWalker::walk(int level) {
   checkLevels();
   if (level < 2) return;

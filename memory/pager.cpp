@@ -27,6 +27,8 @@ Result<Block*> Pager::create(std::size_t bytes) { return impl_->create(bytes); }
 
 void Pager::release(Block* block) noexcept { impl_->release(block); }
 
+void Pager::checkEvery(std::uint64_t calls) { impl_->checkEvery(calls); }
+
 Error Pager::begin(Call& call, const OpRequest& request) {
   return impl_->begin(call, request);
 }

@@ -236,6 +236,9 @@ class Pager {
 
   Stats stats() const;
   void resetStats();
+  // For bug reports: after every n-th op call the invariants are walked, and
+  // each op's operands are looked at before it runs; 0, the default: neither.
+  void checkEvery(std::uint64_t calls);
   // Aborts with a sentence on a broken invariant. Level 1: counters; 2: every
   // block and extent; 3: also compares clean host copies with device bytes.
   void checkInvariants(int level);

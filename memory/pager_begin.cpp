@@ -67,6 +67,9 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
   if (checks_callers_) [[unlikely]] {
     reviveWritten(operands);
   }
+  if (check_every_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    checkOperands(call);
+  }
   if (call.timing_ != nullptr) [[unlikely]] {
     beginTiming(call);
   }

@@ -62,6 +62,9 @@ void PagerImpl::end(Call& call) noexcept {
   }
   call.adopted_.clear();
   retire(call, freed);
+  if (check_every_.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    checkNow();
+  }
 }
 
 void PagerImpl::leave(Call& call) noexcept {

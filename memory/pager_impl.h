@@ -147,7 +147,9 @@ class PagerImpl {
   std::size_t hbmBudget() const noexcept { return admission_.budgetBytes(); }
   Pager::Levels levels() const noexcept;
 
-  void check(int level); // invariants.cpp
+  // ---- invariants.cpp ----
+  void check(int level);
+  void checkEvery(std::uint64_t calls) noexcept { check_every_ = calls; }
 
   static WaitHooks wait_hooks;
 
@@ -458,6 +460,10 @@ class PagerImpl {
                              runtime::Stream stream);
   void beginHostAccess(Block& block) noexcept; // REQUIRES the lock
   void endHostAccess(Block& block) noexcept;
+
+  // ---- invariants.cpp; what checkEvery() asks for ----
+  void checkOperands(const Call& call) const; // of a call that has begun
+  void checkNow();                            // takes the lock
 
   // ---- pager_control.cpp ----
   Attempt tryHbmBudget(std::size_t bytes, runtime::Error& error);

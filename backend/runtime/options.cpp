@@ -66,6 +66,11 @@ constexpr std::array kSpecs = {
                "", false,
                "The trace that policy `oracle` replays: a file in the format "
                "of torch_chameleon.profiler.export_trace()."},
+    OptionSpec{"debug", OptionKind::kNumber, "0", "CHAMELEON_DEBUG", "", true,
+               "For bug reports: n > 0 checks all book-keeping after every "
+               "n-th op; on `cpu` freed memory is poisoned too, copies come "
+               "in random order, and operands are watched. 0: off.",
+               0, 1e9},
 };
 
 struct Value {

@@ -1,6 +1,7 @@
 #include "backend/runtime/physical_device.h"
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -10,8 +11,8 @@
 #include "backend/runtime/cuda_driver.h"
 #endif
 #include "backend/runtime/options.h"
-#include "backend/runtime/simulated_runtime.h"
 #include "backend/runtime/ranked_mutex.h"
+#include "backend/runtime/simulated_runtime.h"
 
 namespace chameleon::runtime {
 
@@ -93,6 +94,11 @@ int physical_device_count() noexcept {
   return defaults.options.devices;
 }
 
+std::uint64_t debug_interval() {
+  return static_cast<std::uint64_t>(
+      std::ceil(option_number("debug").value_or(0)));
+}
+
 Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index) {
   if (device_index < 0 || device_index >= physical_device_count()) {
     return Error(
@@ -112,7 +118,13 @@ Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index) {
     if (defaults.options.clock) {
       return make_clocked_cpu_runtime(*defaults.options.clock);
     }
-    return make_cpu_runtime(defaults.options);
+    CpuRuntimeOptions options = defaults.options;
+    if (debug_interval() > 0 && !options.adversary.active()) {
+      options.adversary = {.copies = CopyTiming::kReordered,
+                           .compute_delay_ops = 8,
+                           .poison = true};
+    }
+    return make_cpu_runtime(options);
   }
   if (kind == "simulated") {
     const Result<GpuProfile> profile = chosen_gpu_profile();

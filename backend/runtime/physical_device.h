@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -21,6 +22,10 @@ int physical_device_count() noexcept;
 // kUnavailable: this machine or build has no such device. kInvalidArgument:
 // REQUIRES 0 <= device_index < physical_device_count().
 Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index);
+
+// The option `debug`: everything is checked after every so many op calls; 0:
+// never. A cpu runtime is then adversarial as well, unless it is already.
+std::uint64_t debug_interval();
 
 // What make_runtime() gives to the cpu runtimes it makes from now on; tests
 // set an adversary here before the first use.

@@ -100,6 +100,7 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
   auto pager = value_or_throw(memory::Pager::create(
       *device, limits_from_options(*device), policy, index));
   throw_if(pager->setRecompute(runtime::option_text("recompute") == "auto"));
+  pager->checkEvery(runtime::debug_interval());
   const bool is_cuda = device->name() == "cuda";
   if (!device->holdsData()) {
     detail::target = {c10::DeviceType::Meta,

@@ -124,6 +124,7 @@ class Config:
     policy = _Text()
     recompute = _Text()
     oracle_trace = _Text()
+    debug = _Number()
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(_unknown(name))

@@ -76,6 +76,27 @@ TEST_F(InvariantsTest, CopyThatIsNotClean) {
   check(3);
 }
 
+TEST_F(InvariantsTest, WalkedAfterEveryThirdCall) {
+  Block* const other = filled(64 * kKiB, 3);
+  pager->checkEvery(3);
+  EXPECT_FALSE(failed(expect(block, 1))); // walks
+  other->claims = 1;
+  EXPECT_FALSE(failed(expect(block, 1)));
+  EXPECT_FALSE(failed(expect(block, 1)));
+  EXPECT_DEATH((void)failed(expect(block, 1)), "half done");
+  other->claims = 0;
+}
+
+TEST_F(InvariantsTest, OperandsAreLookedAtBeforeTheyAreUsed) {
+  pager->checkEvery(1000);
+  EXPECT_DEATH(
+      {
+        block->device_address += 512;
+        (void)failed(expect(block, 1));
+      },
+      "an operand is not where its extent is");
+}
+
 TEST_F(InvariantsTest, LevelOneIsCheapAndSeesCountersOnly) {
   block->claims = 1;
   check(1);

@@ -31,6 +31,17 @@ TEST_F(PhysicalDevice, AutoAndCpu) {
   }
 }
 
+TEST_F(PhysicalDevice, DebuggingMakesTheCpuAnAdversary) {
+  EXPECT_EQ(debug_interval(), 0U);
+  ASSERT_TRUE(set_option("debug", "100").ok());
+  EXPECT_EQ(debug_interval(), 100U);
+  const auto runtime = make_runtime(0);
+  ASSERT_TRUE(runtime.ok());
+  EXPECT_TRUE(runtime.value()->checksCallers());
+  ASSERT_TRUE(set_option("debug", "0.5").ok());
+  EXPECT_EQ(debug_interval(), 1U);
+}
+
 TEST_F(PhysicalDevice, WhatIsNotThereSaysSo) {
   ASSERT_TRUE(set_option("physical_device", "cuda").ok());
   const auto runtime = make_runtime(0);
