@@ -199,18 +199,24 @@ SAMPLE = [
 
 
 @pytest.mark.parametrize(("point", "for_ever", "name"), SAMPLE)
-def test_a_step_survives_a_failure(point, for_ever, name, short_of_memory):
+def test_a_step_survives_a_failure(
+    point, for_ever, name, short_of_memory, record_property
+):
     draws = random.Random(f"{SEED} {name} {point} {for_ever}")
     nth = draws.randint(1, max(1, passes(name, point)))
-    fail(name, point, nth, for_ever, losses(name, 4))
+    met = fail(name, point, nth, for_ever, losses(name, 4))
+    record_property("faults_injected", int(met))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("for_ever", [False, True], ids=["once", "for_ever"])
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_survives_every_failure(name, point, for_ever, short_of_memory):
+def test_a_step_survives_every_failure(
+    name, point, for_ever, short_of_memory, record_property
+):
     expected = losses(name, 4)
     for nth in itertools.count(1):
         if not fail(name, point, nth, for_ever, expected):
             break
+        record_property("faults_injected", 1)

@@ -151,7 +151,9 @@ TEST_P(ExtentMapRandom, AgreesWithTheModelAtEveryStep) {
     return static_cast<std::size_t>(random() % n);
   };
   std::size_t refused = 0;
-  for (int step = 0; step < 50000; ++step) {
+  constexpr int kSteps = 50000;
+  RecordProperty("random_operations", kSteps);
+  for (int step = 0; step < kSteps; ++step) {
     const std::size_t action = pick(100);
     if (action < 48) {
       // Few distinct sizes now and then, so that equals occur.

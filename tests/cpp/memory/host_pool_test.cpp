@@ -262,7 +262,9 @@ TEST_P(HostPoolRandom, HoldsValuesUnderItsCap) {
   std::vector<std::unique_ptr<Reading>> readings;
   std::size_t used = 0;
   std::size_t refused = 0;
-  for (int step = 0; step < 6000; ++step) {
+  constexpr int kSteps = 6000;
+  RecordProperty("random_operations", kSteps);
+  for (int step = 0; step < kSteps; ++step) {
     const std::size_t action = pick(100);
     if (action < 45) {
       const std::size_t bytes =

@@ -181,14 +181,17 @@ TEST_F(PagerAsyncTest, EvictionWaitsForAllWriters) {
 
 // Tensors belong to streams; between streams nobody waits but the pager.
 TEST_F(PagerAsyncTest, RandomOrders) {
-  for (std::uint64_t seed = 0; seed < 32; ++seed) {
+  constexpr int kSteps = 120;
+  constexpr int kSeeds = 32;
+  RecordProperty("random_operations", kSeeds * kSteps);
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937_64 random(seed);
     const auto below = [&](std::uint64_t bound) { return random() % bound; };
     Tensor shared = make(16 * kKiB, 77, 0);
     expect(shared); // written for all to see
     std::vector<Tensor> tensors;
-    for (int step = 0; step < 120 && !HasFatalFailure(); ++step) {
+    for (int step = 0; step < kSteps && !HasFatalFailure(); ++step) {
       const std::size_t stream = below(2);
       const std::size_t index = tensors.empty() ? 0 : below(tensors.size());
       switch (tensors.size() < 6 ? 0 : below(10)) {

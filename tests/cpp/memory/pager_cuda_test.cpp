@@ -335,6 +335,7 @@ class Program {
 class PagerCudaTest : public ::testing::TestWithParam<Lateness> {};
 
 TEST_P(PagerCudaTest, RandomOpsAreRightWithoutMisuse) {
+  RecordProperty("random_operations", static_cast<int>(operations() / 3));
   for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     EmulatedRuntimeOptions options;
@@ -388,6 +389,7 @@ class PagerCudaFaults : public ::testing::TestWithParam<FailingCall> {};
 // is forgotten, and afterwards no op fails.
 TEST_P(PagerCudaFaults, LeavesEveryTensorRight) {
   std::uint64_t errors = 0;
+  int injected = 0;
   for (const bool for_a_while : {false, true}) {
     for (std::uint64_t nth = 1; nth <= 41; nth += 8) {
       SCOPED_TRACE(::testing::Message()
@@ -405,12 +407,14 @@ TEST_P(PagerCudaFaults, LeavesEveryTensorRight) {
       driver.failCall(GetParam().call, 0, CUDA_SUCCESS);
       program.expectErrors(false);
       errors += program.errors();
+      ++injected;
       ASSERT_TRUE(program.run(40)) << program.error();
       ASSERT_TRUE(program.finish()) << program.error();
       ASSERT_EQ(program.misuses(), std::vector<std::string>{});
     }
   }
   RecordProperty("errors", static_cast<int>(errors));
+  RecordProperty("faults_injected", injected);
 }
 
 constexpr FailingCall kFailing[] = {

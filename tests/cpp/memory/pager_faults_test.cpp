@@ -188,6 +188,7 @@ TEST_P(PagerFaults, AStepSurvivesEach) {
     FailingTraining training(*device.pager);
     for (int& result : expected) ASSERT_FALSE(training.step(result));
   }
+  int injected = 0;
   for (const bool for_ever : {false, true}) {
     std::uint64_t errors = 0;
     bool met = true;
@@ -201,6 +202,7 @@ TEST_P(PagerFaults, AStepSurvivesEach) {
       faults_.arm(point, nth, for_ever);
       const Error error = training.step(result);
       met = faults_.passes(point) >= nth;
+      injected += met ? 1 : 0;
       if (error) {
         ++errors;
         EXPECT_NE(error.message().find("injected failure"), std::string::npos)
@@ -229,6 +231,7 @@ TEST_P(PagerFaults, AStepSurvivesEach) {
       EXPECT_GT(errors, 5u);
     }
   }
+  RecordProperty("faults_injected", injected);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -253,6 +256,7 @@ TEST(PagerLostDevice, ReadsAreRightOrFail) {
   runtime::FaultInjection& faults = runtime::FaultInjection::instance();
   std::uint64_t read = 0;
   std::uint64_t refused = 0;
+  int injected = 0;
   for (const char* const adversary : {"", "copies=on_await,seed=1"}) {
     bool met = true;
     for (std::uint64_t nth = 1; met; ++nth) {
@@ -268,6 +272,7 @@ TEST(PagerLostDevice, ReadsAreRightOrFail) {
         }
       }
       met = faults.passes(FaultPoint::kCompletion) >= nth;
+      injected += met ? 1 : 0;
       faults.disarmAll();
       for (int i = 0; i < 2; ++i) {
         if (training.read()) {
@@ -282,6 +287,7 @@ TEST(PagerLostDevice, ReadsAreRightOrFail) {
   }
   EXPECT_GT(refused, 20u);
   EXPECT_GT(read, 0u);
+  RecordProperty("faults_injected", injected);
 }
 
 } // namespace

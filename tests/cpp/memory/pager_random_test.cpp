@@ -235,7 +235,9 @@ TEST_P(PagerRandomTest, AgreesWithTheModel) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   random_.seed(seed);
   open(kLargestBudget / 2, 16 * kMiB, 64, adversary());
-  for (int i = 0; i < 150 && !HasFatalFailure(); ++i) {
+  constexpr int kSteps = 150;
+  RecordProperty("random_operations", kSteps);
+  for (int i = 0; i < kSteps && !HasFatalFailure(); ++i) {
     SCOPED_TRACE(::testing::Message() << "step " << i);
     step();
     check(below(16) == 0 ? 3 : 2);

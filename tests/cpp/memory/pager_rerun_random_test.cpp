@@ -145,7 +145,9 @@ TEST_P(PagerRerunRandomTest, AgreesWithTheModel) {
       std::array{Pager::DropStress::kRecord, Pager::DropStress::kRecord,
                  Pager::DropStress::kRandom, Pager::DropStress::kAll}[seed % 4];
   pager->setDropStress(mode, seed);
-  for (int i = 0; i < 200 && !HasFatalFailure(); ++i) {
+  constexpr int kSteps = 200;
+  RecordProperty("random_operations", kSteps);
+  for (int i = 0; i < kSteps && !HasFatalFailure(); ++i) {
     SCOPED_TRACE(::testing::Message() << "step " << i);
     step();
     check(below(16) == 0 ? 3 : 2);

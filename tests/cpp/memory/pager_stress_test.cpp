@@ -40,10 +40,16 @@ class PagerStressTest : public PagerTest {
   }
 
   template <typename Body>
-  static void inThreads(int count, Body body) {
+  void inThreads(int count, Body body) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point start = Clock::now();
     std::vector<std::thread> threads;
     for (int i = 0; i < count; ++i) threads.emplace_back([=] { body(i); });
     for (std::thread& thread : threads) thread.join();
+    thread_time_ += count * (Clock::now() - start);
+    RecordProperty(
+        "thread_milliseconds",
+        static_cast<int>(thread_time_ / std::chrono::milliseconds(1)));
   }
 
   // c = a + b, in place in `a` if asked, with a workspace of `bytes`. Retries
@@ -112,6 +118,8 @@ class PagerStressTest : public PagerTest {
   }
 
   static std::atomic<int> hook_depth;
+
+  std::chrono::steady_clock::duration thread_time_{}; // of all threads
 };
 
 std::atomic<int> PagerStressTest::hook_depth{0};
