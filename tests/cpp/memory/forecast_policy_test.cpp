@@ -195,6 +195,24 @@ INSTANTIATE_TEST_SUITE_P(
                     "copies=on_await,compute_delay=8,poison=1",
                     "copies=reordered,compute_delay=3,poison=1,seed=2"));
 
+// The copy of the old value comes first. The emulated driver, whose copies
+// cannot be taken back, finds the write that does not wait for it.
+TEST(ForecastPolicy, WhatIsBeingWrittenBackMayBeWritten) {
+  Device device("forecast", kBudget);
+  Training training(*device.pager, kLayers);
+  for (int i = 0; i < 3; ++i) training.step();
+  for (int i = 0; i < 50 && training.written_while_written_back < 3; ++i) {
+    training.writes_what_is_written_back = false;
+    settle(*device.pager, training);
+    training.writes_what_is_written_back = true;
+    training.step();
+  }
+  EXPECT_GE(training.written_while_written_back, 3);
+  training.writes_what_is_written_back = false;
+  training.step(); // all values are right
+  device.pager->checkInvariants(3);
+}
+
 TEST(ForecastPolicy, ChangesUnderLoad) {
   Device device("lru", kBudget);
   Training training(*device.pager, kLayers);

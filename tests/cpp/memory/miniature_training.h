@@ -33,6 +33,11 @@ class Training {
     for (const Value& weight : weights_) pager_.release(weight.block);
   }
 
+  // After each update a weight is written once more, if one is being written
+  // back, and counted.
+  bool writes_what_is_written_back = false;
+  int written_while_written_back = 0;
+
   void step() {
     std::vector<Value> activations;
     std::optional<Value> x = op(1, {&weights_[0]}, false);
@@ -47,6 +52,7 @@ class Training {
       pager_.release(activations[i].block);
       op(4, {&weights_[i], &gradient}, true);
       x = gradient;
+      if (writes_what_is_written_back) writeOneBeingWrittenBack();
     }
     pager_.release(x->block);
   }
@@ -56,6 +62,15 @@ class Training {
     Block* block;
     std::uint8_t byte;
   };
+
+  void writeOneBeingWrittenBack() {
+    for (Value& weight : weights_) {
+      if (!weight.block->copied_ahead || !weight.block->hasHostCopy()) continue;
+      op(5, {&weight}, true);
+      ++written_while_written_back;
+      return;
+    }
+  }
 
   // Sums its operands, into a new value or into the first.
   std::optional<Value> op(std::uint32_t name, std::vector<Value*> values,
