@@ -1,9 +1,11 @@
 """Helpers of the tests in both folders."""
 
 import contextlib
+import itertools
 
 import torch
 import torch_chameleon
+from torch._C._profiler import _EventType
 from torch_chameleon import _C
 
 MIB = 1 << 20
@@ -73,6 +75,27 @@ def moved(action, device=0):
     torch.chameleon.synchronize()
     after = torch_chameleon.swap_stats(device)
     return {key: after[key] - before[key] for key in after}
+
+
+def cpu_peak_bytes(action):
+    """By how much an action raised torch's memory on the CPU at most."""
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        profile_memory=True,
+        acc_events=True,
+    ) as profiled:
+        action()
+    pending = profiled.profiler.kineto_results.experimental_event_tree()
+    changes = []
+    while pending:
+        event = pending.pop()
+        pending += event.children
+        fields = event.extra_fields
+        if event.tag == _EventType.Allocation and fields.device.type == "cpu":
+            changes.append((event.start_time_ns, fields.alloc_size))
+    changes.sort(key=lambda change: change[0])
+    sizes = [size for _, size in changes]
+    return max(itertools.accumulate(sizes), default=0)
 
 
 def on_both(function):

@@ -21,6 +21,7 @@ from torch_chameleon import _build_info, profiler
 from torch_chameleon import _register as _register
 from torch_chameleon._config import config
 from torch_chameleon._report import recording, report
+from torch_chameleon._replace_file import replace_file
 from torch_chameleon._resident import resident
 from torch_chameleon._safetensors import save_safetensors
 from torch_chameleon._stats import reset_swap_stats, step, swap_stats
@@ -34,6 +35,7 @@ __all__ = [
     "profiler",
     "recording",
     "report",
+    "replace_file",
     "reset_swap_stats",
     "resident",
     "save_safetensors",

@@ -1,15 +1,15 @@
 """Writes safetensors files without a copy of the model in host memory."""
 
-import contextlib
 import itertools
 import json
 import os
-import secrets
 import struct
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
 import torch
+
+from torch_chameleon._replace_file import replace_file
 
 # By torch's dtype, in the order in which tensors lie in a file.
 _DTYPES = {
@@ -72,22 +72,16 @@ def save_safetensors(
         _check(name, tensor)
     _check_sharing(tensors)
     rows = sorted(tensors.items(), key=lambda row: (_place(row[1]), row[0]))
-    path = os.fspath(path)
-    temporary = f"{path}.{secrets.token_hex(8)}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with open(descriptor, "wb", buffering=0) as file:
-            _write(file, _header(rows, metadata))
-            for _, tensor in rows:
-                for chunk in _chunks(tensor):
-                    _write(file, chunk.numpy().data)
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-    _sync_folder(os.path.dirname(path) or ".")
+    with (
+        replace_file(path) as temporary,
+        open(temporary, "wb", buffering=0) as file,
+    ):
+        _write(file, _header(rows, metadata))
+        largest = max((tensor.nbytes for _, tensor in rows), default=0)
+        staging = torch.empty(min(largest, _CHUNK_BYTES), dtype=torch.uint8)
+        for _, tensor in rows:
+            for chunk in _chunks(tensor, staging):
+                _write(file, chunk.numpy().data)
 
 
 def _dtype(tensor: torch.Tensor) -> str:
@@ -154,26 +148,19 @@ def _header(
     return struct.pack("<Q", len(data)) + data
 
 
-def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The bytes of a contiguous tensor, piece by piece, on the CPU."""
+def _chunks(
+    tensor: torch.Tensor, staging: torch.Tensor
+) -> Iterator[torch.Tensor]:
+    """The bytes of a contiguous tensor, a staging buffer at a time."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.nbytes == 0:
         return
     flat = tensor.reshape(-1).view(torch.uint8)
-    for begin in range(0, flat.numel(), _CHUNK_BYTES):
-        yield flat[begin : begin + _CHUNK_BYTES].cpu()
+    for piece in flat.split(staging.numel()):
+        yield staging[: piece.numel()].copy_(piece)
 
 
 def _write(file: BinaryIO, data: bytes | memoryview) -> None:
     rest = memoryview(data)
     while len(rest) > 0:
         rest = rest[file.write(rest) :]
-
-
-def _sync_folder(folder: str) -> None:
-    """A new name in a folder is on the disk only when the folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

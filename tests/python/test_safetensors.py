@@ -77,7 +77,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     torch_chameleon.save_safetensors({"x": x}, path)
     before = path.read_bytes()
 
-    def no_more(tensor):
+    def no_more(*of):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_safetensors, "_chunks", no_more)
