@@ -125,6 +125,14 @@ void Pager::setDropStress(DropStress stress, std::uint64_t seed) {
 
 void Pager::step(Stream stream) { impl_->step(stream); }
 
+void Pager::setMaxSlowdown(std::optional<double> factor) {
+  impl_->setMaxSlowdown(factor);
+}
+
+void Pager::setSlowdownHook(SlowdownHook hook) {
+  PagerImpl::slowdown_hook = hook;
+}
+
 std::optional<StepFigures> Pager::lastStep() { return impl_->lastStep(); }
 
 LinkModel Pager::link() const { return impl_->link(); }

@@ -22,6 +22,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,6 +34,7 @@
 #include "memory/policy/link_model.h"
 #include "memory/policy/policy.h"
 #include "memory/recreation.h"
+#include "memory/slowdown_watch.h"
 #include "memory/stats.h"
 #include "memory/step_meter.h"
 #include "profiler/durations.h"
@@ -204,6 +206,16 @@ class Pager {
   // record stays (or may stay) when it was run again.
   enum class DropStress : std::uint8_t { kNever, kRecord, kAll, kRandom };
   void setDropStress(DropStress stress, std::uint64_t seed = 0);
+
+  // Steps that take more than `factor` times as long as without waits for bytes
+  // end in kTooSlow, three in a row, at the begin() that comes next. None: they
+  // never do.
+  void setMaxSlowdown(std::optional<double> factor);
+  // Called with a cause of slow steps and words for the user, once for each
+  // cause; by begin(), without a lock of ours. May not throw.
+  using SlowdownHook = void (*)(SlowdownCause cause,
+                                const std::string& message);
+  static void setSlowdownHook(SlowdownHook hook); // once, before first use
 
   // ---- measuring -----------------------------------------------------------
   // A step ends here (Profiler::step()).

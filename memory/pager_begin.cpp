@@ -27,7 +27,9 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
       if (durations_.shouldSample()) [[unlikely]] {
         startTiming(call, request.stream, *request.identity);
       }
-      observe(call, *request.identity, operands);
+      if (observe(call, *request.identity, operands)) [[unlikely]] {
+        if (Error error = stepEnded(call)) return error;
+      }
       if (gate_.due(call.ticket_)) call.recording_ = fulfil(call);
     } else if (request.rerun) {
       call.rerun_ = true;

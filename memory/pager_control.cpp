@@ -42,7 +42,8 @@ PagerImpl::PagerImpl(Pager& owner, runtime::DeviceRuntime& runtime,
       admission_(mutex_, round_down(limits.hbm_budget_bytes)),
       logical_limit_(scaled(limits.oversubscription, limits.hbm_budget_bytes)),
       limits_(limits),
-      meter_(runtime) {}
+      meter_(runtime),
+      watch_(device_index) {}
 
 Error PagerImpl::open(std::string_view policy) {
   runtime::Result<std::unique_ptr<Policy>> made =
@@ -97,7 +98,10 @@ Error PagerImpl::setHbmBudget(std::size_t bytes) {
     giveBackSpares();
     return tryHbmBudget(bytes, error);
   });
-  if (done) return {};
+  if (done) {
+    watch_.restart();
+    return {};
+  }
   if (error) return error;
   return {ErrorCode::kInvalidArgument,
           "torch_chameleon.config.hbm_budget = " + format_bytes(bytes) +
@@ -237,6 +241,7 @@ Error PagerImpl::setPolicy(std::string_view name) {
       policy->entered(*block);
     }
     std::swap(policy_, policy);
+    watch_.restart();
   }
   policy.reset();
   const Lock lock(*this);

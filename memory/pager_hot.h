@@ -40,16 +40,14 @@ struct UsesOf {
   }
 };
 
-[[gnu::always_inline]] inline void PagerImpl::observe(
+// True: a step ended before it.
+[[gnu::always_inline]] inline bool PagerImpl::observe(
     Call& call, const OpIdentity& identity,
     const std::span<const Operand>& operands) {
   call.ticket_ =
       profiler_.observe(identity.name, identity.quick, UsesOf{operands},
                         [&] { return identity.whole(); });
-  if (profiler_.steps() != steps_seen_.load(std::memory_order_relaxed))
-      [[unlikely]] {
-    stepEnded(call);
-  }
+  return profiler_.steps() != steps_seen_.load(std::memory_order_relaxed);
 }
 
 // At the latest when the block leaves HBM or dies.

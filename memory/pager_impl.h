@@ -88,6 +88,7 @@ class PagerImpl {
   // ---- pager_measure.cpp ----
   void step(runtime::Stream stream);
   std::optional<StepFigures> lastStep();
+  void setMaxSlowdown(std::optional<double> factor);
   LinkModel link() const { return link_.now(); }
   void recordTimeline(bool on);
   const profiler::Timeline& timeline() {
@@ -152,6 +153,7 @@ class PagerImpl {
   void checkEvery(std::uint64_t calls) noexcept { check_every_ = calls; }
 
   static WaitHooks wait_hooks;
+  static Pager::SlowdownHook slowdown_hook;
 
  private:
   friend class InvariantWalker;
@@ -352,7 +354,7 @@ class PagerImpl {
   }
 
   // ---- pager_ahead.cpp ----
-  void observe(Call& call, const OpIdentity& identity,
+  bool observe(Call& call, const OpIdentity& identity,
                const std::span<const Operand>& operands);
   void introduce(Call& call, Block& block) noexcept; // no lock
   static bool isReleased(const void* block) noexcept;
@@ -422,7 +424,11 @@ class PagerImpl {
   void beginTiming(Call& call);
   void endTiming(Call& call);
   StepCounts stepCounts() const noexcept;
-  void stepEnded(const Call& call); // takes the lock
+  runtime::Error stepEnded(const Call& call); // takes the lock
+  double complete(StepMeter::Last& last);     // no lock; transfer time in ns
+  void watchSteps();                          // takes the lock
+  void watchStep(StepMeter::Last& last);      // takes the lock
+  runtime::Error reportSlowdown();            // takes the lock
   std::int64_t computeEstimate(profiler::PathId path, const StepFigures& step);
 
   // ---- pager_room.cpp ----
@@ -543,6 +549,8 @@ class PagerImpl {
   std::unique_ptr<HostPool> host_pool_;
   profiler::Profiler profiler_{profiler::OpHistory::kDefaultBytes, &isReleased};
   StepMeter meter_;
+  SlowdownWatch watch_;
+  std::optional<SlowdownReport> slowdown_; // the next op hands it on
   WishGate gate_;
   std::vector<Wish> wishes_;         // scratch
   std::vector<Wanted> ahead_;        // scratch of fetchAhead()

@@ -9,6 +9,7 @@
 namespace chameleon::memory {
 
 using profiler::PathId;
+using runtime::Error;
 
 // ---- ops that are timed ----------------------------------------------------
 
@@ -56,33 +57,43 @@ StepCounts PagerImpl::stepCounts() const noexcept {
 }
 
 // The profiler saw a step end. The call's op is the first one after it.
-void PagerImpl::stepEnded(const Call& call) {
+Error PagerImpl::stepEnded(const Call& call) {
   steps_seen_.store(profiler_.steps(), std::memory_order_relaxed);
   // Loops of a few ops end steps all the time.
-  if (profiler_.opCount() - step_begin_.load(std::memory_order_relaxed) <=
+  if (profiler_.opCount() - step_begin_.load(std::memory_order_relaxed) >
       std::uint64_t{StepMeter::kShortest}) {
-    return;
+    {
+      const Lock lock(*this);
+      const profiler::RunCounts seen = profiler_.counts();
+      step_begin_.store(seen.ops - 1, std::memory_order_relaxed);
+      StepCounts counts = stepCounts();
+      counts.ops -= 1;
+      counts.forecast_misses -= call.ticket_.expected ? 0 : 1;
+      meter_.ended(timelines_.stream(call.stream_),
+                   timelines_.advance(call.stream_), counts, /*marked=*/false,
+                   seen.last_path, policy_->plan());
+    }
+    watchSteps();
   }
-  const Lock lock(*this);
-  const profiler::RunCounts seen = profiler_.counts();
-  step_begin_.store(seen.ops - 1, std::memory_order_relaxed);
-  StepCounts counts = stepCounts();
-  counts.ops -= 1;
-  counts.forecast_misses -= call.ticket_.expected ? 0 : 1;
-  meter_.ended(timelines_.stream(call.stream_),
-               timelines_.advance(call.stream_), counts, /*marked=*/false,
-               seen.last_path, policy_->plan());
+  return reportSlowdown();
 }
 
 void PagerImpl::step(runtime::Stream stream) {
   profiler_.step();
+  {
+    const Lock lock(*this);
+    const profiler::RunCounts seen = profiler_.counts();
+    step_begin_.store(seen.ops, std::memory_order_relaxed);
+    const StreamIndex index = timelines_.indexOf(stream);
+    meter_.ended(stream, timelines_.advance(index), stepCounts(),
+                 /*marked=*/true, seen.last_path, policy_->plan());
+  }
+  watchSteps();
   const Lock lock(*this);
-  const profiler::RunCounts seen = profiler_.counts();
-  steps_seen_.store(seen.steps, std::memory_order_relaxed);
-  step_begin_.store(seen.ops, std::memory_order_relaxed);
-  const StreamIndex index = timelines_.indexOf(stream);
-  meter_.ended(stream, timelines_.advance(index), stepCounts(),
-               /*marked=*/true, seen.last_path, policy_->plan());
+  // Else the next op comes to report.
+  if (!slowdown_) {
+    steps_seen_.store(profiler_.steps(), std::memory_order_relaxed);
+  }
 }
 
 std::optional<StepFigures> PagerImpl::lastStep() {
@@ -98,15 +109,78 @@ std::optional<StepFigures> PagerImpl::lastStep() {
     const Lock lock(*this);
     last = meter_.last();
   }
-  StepFigures& step = last->figures;
-  if (!last->knows_compute) step.compute_ns = computeEstimate(last->path, step);
+  (void)complete(*last);
+  return std::move(last->figures);
+}
+
+// What the meter does not know.
+double PagerImpl::complete(StepMeter::Last& last) {
+  StepFigures& step = last.figures;
+  if (!last.knows_compute) step.compute_ns = computeEstimate(last.path, step);
   const LinkModel link = link_.now();
   const auto in = static_cast<double>(step.bytes_in);
   const auto out = static_cast<double>(step.bytes_out);
-  step.bound_ns = static_cast<std::int64_t>(std::max(
-      {static_cast<double>(step.compute_ns), in / link.in_bytes_per_ns,
-       out / link.out_bytes_per_ns, (in + out) / link.both_bytes_per_ns}));
-  return std::move(step);
+  const double transfer_ns =
+      std::max({in / link.in_bytes_per_ns, out / link.out_bytes_per_ns,
+                (in + out) / link.both_bytes_per_ns});
+  step.bound_ns = static_cast<std::int64_t>(
+      std::max(static_cast<double>(step.compute_ns), transfer_ns));
+  return transfer_ns;
+}
+
+// ---- steps that are slow ---------------------------------------------------
+
+Pager::SlowdownHook PagerImpl::slowdown_hook = nullptr;
+
+void PagerImpl::setMaxSlowdown(std::optional<double> factor) {
+  const Lock lock(*this);
+  watch_.setLimit(factor);
+}
+
+// The steps that ended since, as far as the device has come.
+void PagerImpl::watchSteps() {
+  for (;;) {
+    std::optional<StepMeter::Last> last;
+    {
+      const Lock lock(*this);
+      last = meter_.takeNext();
+    }
+    if (!last) return;
+    watchStep(*last);
+  }
+}
+
+void PagerImpl::watchStep(StepMeter::Last& last) {
+  StepFigures& step = last.figures;
+  double transfer_ns = 0;
+  // Estimates take time, and a step that moved nothing needs none.
+  if (step.bytes_in + step.bytes_out > 0) transfer_ns = complete(last);
+  if (!last.knows_stall) {
+    // What was not compute was waiting, as far as copies can explain it.
+    step.stall_ns =
+        std::min(static_cast<std::int64_t>(transfer_ns),
+                 std::max<std::int64_t>(0, step.duration_ns - step.compute_ns));
+  }
+  const Lock lock(*this);
+  const auto peak = counters_.peak_logical_bytes.load();
+  std::optional<SlowdownReport> report = watch_.look(
+      {step, transfer_ns, static_cast<std::size_t>(peak),
+       admission_.budgetBytes(), policy_->plansAhead(), recompute_});
+  if (report) slowdown_ = std::move(report);
+}
+
+Error PagerImpl::reportSlowdown() {
+  std::optional<SlowdownReport> report;
+  {
+    const Lock lock(*this);
+    report = std::exchange(slowdown_, std::nullopt);
+  }
+  if (!report) return {};
+  if (report->too_slow) {
+    return {runtime::ErrorCode::kTooSlow, std::move(report->message)};
+  }
+  if (slowdown_hook != nullptr) slowdown_hook(report->cause, report->message);
+  return {};
 }
 
 // From the ops of the path that were timed; the step may be several rounds.

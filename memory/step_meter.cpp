@@ -9,8 +9,9 @@ using runtime::Moment;
 using runtime::Stream;
 
 StepMeter::~StepMeter() {
-  drop(begin_);
-  drop(end_);
+  for (const Boundary& boundary : boundaries_) {
+    if (!boundary.event.complete()) runtime_.destroy(boundary.event);
+  }
 }
 
 // Where an event cannot be had the host's clock must do; a runtime that checks
@@ -25,68 +26,91 @@ StepMeter::Boundary StepMeter::boundary(Stream stream) {
   return made;
 }
 
-void StepMeter::drop(Boundary& boundary) noexcept {
-  if (!boundary.event.complete()) runtime_.destroy(boundary.event);
-  boundary = {};
-}
-
 std::optional<Moment> StepMeter::momentOf(const Boundary& boundary) {
   if (boundary.event.complete()) return Moment{boundary.time_ns, {}};
   return runtime_.momentOf(boundary.event);
 }
 
-void StepMeter::begin(Stream stream) { end_ = boundary(stream); }
+void StepMeter::begin(Stream stream) {
+  boundaries_.push_back(boundary(stream));
+}
 
 void StepMeter::ended(Stream stream, Position position,
                       const StepCounts& counts, bool marked,
                       profiler::PathId path, PlanPtr plan) {
-  const std::int64_t ops = counts.ops - end_.counts.ops;
+  const std::int64_t ops = counts.ops - boundaries_.back().counts.ops;
   if (ops < (marked ? 1 : kShortest)) return;
-  drop(begin_);
-  begin_ = std::exchange(end_, boundary(stream));
-  end_.counts = counts;
-  end_.position = position;
-  measured_ = true;
-  path_ = path;
-  plan_ = std::move(plan);
+  Boundary& end = boundaries_.emplace_back(boundary(stream));
+  end.counts = counts;
+  end.position = position;
+  end.path = path;
+  end.plan = std::move(plan);
+  trim();
+}
+
+void StepMeter::trim() noexcept {
+  if (boundaries_.size() > untaken_ + kMaxUntaken) {
+    untaken_ = boundaries_.size() - kMaxUntaken;
+  }
+  while (untaken_ > 1 && boundaries_.size() > 2) {
+    const Event event = boundaries_.front().event;
+    if (!event.complete()) runtime_.destroy(event);
+    boundaries_.pop_front();
+    --untaken_;
+  }
 }
 
 void StepMeter::rebase(const StepCounts& counts) noexcept {
-  for (StepCounts* own : {&begin_.counts, &end_.counts}) {
-    own->stall_ns -= counts.stall_ns;
-    own->bytes_in -= counts.bytes_in;
-    own->bytes_out -= counts.bytes_out;
+  for (Boundary& boundary : boundaries_) {
+    boundary.counts.stall_ns -= counts.stall_ns;
+    boundary.counts.bytes_in -= counts.bytes_in;
+    boundary.counts.bytes_out -= counts.bytes_out;
   }
 }
 
 std::optional<Position> StepMeter::end() const noexcept {
-  if (!measured_) return std::nullopt;
-  return end_.position;
+  if (!measured()) return std::nullopt;
+  return boundaries_.back().position;
 }
 
 std::optional<StepMeter::Last> StepMeter::last() {
-  if (!measured_) return std::nullopt;
-  const std::optional<Moment> begin = momentOf(begin_);
-  const std::optional<Moment> end = momentOf(end_);
+  if (!measured()) return std::nullopt;
+  return stepAt(boundaries_.size() - 1);
+}
+
+std::optional<StepMeter::Last> StepMeter::takeNext() {
+  if (untaken_ >= boundaries_.size()) return std::nullopt;
+  std::optional<Last> step = stepAt(untaken_);
+  if (!step) return std::nullopt;
+  ++untaken_;
+  trim();
+  return step;
+}
+
+std::optional<StepMeter::Last> StepMeter::stepAt(std::size_t index) {
+  const Boundary& from = boundaries_[index - 1];
+  const Boundary& to = boundaries_[index];
+  const std::optional<Moment> begin = momentOf(from);
+  const std::optional<Moment> end = momentOf(to);
   if (!begin || !end) return std::nullopt;
   Last last;
   StepFigures& step = last.figures;
-  const StepCounts& from = begin_.counts;
-  const StepCounts& to = end_.counts;
   step.duration_ns = end->time_ns - begin->time_ns;
   step.compute_ns = end->compute.busy_ns - begin->compute.busy_ns;
-  step.stall_ns = to.stall_ns - from.stall_ns;
+  step.stall_ns = to.counts.stall_ns - from.counts.stall_ns;
   last.knows_compute = step.compute_ns > 0;
+  last.knows_stall = last.knows_compute || to.event.complete();
   if (last.knows_compute) {
     step.stall_ns = end->compute.stalled_ns - begin->compute.stalled_ns;
   }
-  step.bytes_in = to.bytes_in - from.bytes_in;
-  step.bytes_out = to.bytes_out - from.bytes_out;
-  step.ops = to.ops - from.ops;
-  step.forecast_misses = to.forecast_misses - from.forecast_misses;
+  step.bytes_in = to.counts.bytes_in - from.counts.bytes_in;
+  step.bytes_out = to.counts.bytes_out - from.counts.bytes_out;
+  step.ops = to.counts.ops - from.counts.ops;
+  step.forecast_misses =
+      to.counts.forecast_misses - from.counts.forecast_misses;
   step.forecast_hits = step.ops - step.forecast_misses;
-  step.plan = plan_;
-  last.path = path_;
+  step.plan = to.plan;
+  last.path = to.path;
   return last;
 }
 

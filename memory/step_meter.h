@@ -8,7 +8,9 @@
 // Thread safety: none; the pager's mutex guards it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 
 #include "backend/runtime/device_runtime.h"
@@ -76,8 +78,13 @@ class StepMeter {
     StepFigures figures;
     profiler::PathId path = 0;
     bool knows_compute = false;
+    bool knows_stall = false; // compute runs inline, or the same
   };
   std::optional<Last> last();
+  // The same, of each step once and in turn, but for those that the device has
+  // not reached when kMaxUntaken others have ended.
+  static constexpr std::size_t kMaxUntaken = 64;
+  std::optional<Last> takeNext();
 
  private:
   struct Boundary {
@@ -85,17 +92,21 @@ class StepMeter {
     Position position;
     runtime::Event event;     // complete: the time is known
     std::int64_t time_ns = 0; // then
+    // Of the step that ended here.
+    profiler::PathId path = 0;
+    PlanPtr plan;
   };
   Boundary boundary(runtime::Stream stream);
   std::optional<runtime::Moment> momentOf(const Boundary& boundary);
-  void drop(Boundary& boundary) noexcept;
+  bool measured() const noexcept { return boundaries_.size() > 1; }
+  // Of the step that ended at boundaries_[index].
+  std::optional<Last> stepAt(std::size_t index);
+  void trim() noexcept; // to what is still needed
 
   runtime::DeviceRuntime& runtime_;
-  Boundary begin_;
-  Boundary end_;              // where the step that runs begins, too
-  bool measured_ = false;     // a step has ended
-  profiler::PathId path_ = 0; // the rest is of that step
-  PlanPtr plan_;
+  // Oldest first; the last is where the step that runs begins.
+  std::deque<Boundary> boundaries_;
+  std::size_t untaken_ = 1; // the next step for takeNext() ended there
 };
 
 } // namespace chameleon::memory

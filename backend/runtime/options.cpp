@@ -62,6 +62,12 @@ constexpr std::array kSpecs = {
                "auto|off", false,
                "Whether plans may drop tensors and run again the ops that made "
                "them, where that is faster than to move them."},
+    OptionSpec{"max_slowdown", OptionKind::kNumber, "",
+               "CHAMELEON_MAX_SLOWDOWN", "", false,
+               "As many times its time without waits for bytes may a step "
+               "take; where three in a row take longer, the next op raises "
+               "torch_chameleon.SlowdownError. None: there is one warning.",
+               1.0, 1e6},
     OptionSpec{"oracle_trace", OptionKind::kText, "", "CHAMELEON_ORACLE_TRACE",
                "", false,
                "The trace that policy `oracle` replays: a file in the format "

@@ -23,6 +23,7 @@ enum class ErrorCode : std::uint8_t {
   kUnavailable,        // the asked thing does not exist on this machine
   kDevice,             // the driver or a copy engine reported a failure
   kLost,               // the bytes of a block could not be saved or restored
+  kTooSlow,            // steps exceed the slowdown that was allowed
 };
 
 class [[nodiscard]] Error {

@@ -101,6 +101,7 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
       *device, limits_from_options(*device), policy, index));
   throw_if(pager->setRecompute(runtime::option_text("recompute") == "auto"));
   pager->checkEvery(runtime::debug_interval());
+  pager->setMaxSlowdown(runtime::option_number("max_slowdown"));
   const bool is_cuda = device->name() == "cuda";
   if (!device->holdsData()) {
     detail::target = {c10::DeviceType::Meta,
@@ -201,6 +202,8 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
       applied = used->pager->setOversubscription(limits.oversubscription);
     } else if (key == "recompute") {
       applied = used->pager->setRecompute(runtime::option_text(key) == "auto");
+    } else if (key == "max_slowdown") {
+      used->pager->setMaxSlowdown(runtime::option_number(key));
     } else if (key == "policy" ||
                (key == "oracle_trace" &&
                 runtime::option_text("policy") == "oracle")) {

@@ -1,13 +1,18 @@
 // The one place that turns an Error of the torch-free core into a torch
 // exception: memory -> c10::OutOfMemoryError (torch.OutOfMemoryError),
-// arguments -> c10::ValueError, everything else -> c10::Error.
+// arguments -> c10::ValueError, everything else -> c10::Error, but for what the
+// Python layer has a type of its own.
 #pragma once
+
+#include <string>
 
 #include "backend/runtime/result.h"
 
 namespace chameleon::backend {
 
 [[noreturn]] void throw_error(const runtime::Error& error);
+// Throws in place of c10::Error for kTooSlow. Once, at load.
+void set_slowdown_thrower(void (*thrower)(const std::string& message));
 
 inline void throw_if(const runtime::Error& error) {
   if (!error.ok()) [[unlikely]]

@@ -27,6 +27,7 @@
 #include "python/csrc/profiler_bindings.h"
 #include "python/csrc/profiler_stubs.h"
 #include "python/csrc/set_data.h"
+#include "python/csrc/slowdown.h"
 #include "python/csrc/wait_hooks.h"
 
 namespace py = pybind11;
@@ -387,6 +388,7 @@ PYBIND11_MODULE(_C, m) {
   python::bind_allocation_history(m);
   python::bind_profiler(m);
   python::bind_plan(m);
+  python::bind_slowdown(m);
   bind_tensors(m);
   bind_testing(m);
 }

@@ -24,12 +24,14 @@ from torch_chameleon._report import recording, report
 from torch_chameleon._replace_file import replace_file
 from torch_chameleon._resident import resident
 from torch_chameleon._safetensors import save_safetensors
+from torch_chameleon._slowdown import SlowdownError
 from torch_chameleon._stats import reset_swap_stats, step, swap_stats
 from torch_chameleon._watch import watch
 
 __version__ = _build_info.VERSION
 
 __all__ = [
+    "SlowdownError",
     "__version__",
     "config",
     "profiler",

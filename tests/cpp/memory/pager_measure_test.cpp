@@ -304,5 +304,114 @@ TEST(PagerMeasure, ACpuStepIsMeasured) {
   device.pager->release(block);
 }
 
+// ---- steps that are slow ---------------------------------------------------
+
+std::vector<std::string> warnings; // what the hook was called with
+
+class PagerSlowdown : public testing::Test {
+ protected:
+  PagerSlowdown() {
+    warnings.clear();
+    Pager::setSlowdownHook([](SlowdownCause, const std::string& message) {
+      warnings.push_back(message);
+    });
+  }
+  ~PagerSlowdown() override { Pager::setSlowdownHook(nullptr); }
+
+  runtime::Error op(std::uint32_t name) {
+    Call call;
+    const Operand operand{block_, Access::kWrite};
+    const profiler::Token token = name;
+    const OpIdentity identity = OpIdentity::of(name, token);
+    if (runtime::Error error =
+            device_.pager->begin(call, kStream, {&operand, 1}, &device_.memory,
+                                 "op", false, &identity)) {
+      return error;
+    }
+    EXPECT_TRUE(device_.runtime->computed(kStream, {.bytes = kOpBytes}).ok());
+    device_.pager->end(call);
+    return {};
+  }
+  // Of 40 ops, before some of which the block is evicted.
+  runtime::Error step(bool marked, int evictions) {
+    for (std::uint32_t i = 0; i < 40; ++i) {
+      if (i < static_cast<std::uint32_t>(evictions)) {
+        EXPECT_TRUE(device_.pager->evict(*block_).ok());
+      }
+      if (runtime::Error error = op(100 + i)) return error;
+    }
+    EXPECT_TRUE(device_.pager->synchronize().ok()); // a loss is looked at
+    if (marked) device_.pager->step(kStream);
+    return {};
+  }
+
+  void oneError(bool marked) {
+    device_.pager->setMaxSlowdown(2.4);
+    int errors = 0;
+    for (int i = 0; i < 15; ++i) {
+      const runtime::Error error = step(marked, kSlow);
+      if (!error) continue;
+      EXPECT_EQ(error.code(), runtime::ErrorCode::kTooSlow);
+      EXPECT_NE(error.message().find("max_slowdown is 2.4"), std::string::npos);
+      EXPECT_EQ(device_.pager->stats().pinned_bytes, 0);
+      device_.pager->checkInvariants(3);
+      ++errors;
+      device_.pager->setMaxSlowdown(2.5);
+    }
+    EXPECT_EQ(errors, 1);
+    EXPECT_TRUE(warnings.empty()); // the error has told it
+  }
+
+  // 40 ops take 44 ms, an eviction and a fetch together 2.1 ms: where 30 are
+  // evicted, 1.43 times as long is spent waiting.
+  static constexpr double kOpBytes = 1.1e6;
+  static constexpr int kSlow = 30;
+  Device device_{simulated()};
+  Block* block_ = device_.create();
+};
+
+TEST_F(PagerSlowdown, OneWarningByTheOpThatFollows) {
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_TRUE(warnings.empty());
+    EXPECT_FALSE(step(/*marked=*/true, kSlow));
+  }
+  EXPECT_TRUE(warnings.empty()); // the third in a row, after five
+  EXPECT_FALSE(op(100));
+  ASSERT_EQ(warnings.size(), 1U);
+  // 30 x 2 x (1 MiB + 2 us), and 40 x (1.1 ms + 1 us); 30 MiB each way.
+  EXPECT_EQ(warnings[0].substr(0, warnings[0].find(" At ")),
+            "chameleon:0: a step takes 107.1 ms, 2.43 times what it would "
+            "without waiting for bytes.");
+  EXPECT_NE(warnings[0].find("0.0315 GB in and 0.0315 GB out"),
+            std::string::npos);
+  for (int i = 0; i < 8; ++i) EXPECT_FALSE(step(true, kSlow));
+  EXPECT_EQ(warnings.size(), 1U);
+}
+
+TEST_F(PagerSlowdown, NoneWhereItIsNotSlow) {
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(step(true, kSlow / 2));
+  EXPECT_TRUE(warnings.empty());
+}
+
+TEST_F(PagerSlowdown, StepsThatAreFound) {
+  for (int i = 0; i < 12; ++i) EXPECT_FALSE(step(/*marked=*/false, kSlow));
+  EXPECT_EQ(warnings.size(), 1U);
+}
+
+TEST_F(PagerSlowdown, TheLimitIsAnErrorOfOneOp) { oneError(true); }
+
+TEST_F(PagerSlowdown, TheLimitWhereStepsAreFound) { oneError(false); }
+
+TEST_F(PagerSlowdown, ABudgetThatChangesStartsAnew) {
+  for (int i = 0; i < 20; ++i) {
+    if (i % 7 == 6) {
+      EXPECT_FALSE(
+          device_.pager->setHbmBudget(static_cast<std::size_t>(i) * kBytes));
+    }
+    EXPECT_FALSE(step(true, kSlow));
+  }
+  EXPECT_TRUE(warnings.empty());
+}
+
 } // namespace
 } // namespace chameleon::memory

@@ -1,0 +1,112 @@
+#include "memory/slowdown_watch.h"
+
+#include <cstdio>
+
+#include "backend/runtime/options.h"
+
+namespace chameleon::memory {
+
+namespace {
+
+SlowdownCause cause_of(const SlowdownWatch::Step& step) {
+  const StepFigures& figures = step.figures;
+  if (step.transfer_ns >=
+      SlowdownWatch::kLinkShare * static_cast<double>(figures.duration_ns)) {
+    return SlowdownCause::kLink;
+  }
+  if (static_cast<double>(figures.forecast_misses) >=
+      SlowdownWatch::kMissShare * static_cast<double>(figures.ops)) {
+    return SlowdownCause::kUnforeseen;
+  }
+  return SlowdownCause::kLate;
+}
+
+std::string what_helps(SlowdownCause cause, const SlowdownWatch::Step& step) {
+  std::string help;
+  switch (cause) {
+    case SlowdownCause::kLink:
+      help =
+          "These bytes keep the link busy; what helps is to move fewer: a "
+          "larger torch_chameleon.config.hbm_budget, a smaller batch";
+      if (!step.recompute) {
+        help += ", or torch_chameleon.config.recompute = \"auto\"";
+      }
+      break;
+    case SlowdownCause::kUnforeseen:
+      help =
+          "Its ops were not those of earlier steps, so little could be "
+          "moved ahead; what helps is torch_chameleon.step() at the end of "
+          "each step, and steps of the same ops and sizes";
+      break;
+    case SlowdownCause::kLate:
+      help = "The link could have moved these bytes in time; what helps is ";
+      help += step.plans_ahead ? "a larger torch_chameleon.config.hbm_budget, "
+                                 "as room to fetch ahead"
+                               : "torch_chameleon.config.policy = \"forecast\"";
+  }
+  return help + ".";
+}
+
+} // namespace
+
+void SlowdownWatch::setLimit(std::optional<double> factor) noexcept {
+  limit_ = factor;
+  restart();
+}
+
+void SlowdownWatch::restart() noexcept { seen_ = slow_ = too_slow_ = 0; }
+
+std::optional<SlowdownReport> SlowdownWatch::look(const Step& step) {
+  const StepFigures& figures = step.figures;
+  if (figures.duration_ns <= 0) return std::nullopt;
+  if (seen_ < kWarmUp) {
+    ++seen_;
+    return std::nullopt;
+  }
+  const auto duration = static_cast<double>(figures.duration_ns);
+  const auto stall = static_cast<double>(figures.stall_ns);
+  const double compute = duration - stall;
+  // Of a step that did nothing but wait: any factor is exceeded.
+  const double slowdown = compute > 0 ? duration / compute : duration;
+  slow_ = stall > kStallShare * duration ? slow_ + 1 : 0;
+  too_slow_ = limit_ && slowdown > *limit_ ? too_slow_ + 1 : 0;
+  const bool too_slow = too_slow_ >= kInARow;
+  if (!too_slow && slow_ < kInARow) return std::nullopt;
+
+  const SlowdownCause cause = cause_of(step);
+  bool& told = told_[static_cast<std::size_t>(cause)];
+  if (!too_slow && told) return std::nullopt;
+  told = true;
+  if (too_slow) too_slow_ = 0;
+  return SlowdownReport{cause, too_slow, describe(step, cause, slowdown)};
+}
+
+std::string SlowdownWatch::describe(const Step& step, SlowdownCause cause,
+                                    double slowdown) const {
+  const StepFigures& figures = step.figures;
+  const auto ms = [](auto ns) { return static_cast<double>(ns) / 1e6; };
+  const auto gb = [](auto bytes) { return static_cast<double>(bytes) / 1e9; };
+  char text[512];
+  std::snprintf(
+      text, sizeof text,
+      "chameleon:%d: a step takes %.4g ms, %.3g times what it would without "
+      "waiting for bytes. At %.3g times the budget (peak %s, hbm_budget %s) it "
+      "moves %.3g GB in and %.3g GB out, which with its compute takes %.4g ms "
+      "at least. ",
+      device_index_, ms(figures.duration_ns), slowdown,
+      static_cast<double>(step.peak_logical_bytes) /
+          static_cast<double>(step.budget_bytes),
+      runtime::format_bytes(step.peak_logical_bytes).c_str(),
+      runtime::format_bytes(step.budget_bytes).c_str(), gb(figures.bytes_in),
+      gb(figures.bytes_out), ms(figures.bound_ns));
+  std::string message = text;
+  message += what_helps(cause, step);
+  if (limit_ && slowdown > *limit_) {
+    std::snprintf(text, sizeof text,
+                  " (torch_chameleon.config.max_slowdown is %g.)", *limit_);
+    message += text;
+  }
+  return message;
+}
+
+} // namespace chameleon::memory

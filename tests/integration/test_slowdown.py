@@ -1,0 +1,117 @@
+"""Steps that swapping makes slow are told of, on the simulated clock."""
+
+import json
+
+import pytest
+
+TRAINING = """
+import json, sys, warnings, torch, torch_chameleon
+from torch_chameleon import config, profiler
+
+config.physical_device = "simulated"
+config.simulated_gpu = "rtx4090"
+config.policy = {policy!r}
+marked, budget, limit, errors = {marked}, {budget}, {limit}, []
+with torch.device("chameleon"):
+    layers = [torch.nn.Linear(2048, 2048) for _ in range(16)]
+    model = torch.nn.Sequential(*layers)
+    x = torch.zeros(64, 2048)
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+config.max_slowdown = limit
+config.hbm_budget = budget
+warnings.simplefilter("always")
+with warnings.catch_warnings(record=True) as caught:
+    steps, figures = 0, []
+    while steps < {steps}:
+        try:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            torch.chameleon.synchronize()
+            if marked:
+                torch_chameleon.step()
+            steps += 1
+            if steps > 5:  # steps that are not marked are found by now
+                figures.append(profiler.last_step())
+                del figures[-1]["plan"]
+        except torch_chameleon.SlowdownError as error:
+            errors.append([steps, str(error)])
+            torch_chameleon._C.check_invariants(0, 2)
+            assert torch_chameleon.swap_stats()["pinned_bytes"] == 0
+            config.max_slowdown = None
+ours = [w for w in caught if "waiting for bytes" in str(w.message)]
+print(json.dumps({{
+    "warnings": [str(w.message) for w in ours],
+    "kinds": [w.category.__name__ for w in ours],
+    "errors": errors,
+    "steps": figures,
+    "peak": torch_chameleon.swap_stats()["peak_logical_bytes"],
+}}))
+"""
+MIB = 1 << 20
+PEAK = 1100 * MIB
+
+
+MARKED = pytest.mark.parametrize(
+    "marked", [True, pytest.param(False, marks=pytest.mark.slow)]
+)
+
+
+@pytest.fixture
+def train(fresh):
+    def run(budget, policy="lru", marked=True, limit=None, steps=12):
+        code = TRAINING.format(
+            policy=policy,
+            marked=marked,
+            budget=budget,
+            limit=limit,
+            steps=steps,
+        )
+        return json.loads(fresh(code).splitlines()[-1])
+
+    return run
+
+
+@MARKED
+def test_one_warning_with_the_figures(train, marked):
+    seen = train(PEAK // 4, marked=marked)
+    assert seen["kinds"] == ["UserWarning"]
+    said = seen["warnings"][0]
+    step = next(  # three in a row, after five
+        s for s in seen["steps"] if f" {s['duration_ns'] / 1e6:.4g} ms" in said
+    )
+    stall = step["stall_ns"] / step["duration_ns"]
+    assert stall > 0.5
+    factor = step["duration_ns"] / (step["duration_ns"] - step["stall_ns"])
+    for words in (
+        f"a step takes {step['duration_ns'] / 1e6:.4g} ms, {factor:.3g} times",
+        f"At {seen['peak'] / (PEAK // 4):.3g} times the budget",
+        f"{step['bytes_in'] / 1e9:.3g} GB in",
+        f"{step['bytes_out'] / 1e9:.3g} GB out",
+        f"{step['bound_ns'] / 1e6:.4g} ms at least",
+        "config.hbm_budget",
+    ):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    "policy", [pytest.param("lru", marks=pytest.mark.slow), "forecast"]
+)
+def test_none_where_all_fits(train, policy):
+    seen = train(2 * PEAK, policy)
+    assert seen["warnings"] == []
+    assert seen["steps"][-1]["stall_ns"] == 0
+
+
+@MARKED
+def test_the_limit_raises_one_typed_error(train, marked):
+    seen = train(PEAK // 4, marked=marked, limit=1.5)
+    [[steps, message]] = seen["errors"]
+    assert steps == 8 if marked else steps >= 8  # five, and three in a row
+    assert "(torch_chameleon.config.max_slowdown is 1.5.)" in message
+    assert seen["warnings"] == []  # the error has told it
+
+
+@pytest.mark.slow
+def test_no_error_below_the_limit(train):
+    assert train(PEAK // 4, limit=1000)["errors"] == []
