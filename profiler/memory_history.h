@@ -27,6 +27,7 @@ class MemoryHistory {
   static constexpr std::size_t kCapacity = 4096;
 
   void start(); // forgets what was recorded
+  void stop() noexcept { recording_.store(false, std::memory_order_relaxed); }
   bool recording() const noexcept {
     return recording_.load(std::memory_order_relaxed);
   }

@@ -28,6 +28,14 @@ std::uint64_t calls_of(c10::DeviceIndex index) {
   return device == nullptr ? 0 : device->pager->calls();
 }
 
+c10::DeviceIndex index_of(const memory::Block& block) {
+  for (c10::DeviceIndex i = 0; i < backend::device_count(); ++i) {
+    DeviceContext* const device = backend::context_if_used(i);
+    if (device != nullptr && device->pager == block.pager) return i;
+  }
+  return 0; // it was of a process that this one was forked from
+}
+
 std::uint64_t number_of(const std::byte* address) {
   return reinterpret_cast<std::uintptr_t>(address);
 }
@@ -108,7 +116,7 @@ void AllocationHistory::born(const memory::Block& block,
 void AllocationHistory::died(const memory::Block& block) noexcept {
   AllocationHistory& self = instance();
   const std::uint64_t identity = block.identity;
-  const c10::DeviceIndex index = 0; // there is one device a process
+  const c10::DeviceIndex index = index_of(block);
   self.add({Event::kFree, index, number_of(block.logical_address), identity,
             block.bytes, block.rounded_bytes, now_us(), calls_of(index),
             nullptr});

@@ -60,7 +60,7 @@ class Correlations {
     std::uint64_t call;
     std::uint64_t id;
   };
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_; // guards both
   std::vector<std::uint64_t> open_;
   std::vector<Change> changes_;
 };
@@ -105,29 +105,49 @@ std::string name_of(const Interval& interval) {
          runtime::format_bytes(interval.bytes) + " before " + op;
 }
 
-// Shows the device that is current when it starts: Kineto gives a session one.
+// What a session knows of one device.
+struct Recorded {
+  Recorded(backend::DeviceContext* recorded, bool before, std::int64_t now_ns,
+           std::int64_t now_unix_ns)
+      : device(recorded),
+        was_recording(before),
+        begin_ns(now_ns),
+        unix_ns(now_unix_ns) {}
+
+  backend::DeviceContext* const device;
+  bool was_recording;    // before the session, and will be after it
+  std::int64_t begin_ns; // the device's clock when it was ...
+  std::int64_t unix_ns;  // ... this on Kineto's
+  std::vector<Interval> intervals;
+  Correlations correlations;
+};
+
+// Of the devices that are in use when it starts; if none is, the current one
+// is used from then on.
 class Session final : public libkineto::IActivityProfilerSession {
  public:
   void start() override {
     try {
-      device_ = &backend::context(backend::current_device(), "torch.profiler");
-      was_recording_ = device_->pager->timeline().recording();
-      if (!was_recording_) device_->pager->recordTimeline(true);
-      begin_ns_ = device_->runtime->now_ns();
-      unix_ns_ = c10::getTime();
+      for (c10::DeviceIndex i = 0; i < backend::device_count(); ++i) {
+        if (auto* device = backend::context_if_used(i)) record(*device);
+      }
+      if (devices_.empty()) {
+        record(backend::context(backend::current_device(), "torch.profiler"));
+      }
       status_ = libkineto::TraceStatus::RECORDING;
     } catch (const std::exception& error) { // no device, or a forked process
-      device_ = nullptr;
       errors_.emplace_back(error.what());
       status_ = libkineto::TraceStatus::ERROR;
     }
   }
   void stop() override {
-    if (device_ == nullptr) return;
     backend::try_finish_deferred_work();
-    if (device_->pager->synchronize()) return; // the device is lost
-    intervals_ = device_->pager->timeline().intervals();
-    if (!was_recording_) device_->pager->recordTimeline(false);
+    for (const auto& each : devices_) {
+      memory::Pager& pager = *each->device->pager;
+      if (pager.synchronize()) continue; // the device is lost
+      each->intervals = pager.timeline().intervals();
+      if (!each->was_recording) pager.recordTimeline(false);
+    }
     status_ = libkineto::TraceStatus::PROCESSING;
   }
   std::vector<std::string> errors() override { return errors_; }
@@ -142,24 +162,30 @@ class Session final : public libkineto::IActivityProfilerSession {
     buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
     buffer_->span = libkineto::TraceSpan(begin_ns, end_ns, "chameleon");
     buffer_->gpuOpCount = 0;
-    for (const Interval& interval : intervals_) {
-      if (interval.begin_ns >= begin_ns_) add(interval, linked);
+    for (const auto& each : devices_) {
+      // Kineto asks for one device itself.
+      if (each != devices_.front()) {
+        logger.handleDeviceInfo(infoOf(*each), begin_ns);
+      }
+      for (const Interval& interval : each->intervals) {
+        if (interval.begin_ns >= each->begin_ns) add(*each, interval, linked);
+      }
     }
     for (const auto& activity : buffer_->activities) activity->log(logger);
   }
 
   std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override {
-    if (device_ == nullptr) return nullptr;
-    return std::make_unique<libkineto::DeviceInfo>(
-        device_->index, libkineto::kExceedMaxPid, "chameleon", "chameleon");
+    if (devices_.empty()) return nullptr;
+    return std::make_unique<libkineto::DeviceInfo>(infoOf(*devices_.front()));
   }
   std::vector<libkineto::ResourceInfo> getResourceInfos() override {
     std::vector<libkineto::ResourceInfo> rows;
-    if (device_ == nullptr) return rows;
-    for (std::size_t lane = 0; lane < profiler::kLanes; ++lane) {
-      const auto id = static_cast<std::int64_t>(lane);
-      rows.emplace_back(device_->index, id, id,
-                        profiler::lane_name(static_cast<Lane>(lane)));
+    for (const auto& each : devices_) {
+      for (std::size_t lane = 0; lane < profiler::kLanes; ++lane) {
+        const auto id = static_cast<std::int64_t>(lane);
+        rows.emplace_back(each->device->index, id, id,
+                          profiler::lane_name(static_cast<Lane>(lane)));
+      }
     }
     return rows;
   }
@@ -168,27 +194,45 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
   void pushCorrelationId(std::uint64_t id) override {
-    if (device_ != nullptr) correlations_.push(device_->pager->calls(), id);
+    for (const auto& each : devices_) {
+      each->correlations.push(each->device->pager->calls(), id);
+    }
   }
   void popCorrelationId() override {
-    if (device_ != nullptr) correlations_.pop(device_->pager->calls());
+    for (const auto& each : devices_) {
+      each->correlations.pop(each->device->pager->calls());
+    }
   }
 
  private:
-  void add(const Interval& interval,
+  void record(backend::DeviceContext& device) {
+    const bool was_recording = device.pager->timeline().recording();
+    if (!was_recording) device.pager->recordTimeline(true);
+    devices_.push_back(std::make_unique<Recorded>(
+        &device, was_recording, device.runtime->now_ns(), c10::getTime()));
+  }
+
+  static libkineto::DeviceInfo infoOf(const Recorded& recorded) {
+    const c10::DeviceIndex index = recorded.device->index;
+    return {index, libkineto::kExceedMaxPid + index, "chameleon",
+            "chameleon:" + std::to_string(index)};
+  }
+
+  void add(const Recorded& recorded, const Interval& interval,
            const libkineto::getLinkedActivityCallback& linked) {
     buffer_->emplace_activity(buffer_->span, type_of(interval.lane),
                               name_of(interval));
     libkineto::GenericTraceActivity& activity = *buffer_->activities.back();
-    activity.startTime = interval.begin_ns - begin_ns_ + unix_ns_;
-    activity.endTime = interval.end_ns - begin_ns_ + unix_ns_;
-    activity.device = device_->index;
+    const std::int64_t to_unix = recorded.unix_ns - recorded.begin_ns;
+    activity.startTime = interval.begin_ns + to_unix;
+    activity.endTime = interval.end_ns + to_unix;
+    activity.device = recorded.device->index;
     activity.resource = static_cast<std::int32_t>(interval.lane);
     if (interval.bytes > 0) {
       activity.addMetadataQuoted("bytes", std::to_string(interval.bytes));
     }
     const std::uint64_t id =
-        interval.call == 0 ? 0 : correlations_.of(interval.call);
+        interval.call == 0 ? 0 : recorded.correlations.of(interval.call);
     if (id == 0) return;
     activity.id = static_cast<std::int32_t>(id);
     activity.flow.id = static_cast<std::uint32_t>(id);
@@ -197,12 +241,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     if (linked) activity.linked = linked(activity.id);
   }
 
-  backend::DeviceContext* device_ = nullptr;
-  bool was_recording_ = false;
-  std::int64_t begin_ns_ = 0; // the device's clock when it was ...
-  std::int64_t unix_ns_ = 0;  // ... this on Kineto's
-  Correlations correlations_;
-  std::vector<Interval> intervals_;
+  std::vector<std::unique_ptr<Recorded>> devices_;
   std::vector<std::string> errors_;
   std::unique_ptr<libkineto::CpuTraceBuffer> buffer_;
 };

@@ -154,6 +154,7 @@ void bind_memory(py::module_& m) {
     if (auto* used = pager_if_used(index)) used->trim();
   });
   m.def("calls", [](c10::DeviceIndex index) {
+    backend::finish_deferred_work();
     auto* const used = backend::context_if_used(resolve_index(index));
     return used == nullptr ? 0 : used->pager->calls();
   });
@@ -167,6 +168,11 @@ void bind_memory(py::module_& m) {
                         sample.resident_bytes, sample.host_bytes);
     }
     return rows;
+  });
+  m.def("stop_memory_samples", [](c10::DeviceIndex index) {
+    if (auto* const used = backend::context_if_used(resolve_index(index))) {
+      used->history->stop();
+    }
   });
   m.def("reset_memory_history", [](c10::DeviceIndex index) {
     backend::try_finish_deferred_work();
@@ -264,21 +270,28 @@ void bind_testing(py::module_& m) {
         backend::value_or_throw(runtime::parse_gpu_profile(profile));
     runtime::set_cpu_runtime_options(std::move(options));
   });
-  m.def("start_decision_log", [](std::size_t limit) {
-    pager(-1, "start_decision_log()").decisions().start(limit);
-  });
-  m.def("decision_log", [] {
-    const memory::DecisionLog& log = pager(-1, "decision_log()").decisions();
-    TORCH_CHECK(log.dropped() == 0, "decision_log: ", log.dropped(),
-                " decisions more than the limit");
-    py::list rows;
-    for (const memory::DecisionRecord& record : log.records()) {
-      rows.append(py::make_tuple(record.call,
-                                 memory::decision_name(record.decision),
-                                 record.block, record.offset, record.bytes));
-    }
-    return rows;
-  });
+  m.def(
+      "start_decision_log",
+      [](std::size_t limit, c10::DeviceIndex index) {
+        pager(index, "start_decision_log()").decisions().start(limit);
+      },
+      py::arg("limit"), py::arg("index") = -1);
+  m.def(
+      "decision_log",
+      [](c10::DeviceIndex index) {
+        const memory::DecisionLog& log =
+            pager(index, "decision_log()").decisions();
+        TORCH_CHECK(log.dropped() == 0, "decision_log: ", log.dropped(),
+                    " decisions more than the limit");
+        py::list rows;
+        for (const memory::DecisionRecord& record : log.records()) {
+          rows.append(py::make_tuple(
+              record.call, memory::decision_name(record.decision), record.block,
+              record.offset, record.bytes));
+        }
+        return rows;
+      },
+      py::arg("index") = -1);
   m.def("forecast_costs", [] {
     memory::Pager& used = pager(-1, "forecast_costs()");
     const memory::PolicyCosts policy = used.policyCosts();

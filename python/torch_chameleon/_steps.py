@@ -1,7 +1,8 @@
 """Who wants to know that a step ended: recordings, and live lines.
 
-A step ends at `torch_chameleon.step`, or where a program never calls that, at
-the end of an optimizer's.
+A step ends at `torch_chameleon.step`, or where a program does not call that, at
+the end of an optimizer's. The first mark of all comes after an optimizer's end
+that counted already.
 """
 
 from collections.abc import Callable
@@ -12,14 +13,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 _listeners: list[Callable[[], None]] = []
 _hook: Any = None
-_marked = False  # the program calls torch_chameleon.step()
+_UNMARKED = 16  # optimizers' steps without a mark: the program sets none
+_since_mark = _UNMARKED
 
 
 def listen(listener: Callable[[], None]) -> None:
     """Calls `listener` at the end of every step, until `stop_listening`."""
-    global _hook, _marked
+    global _hook
     if not _listeners:
-        _marked = False
         _hook = register_optimizer_step_post_hook(_optimizer_stepped)
     _listeners.append(listener)
 
@@ -35,14 +36,15 @@ def stop_listening(listener: Callable[[], None]) -> None:
 
 def marked() -> None:
     """The program marked the end of a step."""
-    global _marked
-    if _listeners:
-        _marked = True
-        _tell()
+    global _since_mark
+    _since_mark = 0
+    _tell()
 
 
 def _optimizer_stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    if not _marked:
+    global _since_mark
+    _since_mark += 1
+    if _since_mark > _UNMARKED:
         _tell()
 
 

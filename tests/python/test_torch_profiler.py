@@ -1,8 +1,6 @@
 """torch.profiler shows the device: lanes, names, times on one clock."""
 
 import json
-import subprocess
-import sys
 import time
 
 import pytest
@@ -188,22 +186,20 @@ def test_the_bits_are_the_same():
 
 
 @pytest.mark.slow
-def test_starting_one_is_a_use_of_the_device_only_if_it_shows_it():
-    for activity, used in (("CPU", "None"), ("PrivateUse1", "torch.profiler")):
-        code = (
-            "import torch, torch_chameleon\n"
-            "from torch.profiler import ProfilerActivity, profile\n"
-            f"with profile(activities=[ProfilerActivity.{activity}]):\n"
-            "    torch.ones(4) + 1\n"
-            "print(torch_chameleon._C.first_use())\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.stdout.strip() == used, done.stderr
+@pytest.mark.parametrize(
+    ("activity", "use"), [("CPU", "None"), ("PrivateUse1", "torch.profiler")]
+)
+def test_starting_one_is_a_use_only_if_it_shows_the_device(
+    fresh, activity, use
+):
+    printed = fresh(
+        "import torch, torch_chameleon\n"
+        "from torch.profiler import ProfilerActivity, profile\n"
+        f"with profile(activities=[ProfilerActivity.{activity}]):\n"
+        "    torch.ones(4) + 1\n"
+        "print(torch_chameleon._C.first_use())\n"
+    )
+    assert printed == use
 
 
 @pytest.mark.slow

@@ -27,8 +27,8 @@ def warnings_of(figures: Figures) -> list[tuple[str, str]]:
     if allowed and peak > _NEARLY_FULL * allowed:
         found.append(
             (
-                f"Tensors took up to {_size(peak)} of the {_size(allowed)} "
-                "that may be live.",
+                f"Tensors took up to {_size(peak)}; {_size(allowed)} may be "
+                "live.",
                 "A little more raises OutOfMemoryError. Raise "
                 "torch_chameleon.config.oversubscription (host memory "
                 "permitting) or hbm_budget.",

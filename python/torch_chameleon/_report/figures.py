@@ -11,11 +11,11 @@ from typing import Any
 
 from torch_chameleon import _C, _build_info
 from torch_chameleon._report.recording import Recording
+from torch_chameleon._report.residency import Tensor, residency
 
 GIB = 1 << 30
 _CURVE_POINTS = 7
 _BINS = 240  # of the link over time
-_TENSORS = 240  # rows of the map
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,26 +26,6 @@ class Cost:
     calls: int
     compute_ns: int
     stall_ns: int  # compute waited for bytes before it, or for room inside
-
-
-@dataclasses.dataclass(frozen=True)
-class Span:
-    """Where a tensor's bytes were, from one op to another."""
-
-    begin: int  # ops of the step
-    end: int
-    state: str  # "hbm" | "host" | "dropped"
-
-
-@dataclasses.dataclass(frozen=True)
-class Tensor:
-    """A row of the map."""
-
-    name: str
-    kind: str  # "kept" (lives from step to step) | "made" (in the step)
-    bytes: int
-    moved_bytes: int  # in and out, in the step
-    spans: tuple[Span, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +213,15 @@ def _add_recording(figures: Figures, recording: Recording) -> None:
             "No op of the step was timed: this device cannot time them, or the "
             "step had more than the 65,536 events that a timeline keeps."
         )
+    timed = sum(cost.calls for cost in figures.by_op)
+    known = timed if figures.step is None else figures.step["ops"]
+    if timed and not 0.8 * timed <= known <= 1.25 * timed:
+        figures.notes.append(
+            f"The recorded step has {timed:,} ops, and what was found to be "
+            f'the last step has {known:,}: that is what "last step" and the '
+            "other budgets are about. Mark ends of steps with "
+            "torch_chameleon.step()."
+        )
     if len(recording.step_ends) < 2:
         figures.notes.append(
             "Fewer than two ends of steps were recorded, so all of the "
@@ -314,161 +303,3 @@ def link_use(
             carried[number] += size * max(right - left, 0.0) / duration
     room = bytes_per_s * width / 1e9
     return [size / room for size in carried]
-
-
-# ---- where tensors were ----------------------------------------------------
-
-_STATES = {
-    "resident": "hbm",
-    "host": "host",
-    "evicting": "host",
-    "fetching": "hbm",
-    "dropped": "dropped",
-}
-_ARRIVES = {"pin", "fault", "fetch", "adopt", "rerun"}
-_LEAVES = {"release", "victim"}
-
-
-class _Life:
-    """One tensor, while the record is read in order."""
-
-    def __init__(self, name: str, kind: str, size: int, state: str) -> None:
-        self.name = name
-        self.kind = kind
-        self.bytes = size
-        self.moved_bytes = 0
-        self.state = state
-        self.since = 0
-        self.spans: list[Span] = []
-
-    def become(self, state: str, op: int) -> None:
-        if state == self.state:
-            return
-        self.close(op)
-        self.state, self.since = state, op
-
-    def close(self, op: int) -> None:
-        if self.state and op > self.since:
-            self.spans.append(Span(self.since, op, self.state))
-
-
-def residency(recording: Recording) -> tuple[list[Tensor], int]:
-    """Where the tensors' bytes were in the last step, op by op.
-
-    Args:
-        recording: With decisions.
-
-    Returns:
-        The tensors that take the most room for the longest time (bytes times
-        ops), in order of birth, and how many were left out.
-    """
-    assert recording.decisions is not None
-    first, last = recording.last_step()
-    named = _names(recording)
-    made_by = {
-        row[6]: f"{row[1]} in {recording.where(row[6])}"
-        if recording.where(row[6])
-        else row[1]
-        for row in recording.timeline
-        if row[1]
-    }
-    lives = {
-        block["identity"]: _Life(
-            named.get(block["identity"], "tensor"),
-            "kept",
-            block["bytes"],
-            _STATES.get(block["state"], ""),
-        )
-        for block in recording.blocks
-    }
-    # Births and deaths first: what is decided for a tensor comes after its
-    # birth, and a death is seen after the op that it follows.
-    steps: list[tuple[int, int, tuple[Any, ...]]] = []
-    for event in recording.events:
-        if event["event"] != "oom":
-            order = 0 if event["event"] == "alloc" else 2
-            steps.append((event["call"], order, (event,)))
-    for decision in recording.decisions:
-        if decision[2]:
-            steps.append((decision[0], 1, decision))
-    steps.sort(key=lambda step: step[:2])
-    done: list[_Life] = []
-    for call, order, what in steps:
-        if call > last:
-            break
-        op = max(call - first, 0)
-        if order == 0:
-            identity = what[0]["identity"]
-            name = named.get(identity) or made_by.get(call) or "tensor"
-            born = _Life(name, "made", what[0]["bytes"], "")
-            born.since = op
-            if call <= first:
-                born.kind = "kept"
-            lives[identity] = born
-        elif order == 2:
-            dead = lives.pop(what[0]["identity"], None)
-            if dead is not None and op > 0:
-                dead.close(op)
-                done.append(dead)
-        else:
-            _decide(lives.get(what[2]), what, op)
-    for life in lives.values():
-        life.close(last - first)
-        done.append(life)
-    return _largest(done)
-
-
-def _decide(life: _Life | None, decision: tuple[Any, ...], op: int) -> None:
-    if life is None:
-        return
-    _, kind, _, _, size = decision
-    if kind in _ARRIVES:
-        life.become("hbm", op)
-        if op > 0 and kind in ("fault", "fetch"):
-            life.moved_bytes += size
-    elif kind == "write_back":  # and it stays where it is
-        life.moved_bytes += size if op > 0 else 0
-    elif kind in _LEAVES:
-        life.become("host", op)
-        life.moved_bytes += size if op > 0 else 0
-    elif kind == "drop":
-        life.become("dropped", op)
-
-
-def _names(recording: Recording) -> dict[int, str]:
-    """Names by identity, of what has one."""
-    return {
-        block["identity"]: recording.names[block["address"]]
-        for block in recording.last_blocks
-        if block["address"] in recording.names
-    }
-
-
-def _largest(lives: list[_Life]) -> tuple[list[Tensor], int]:
-    rows = [life for life in lives if life.spans]
-    for life in rows:
-        life.spans = [span for span in life.spans if span.end > span.begin]
-
-    def room(life: _Life) -> int:
-        return life.bytes * sum(span.end - span.begin for span in life.spans)
-
-    rows.sort(key=room, reverse=True)
-    kept, left_out = rows[:_TENSORS], max(len(rows) - _TENSORS, 0)
-    kept.sort(
-        key=lambda life: (
-            life.kind != "kept",
-            life.spans[0].begin,
-            -room(life),
-            life.name,
-        )
-    )
-    return [
-        Tensor(
-            life.name,
-            life.kind,
-            life.bytes,
-            life.moved_bytes,
-            tuple(life.spans),
-        )
-        for life in kept
-    ], left_out

@@ -9,6 +9,7 @@ import bisect
 import functools
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.optim import Optimizer
@@ -16,8 +17,10 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.types import Device
 
 from torch_chameleon import _C, _steps
+from torch_chameleon.chameleon._utils import _get_device_index
 
 _MOST_DECISIONS = 1 << 21
 _MOST_EVENTS = 1 << 20
@@ -34,8 +37,8 @@ class Mark(NamedTuple):
 class Recording:
     """Records from `start` to `stop`; then the fields have what was seen."""
 
-    def __init__(self) -> None:
-        self.index = 0
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
         self.begin_call = 0
         self.end_call = 0
         self.marks: list[Mark] = [Mark(0, OUTSIDE)]
@@ -52,6 +55,7 @@ class Recording:
         ] = []
         self.memory: list[tuple[int, int, int, int]] = []
         self._modules: list[str] = []  # that are running, innermost last
+        self._interrupted = OUTSIDE
         self._names: dict[int, str] = {}  # of modules, by id
         self._hooks: list[Any] = []
 
@@ -63,7 +67,7 @@ class Recording:
         self.marks = [Mark(self.begin_call, OUTSIDE)]
         self.blocks = _C.memory_snapshot(self.index, False)["blocks"]
         _C.record_memory_history("none", False, True, _MOST_EVENTS, True)
-        _C.start_decision_log(_MOST_DECISIONS)
+        _C.start_decision_log(_MOST_DECISIONS, self.index)
         _C.reset_memory_history(self.index)
         _C.record_timeline(self.index, True)
         self._hooks = [
@@ -86,14 +90,15 @@ class Recording:
         _C.stop_memory_history()
         self.end_call = _C.calls(self.index)
         self.timeline = _C.timeline(self.index)
+        _C.stop_memory_samples(self.index)
         self.memory = _C.memory_history(self.index)
         snapshot = _C.memory_snapshot(self.index, True)
         self.last_blocks, self.events = snapshot["blocks"], snapshot["events"]
         try:
-            self.decisions = _C.decision_log()
+            self.decisions = _C.decision_log(self.index)
         except RuntimeError:  # more than there was room for
             self.decisions = None
-        _C.start_decision_log(0)
+        _C.start_decision_log(0, self.index)
 
     def where(self, call: int) -> str:
         """The module, optimizer, ... that an op call belongs to."""
@@ -117,6 +122,9 @@ class Recording:
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         if not self._modules:
             self._learn_names(module)
+            # Checkpointing runs a forward inside of a backward.
+            in_backward = torch._C._current_graph_task_id() != -1
+            self._interrupted = self.marks[-1].where if in_backward else OUTSIDE
         self._modules.append(self._names.get(id(module), type(module).__name__))
         self._mark(self._modules[-1])
 
@@ -124,7 +132,7 @@ class Recording:
         if not self._modules:  # it began before the recording
             return
         name = self._modules.pop()
-        self._mark(self._modules[-1] if self._modules else OUTSIDE)
+        self._mark(self._modules[-1] if self._modules else self._interrupted)
         for tensor in _tensors(output):
             # Its gradient is where the module's backward begins. A module's
             # own output may be an inner one's, which has a mark already.
@@ -167,7 +175,10 @@ class Recording:
             self._name(buffer, name)
 
     def _name(self, tensor: Tensor, name: str) -> None:
-        if tensor.device.type == "chameleon" and type(tensor.data) is Tensor:
+        if (
+            tensor.device == torch.device("chameleon", self.index)
+            and type(tensor.data) is Tensor
+        ):
             self.names[tensor.untyped_storage().data_ptr()] = name
 
     def _name_of(self, tensor: object) -> str:
@@ -190,7 +201,11 @@ class recording:  # noqa: N801 (it is called like a function)
     """Records what `report` shows, inside a `with` block.
 
     Two or three steps are enough: the page shows the last whole one. Meanwhile
-    every op is timed and every module announces itself, which costs time.
+    every op is timed and every module announces itself, which costs time; and
+    a history that `_record_memory_history` began ends.
+
+    Args:
+        device: The device that is recorded, default the current one.
 
     Example::
 
@@ -202,6 +217,9 @@ class recording:  # noqa: N801 (it is called like a function)
         ...         torch_chameleon.step()
     """
 
+    def __init__(self, device: Device = None) -> None:
+        self._index = _get_device_index(device, optional=True)
+
     def __enter__(self) -> None:
         global _current
         if _current is not None:
@@ -209,7 +227,7 @@ class recording:  # noqa: N801 (it is called like a function)
                 "torch_chameleon.recording: a recording is under way already; "
                 "end it first"
             )
-        started = Recording()
+        started = Recording(self._index)
         started.start()
         _current = started
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from torch_chameleon._report.figures import Tensor
+from torch_chameleon._report.residency import Tensor
 
 _WIDTH = 1000  # the x axis, in the SVG's units
 _HEIGHT = 100

@@ -144,6 +144,10 @@ def write_private(path: str | os.PathLike[str], data: bytes) -> None:
         data: All of it.
     """
     target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):
+        with open(target, "wb") as device:  # a pipe, /dev/null
+            device.write(data)
+        return
     descriptor, temporary = tempfile.mkstemp(  # with mode 0600
         dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}."
     )
@@ -161,7 +165,7 @@ def _snapshot_of(index: int, with_events: bool) -> dict[str, Any]:
     trace = [
         entry
         for event in recorded["events"]
-        for entry in _entries(event)
+        for entry in _entries(index, event)
         if entry["action"] not in _skipped
     ]
     traces: list[list[dict[str, Any]]] = [[] for _ in range(_C.device_count())]
@@ -174,12 +178,12 @@ def _snapshot_of(index: int, with_events: bool) -> dict[str, Any]:
     }
 
 
-def _entries(event: "_C.SnapshotEvent") -> list[dict[str, Any]]:
+def _entries(index: int, event: "_C.SnapshotEvent") -> list[dict[str, Any]]:
     entries = []
     for action in _ACTIONS[event["event"]]:
         entry: dict[str, Any] = {"action": action}
         if action == "oom":
-            entry["device_free"] = _C.mem_get_info(0)[0]
+            entry["device_free"] = _C.mem_get_info(index)[0]
         else:
             entry["addr"] = event["address"]
         size = "bytes" if action == "oom" else "rounded_bytes"
