@@ -103,9 +103,8 @@ def losses(trainer):
 # ---- Hugging Face
 
 
-@pytest.mark.parametrize(
-    "bf16", [pytest.param(False, marks=pytest.mark.slow), True]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("bf16", [False, True])
 def test_trainer(bf16, tmp_path):
     module = example("huggingface_trainer", "transformers", "accelerate")
 
@@ -123,11 +122,11 @@ def test_trainer_goes_on_where_it_stopped(tmp_path):
 
     def train(native):
         folder = str(tmp_path / str(native))
-        module.train(folder, 2, use_cpu=native)
+        options = {"use_cpu": native, "bf16": True}
+        module.train(folder, 2, **options)
         forget_accelerate()
-        trainer = module.train(
-            folder, 4, f"{folder}/checkpoint-2", use_cpu=native
-        )
+        saved = f"{folder}/checkpoint-2"
+        trainer = module.train(folder, 4, saved, **options)
         tensors = tensors_of(trainer.model, trainer.optimizer)
         return tensors | losses(trainer), trainer.model.device
 

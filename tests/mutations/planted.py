@@ -328,7 +328,7 @@ MUTATIONS = (
         "memory/pager_rerun.cpp",
         "  block.last_write.store(fresh.last_write.load());\n",
         "",
-        _RERUN,
+        ("memory_pager_rerun_test",),
     ),
     # ---- ops --------------------------------------------------------------
     Mutation(

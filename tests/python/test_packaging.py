@@ -55,3 +55,16 @@ def test_version_names_the_torch(tmp_path):
     text = info.read_text()
     assert f"+torch{major}.{minor}\n" in text
     assert "Requires-Dist: torch" in text
+
+
+@pytest.mark.slow
+def test_smoke_suite():
+    """What ci/versions runs, in this release."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests" / "smoke.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert f"| {torch.__version__} |" in done.stdout

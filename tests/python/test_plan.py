@@ -83,7 +83,7 @@ def test_a_piece_of_lists_has_a_tensor_of_each(tmp_path):
     name = "aten::_fused_adamw_"
     one = written(tmp_path, op("a", 1, 2, 3), op(name, *range(4)))
     assert plan.largest_op(one) == (name, 400 * MEGA)
-    name = "aten::_foreach_mul_"
+    name = "aten::_foreach_mul_.List"
     three = written(tmp_path, op("a", 1), op(name, *range(6)))
     assert plan.largest_op(three) == (name, 200 * MEGA)
 
@@ -188,3 +188,25 @@ def test_a_script_that_does_not_train(tmp_path, text, sentence):
 def test_a_file_that_is_missing():
     with pytest.raises(SystemExit, match="no file missing.py"):
         plan.main(["missing.py"])
+
+
+@pytest.mark.slow
+def test_what_the_script_sets_for_itself_does_not_count(tmp_path):
+    """A script for this device: the plan asks about other budgets than its."""
+    script, figures = tmp_path / "train.py", tmp_path / "plan.json"
+    script.write_text("""
+import torch, torch_chameleon
+torch_chameleon.config.physical_device = "cpu"
+torch_chameleon.config.hbm_budget = "1MiB"
+model = torch.nn.Linear(1024, 1024).to("chameleon")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(9):
+    with torch_chameleon.config.patch(oversubscription=1.0):
+        model(torch.ones(8, 1024, device="chameleon")).sum().backward()
+        optimizer.step()
+""")
+    done = run_plan("--json", str(figures), str(script))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(figures.read_text())
+    assert found["fits"] == "in memory"
+    assert found["peak_bytes"] > 4 * 4 * 1024 * 1024

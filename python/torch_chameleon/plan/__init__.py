@@ -191,17 +191,13 @@ def largest_op(trace: str) -> tuple[str, int]:
 
 def _lists_of(name: str) -> int:
     """How many lists of tensors an op takes and returns, at most."""
-    op = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
-    if op is None:
+    op, _, overload = name.removeprefix("aten::").partition(".")
+    packet = getattr(torch.ops.aten, op, None)
+    found = getattr(packet, overload or "default", None)
+    if found is None:
         return 1
-    schemas = [getattr(op, each)._schema for each in op.overloads()]
-    return max(
-        sum(
-            str(value.type) == "List[Tensor]"
-            for value in (*schema.arguments, *schema.returns)
-        )
-        for schema in schemas
-    )
+    values = [*found._schema.arguments, *found._schema.returns]
+    return sum(str(value.type) == "List[Tensor]" for value in values)
 
 
 def curve(trace: str, peak: int, least: int) -> list[dict[str, Any]]:

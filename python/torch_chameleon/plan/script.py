@@ -16,15 +16,22 @@ import runpy
 import sys
 import warnings
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torch_chameleon
-from torch_chameleon import config, profiler
+from torch_chameleon import _C, config, profiler
 from torch_chameleon.plan import cuda_alias
 
 _UNLIMITED = "2TiB"
+# What the plan asks about; a script that sets it for itself does not.
+_PLANNED = (
+    *("physical_device", "simulated_gpu", "policy", "oracle_trace"),
+    *("hbm_budget", "host_budget", "oversubscription"),
+)
+_set_option = _C.set_option
 
 
 @dataclasses.dataclass
@@ -88,6 +95,11 @@ def _set_up(run: Run) -> None:
     cuda_alias.install()
 
 
+def _set_by_script(key: str, text: str | None) -> None:
+    if key not in _PLANNED:
+        _set_option(key, text)
+
+
 def _train(run: Run) -> dict[str, Any]:
     """Runs the script; returns its figures."""
     _set_up(run)
@@ -99,6 +111,7 @@ def _train(run: Run) -> dict[str, Any]:
     sys.argv = [run.script, *run.arguments]
     sys.path.insert(0, str(pathlib.Path(run.script).resolve().parent))
     with (
+        mock.patch.object(_C, "set_option", _set_by_script),
         contextlib.redirect_stdout(sys.stderr),
         contextlib.suppress(_EnoughStepsError),
     ):

@@ -79,6 +79,27 @@ TEST_F(PagerRerunTest, EachRecordRunsOnce) {
   *x = {create(kBytes), {}};
 }
 
+// Kernels that run again count as running for a while, as any do.
+TEST_F(PagerRerunTest, OtherStreamsWaitForWhatIsMadeAgain) {
+  open(kMiB, 256 * kMiB, 64, {.compute_delay_ops = 64});
+  recordAll();
+  const Handle x = leaf(kBytes, 1);
+  std::vector<Handle> made;
+  for (int i = 0; i < 8; ++i) made.push_back(unary({x}, kBytes));
+  pager->dropAll();
+  for (const Handle& y : made) {
+    EXPECT_TRUE(isDropped(y));
+    (void)unary({y}, kBytes); // makes it, on this stream
+    EXPECT_FALSE(isDropped(y));
+  }
+  stream = runtime::Stream{1}; // where nothing else makes it wait
+  std::vector<Handle> read;
+  for (std::size_t i = made.size(); i-- > 0;) {
+    read.push_back(unary({made[i]}, kBytes));
+  }
+  for (const Handle& z : read) expectBytes(z);
+}
+
 TEST_F(PagerRerunTest, ReadsOfTheHostBringItBack) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
