@@ -64,7 +64,9 @@ def test_out_of_memory_inside_a_kernel():
 
 
 def test_full_host_budget():
-    with torch_chameleon.config.patch(hbm_budget="8MiB", host_budget="8MiB"):
+    with torch_chameleon.config.patch(
+        hbm_budget="8MiB", host_budget="8MiB", recompute="off"
+    ):
         held = []
 
         def fill():
@@ -77,6 +79,19 @@ def test_full_host_budget():
             assert block.cpu().eq(1).all()
         held.clear()
         del block
+
+
+def test_full_host_budget_where_ops_may_run_again():
+    with torch_chameleon.config.patch(hbm_budget="8MiB", host_budget="8MiB"):
+        torch_chameleon.reset_swap_stats()
+        held = [zeros(3).add_(i) for i in range(8)]
+        for i, block in enumerate(held):
+            assert block.cpu().eq(i).all()
+        stats = torch_chameleon.swap_stats()
+        assert stats["peak_host_bytes"] <= 8 * MIB
+        assert stats["rerun_ops"] >= stats["dropped_bytes"] // (3 * MIB) > 0
+        del block
+        held.clear()
 
 
 def test_budget_below_what_is_pinned():

@@ -3,8 +3,8 @@
 Runs the first steps of a training script, unmodified, on a simulated GPU:
 first with room for everything, which gives its peak and the time of a step in
 memory; then within the budget, with the code that would swap on the real
-card. A curve over budgets comes from the planner's model of the recorded step.
-All times are modelled.
+card. A curve over budgets comes from the planner's model of the recorded step,
+swapping alone. All times are modelled.
 """
 
 import json

@@ -79,7 +79,7 @@ def _answers(figures: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _curve(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    names = ["budget", "peak/budget", "step (planner's model)", "slowdown"]
+    names = ["budget", "peak/budget", "step (model, swaps alone)", "slowdown"]
     return names, [
         [
             _gib(row["budget_bytes"]),
@@ -92,7 +92,7 @@ def _curve(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _cards(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    names = ["card", "memory", "in memory", "step (planner's model)"]
+    names = ["card", "memory", "in memory", "step (model, swaps alone)"]
     names += ["slowdown"]
     return names, [
         [

@@ -63,7 +63,7 @@ def run(budget: int, policy: str, arguments: list) -> dict:
     }
     config.hbm_budget = budget
     config.oversubscription = 64.0
-    config.policy = policy
+    config.policy, config.recompute = policy, "off"
     torch.set_default_dtype(torch.bfloat16)
     rows = adaptation.judge(adaptation.run(*arguments))
     return {"rows": rows, "peak_bytes": swap_stats()["peak_resident_bytes"]}
