@@ -326,6 +326,22 @@ bool SequenceMatcher::sharesBlock(std::uint32_t earlier,
   return false;
 }
 
+// How far back a repetition may begin, so that it can share a block with the
+// last ops: as long as one of their operands has been there.
+std::uint32_t SequenceMatcher::longestUse() const {
+  const OpPath& own = recorder_.path();
+  std::uint32_t longest = 0;
+  const std::uint32_t window = std::min(own.size(), kContextLimit);
+  for (std::uint32_t i = own.size() - window; i < own.size(); ++i) {
+    for (const Operand use : own.uses(i)) {
+      const PathValue& value = own.values()[use.value()];
+      if (value.carried()) return kNone;
+      longest = std::max(longest, i - value.birth_op);
+    }
+  }
+  return longest;
+}
+
 std::uint32_t SequenceMatcher::context(const OpPath& path,
                                        std::uint32_t position,
                                        std::uint32_t limit) const {
@@ -432,8 +448,10 @@ ContextMatch SequenceMatcher::relocate(bool in_itself) {
   }
   if (in_itself) {
     std::uint32_t here = 0;
+    const std::uint32_t longest = longestUse();
     for (std::uint32_t i = own.previousLike(last);
-         i != kNone && here < kPerPath; i = own.previousLike(i), ++here) {
+         i != kNone && last - i <= longest && here < kPerPath;
+         i = own.previousLike(i), ++here) {
       const std::uint32_t length = context(own, i, kContextLimit);
       if (length >= kCertain && length > best.length &&
           sharesBlock(i, length)) {

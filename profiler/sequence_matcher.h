@@ -145,6 +145,7 @@ class SequenceMatcher {
               std::uint32_t recorded) const;
   bool sameOpEarlier(std::uint32_t earlier, std::uint32_t recorded) const;
   bool sharesBlock(std::uint32_t earlier, std::uint32_t length) const;
+  std::uint32_t longestUse() const;
   std::uint32_t context(const OpPath& path, std::uint32_t position,
                         std::uint32_t limit) const;
   void tryPlace(OpPath& path, std::uint32_t position, ContextMatch& best) const;
