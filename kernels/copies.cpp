@@ -44,6 +44,7 @@ struct Place {
   runtime::Stream stream;
 };
 Place place_of(const at::Tensor& tensor) {
+  backend::refuse_after_fork();
   backend::finish_deferred_work();
   memory::Block* block =
       backend::block_of(*tensor.storage().unsafeGetStorageImpl());

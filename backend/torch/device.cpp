@@ -82,12 +82,16 @@ c10::DeviceIndex resolve_index(c10::DeviceIndex index) {
   return index;
 }
 
-DeviceContext& detail::context_slow(c10::DeviceIndex index,
-                                    std::string_view what) {
+void refuse_after_fork() {
   TORCH_CHECK(!forked.load(),
               "chameleon: this process was forked after the device was used, "
               "and copy engines do not survive a fork; use the 'spawn' start "
               "method or touch the device in the child only");
+}
+
+DeviceContext& detail::context_slow(c10::DeviceIndex index,
+                                    std::string_view what) {
+  refuse_after_fork();
   index = resolve_index(index);
   // Before the lock: it takes the GIL.
   if (!is_used() && chooses_cuda()) native_cuda()->initialise();
@@ -125,6 +129,7 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
     known_count.store(device_count());
     pthread_atfork(nullptr, nullptr, [] {
       forked.store(true);
+      set_work_deferred(false); // its locks may be held for ever
       used.store(false);
       for (auto& slot : contexts) slot.store(nullptr);
     });

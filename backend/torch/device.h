@@ -98,7 +98,9 @@ bool targets_cuda(std::string_view use);
 void prepare_thread(c10::DeviceIndex index) noexcept;
 
 bool is_used() noexcept;
+// The process was forked after the device was used: only the parent may use it.
 bool is_in_bad_fork() noexcept;
+void refuse_after_fork(); // throws there
 
 // Checks and stores an option, and applies it to pagers that are running.
 // Throws ValueError; nothing changed then.

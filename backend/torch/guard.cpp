@@ -83,6 +83,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     throw_if(error);
   }
   void synchronizeDevice(c10::DeviceIndex index) const override {
+    refuse_after_fork();
     finish_deferred_work();
     if (DeviceContext* used = context_if_used(resolve_index(index))) {
       throw_if(used->pager->synchronize());

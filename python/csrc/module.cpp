@@ -112,6 +112,7 @@ void bind_device(py::module_& m) {
                            .runtime->name());
   });
   m.def("synchronize", [](c10::DeviceIndex index) {
+    backend::refuse_after_fork();
     const py::gil_scoped_release no_gil;
     backend::finish_deferred_work();
     if (auto* used = pager_if_used(index)) {
