@@ -150,10 +150,10 @@ TEST_F(LruTest, AgreesWithAModel) {
 // A plan that is published while the op side settles when to ask next.
 TEST(WishGate, AnAskMeanwhileIsNotLost) {
   const auto ticket = [](std::uint32_t position, std::uint32_t epoch) {
-    profiler::OpTicket ticket{};
-    ticket.position = position;
-    ticket.epoch = epoch;
-    return ticket;
+    profiler::OpTicket made{};
+    made.position = position;
+    made.epoch = epoch;
+    return made;
   };
   WishGate gate;
   EXPECT_FALSE(gate.due(ticket(7, 1)));
