@@ -20,8 +20,8 @@ from torch_chameleon import _compat as _compat  # imports torch: stays first
 from torch_chameleon import _build_info, profiler
 from torch_chameleon import _register as _register
 from torch_chameleon._config import config
-from torch_chameleon._report import recording, report
 from torch_chameleon._replace_file import replace_file
+from torch_chameleon._report import recording, report
 from torch_chameleon._resident import resident
 from torch_chameleon._safetensors import save_safetensors
 from torch_chameleon._slowdown import SlowdownError
@@ -36,8 +36,8 @@ __all__ = [
     "config",
     "profiler",
     "recording",
-    "report",
     "replace_file",
+    "report",
     "reset_swap_stats",
     "resident",
     "save_safetensors",

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
+def replace_file(
+    path: str | os.PathLike[str], mode: int = 0o666
+) -> Iterator[str]:
     """Writes a file so that at `path` there is always a whole one.
 
     Inside the block, write a file of another name beside it. Leaving it brings
@@ -18,6 +20,7 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
 
     Args:
         path: The file; what a symbolic link points to.
+        mode: Its permissions, less those that the umask takes.
 
     Yields:
         The other file's path. It exists and is empty.
@@ -32,7 +35,7 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
     path = os.path.realpath(path)
     temporary = f"{path}.{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    os.close(os.open(temporary, flags, 0o666))
+    os.close(os.open(temporary, flags, mode))
     try:
         yield temporary
         _sync(temporary)
@@ -42,6 +45,25 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
             os.unlink(temporary)
         raise
     _sync(os.path.dirname(path))  # a new name is on the disk when this is
+
+
+def write_private(path: str | os.PathLike[str], data: bytes) -> None:
+    """Writes a file that only its owner may read; the old one until then.
+
+    Args:
+        path: The file, replaced if it exists. What is no file (a pipe,
+            /dev/null) is written to.
+        data: All of it.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as other:
+            other.write(data)
+        return
+    with (
+        replace_file(path, mode=0o600) as temporary,
+        open(temporary, "wb") as file,
+    ):
+        file.write(data)
 
 
 def _sync(path: str) -> None:

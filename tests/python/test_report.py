@@ -14,11 +14,11 @@ import torch_chameleon
 from support import MIB
 from torch import nn
 from torch_chameleon import _C
+from torch_chameleon._replace_file import write_private
 from torch_chameleon._report import advice, figures, page, residency, svg
 from torch_chameleon._report.figures import Budget, Cost, Figures
 from torch_chameleon._report.recording import Mark, Recording, latest
 from torch_chameleon._report.residency import Span
-from torch_chameleon.chameleon._snapshot import write_private
 
 NASTY = "<img src=x onerror=alert(1)>&\"'"
 

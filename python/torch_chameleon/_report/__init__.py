@@ -9,10 +9,10 @@ import os
 
 from torch.types import Device
 
+from torch_chameleon._replace_file import write_private
 from torch_chameleon._report.figures import gather
 from torch_chameleon._report.page import html_of
 from torch_chameleon._report.recording import latest, recording
-from torch_chameleon.chameleon._snapshot import write_private
 from torch_chameleon.chameleon._utils import _get_device_index
 
 __all__ = ["recording", "report"]

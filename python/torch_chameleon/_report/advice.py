@@ -73,7 +73,7 @@ def _step_warnings(
             )
         if figures.options["recompute"] != "auto":
             advice.append(
-                'Try torch_chameleon.config.recompute = "auto": ops run again '
+                'torch_chameleon.config.recompute = "auto" lets ops run again '
                 "where that is faster than moving bytes."
             )
         found.append(

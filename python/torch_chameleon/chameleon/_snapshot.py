@@ -9,12 +9,12 @@ block's `residency` is where its bytes are.
 import os
 import pickle
 import sys
-import tempfile
 from typing import Any, Literal
 
 from torch.types import Device
 
 from torch_chameleon import _C
+from torch_chameleon._replace_file import write_private
 from torch_chameleon.chameleon._utils import _get_device_index
 
 _ACTIONS = {
@@ -134,30 +134,6 @@ def dump_snapshot(
     """
     # The viewer reads no later protocol.
     write_private(filename, pickle.dumps(snapshot(), protocol=4))
-
-
-def write_private(path: str | os.PathLike[str], data: bytes) -> None:
-    """Writes a file that only its owner may read; the old one until then.
-
-    Args:
-        path: The file, replaced if it exists.
-        data: All of it.
-    """
-    target = os.path.realpath(path)
-    if os.path.exists(target) and not os.path.isfile(target):
-        with open(target, "wb") as device:  # a pipe, /dev/null
-            device.write(data)
-        return
-    descriptor, temporary = tempfile.mkstemp(  # with mode 0600
-        dir=os.path.dirname(target), prefix=f".{os.path.basename(target)}."
-    )
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _snapshot_of(index: int, with_events: bool) -> dict[str, Any]:
