@@ -3,10 +3,10 @@
 import torch
 import torch_chameleon
 
-_SIMULATED = """
+_START = """
 import torch, torch_chameleon, warnings
 from torch_chameleon import config, swap_stats
-config.physical_device = "simulated"
+config.physical_device = "{}"
 warnings.simplefilter("ignore")
 """
 
@@ -78,18 +78,14 @@ _CUDA_ONLY = {
 }
 
 
-def test_the_table_is_what_the_cpu_counts_where_it_can_be(fresh, capsys):
+def test_the_table_is_what_the_cpu_counts_where_it_can_be(fresh):
     different = [case for case in _CUDA_ONLY.values() if case]
     cases = [*_SAME.values(), *_WITHOUT, *different]
     code = f"CASES = {cases}" + _CODE
-    names = {
-        "torch": torch,
-        "torch_chameleon": torch_chameleon,
-        "swap_stats": torch_chameleon.swap_stats,
-    }
-    exec(code, names)
-    counted = [int(line) for line in capsys.readouterr().out.split()]
-    modelled = [int(line) for line in fresh(_SIMULATED + code).split()]
+    counted, modelled = (
+        [int(line) for line in fresh(_START.format(device) + code).split()]
+        for device in ("cpu", "simulated")
+    )
     both = zip(counted, modelled, strict=True)
     twice = [case for case in cases for _ in "12"]
     for case, (real, model) in zip(twice, both, strict=True):

@@ -58,8 +58,13 @@ class _Life:
         self.state, self.since = state, op
 
     def close(self, op: int) -> None:
-        if self.state and op > self.since:
-            self.spans.append(Span(self.since, op, self.state))
+        if not self.state or op == self.since:
+            return
+        begin = self.since
+        last = self.spans[-1] if self.spans else None
+        if last and last.end == begin and last.state == self.state:
+            begin = self.spans.pop().begin  # away and back before one op
+        self.spans.append(Span(begin, op, self.state))
 
 
 def residency(recording: Recording) -> tuple[list[Tensor], int]:
@@ -156,8 +161,6 @@ def _names(recording: Recording) -> dict[int, str]:
 
 def _largest(lives: list[_Life]) -> tuple[list[Tensor], int]:
     rows = [life for life in lives if life.spans]
-    for life in rows:
-        life.spans = [span for span in life.spans if span.end > span.begin]
 
     def room(life: _Life) -> int:
         return life.bytes * sum(span.end - span.begin for span in life.spans)
