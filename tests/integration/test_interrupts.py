@@ -284,11 +284,12 @@ def test_exits(fresh):
 
 
 FORK = """
+zeros = torch.zeros(256, 256)  # here: OpenMP's threads are lost in a child
 uses = {
     "factory": lambda: torch.ones(3, device="chameleon"),
     "op": lambda: kept[0] + 1,
     "copy": lambda: kept[11].cpu(),
-    "write": lambda: kept[3].copy_(torch.zeros(256, 256)),
+    "write": lambda: kept[3].copy_(zeros),
     "resident": lambda: torch_chameleon.resident(kept[2]).__enter__(),
     "view": lambda: kept[1][0].sum(),
     "synchronize": torch.chameleon.synchronize,
