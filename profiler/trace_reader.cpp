@@ -330,7 +330,8 @@ class Reader {
         if (!out && state.bytes != bytes) {
           return in.fail(name + " had another size before");
         }
-        if (added && (all_bytes_ += bytes) > kMostBytes) {
+        if (added) all_bytes_ += bytes;
+        if (all_bytes_ > kMostBytes) {
           return in.fail("the storages have more than 1 PiB together");
         }
         state.bytes = bytes;
