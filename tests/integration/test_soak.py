@@ -4,6 +4,7 @@ import gc
 import os
 import random
 import threading
+import time
 
 import pytest
 import torch
@@ -35,13 +36,28 @@ def small_budget():
         assert stats["evictions"] > 0
 
 
-def test_eight_threads(small_budget):
-    assert soak(seed=1, threads=8, ops=60) >= 8 * 60
+@pytest.fixture
+def walk(record_property):
+    """`soak`, counted."""
+
+    def run(seed, threads, **how):
+        start = time.monotonic()
+        ops = soak(seed, threads, **how)
+        duration_ms = round(1e3 * (time.monotonic() - start))
+        record_property("random_operations", ops)
+        record_property("thread_milliseconds", threads * duration_ms)
+        return ops
+
+    return run
 
 
-def test_two_threads_that_drop(small_budget):
+def test_eight_threads(small_budget, walk):
+    assert walk(seed=1, threads=8, ops=60) >= 8 * 60
+
+
+def test_two_threads_that_drop(small_budget, walk):
     with dropping("random", 3):
-        assert soak(seed=2, threads=2, ops=80) >= 2 * 80
+        assert walk(seed=2, threads=2, ops=80) >= 2 * 80
 
 
 class Budgets:
@@ -65,10 +81,10 @@ class Budgets:
         assert stats["resident_bytes"] <= wished
 
 
-def test_the_budget_changes_under_load():
+def test_the_budget_changes_under_load(walk):
     with budget(6 * MIB, oversubscription=16.0):
         budgets = Budgets(4)
-        soak(seed=3, threads=4, ops=100, beside=budgets)
+        walk(seed=3, threads=4, ops=100, beside=budgets)
         assert budgets.changes > 0
         assert all("pinned" in refusal for refusal in budgets.refusals)
         torch_chameleon.config.hbm_budget = 6 * MIB
@@ -77,7 +93,7 @@ def test_the_budget_changes_under_load():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["forecast", "lru"])
-def test_soak(policy):
+def test_soak(policy, walk):
     """CHAMELEON_TEST_SECONDS of it, by default 20."""
     with (
         torch_chameleon.config.patch(policy=policy),
@@ -85,7 +101,7 @@ def test_soak(policy):
     ):
         budgets = Budgets(5)
         seed = random.SystemRandom().randrange(1 << 20)
-        ops = soak(seed, threads=8, seconds=SECONDS, beside=budgets)
+        ops = walk(seed, threads=8, seconds=SECONDS, beside=budgets)
         print(
             f"seed {seed}: {ops} ops of 8 threads in {SECONDS} s, "
             f"{budgets.changes} budgets, {len(budgets.refusals)} refused"
