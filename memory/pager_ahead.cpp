@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/runtime/nvtx_range.h"
 #include "memory/pager_hot.h"
 
 namespace chameleon::memory {
@@ -36,6 +37,7 @@ void PagerImpl::forgetDead(Block& block) noexcept {
 
 bool PagerImpl::fulfil(const Call& call) {
   const Lock lock(*this);
+  const runtime::NvtxRange range("follow the plan");
   drainReleased();
   wishes_.clear();
   const bool recorded = policy_->wishes(call.ticket_, wishes_);

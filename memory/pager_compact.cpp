@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/runtime/check.h"
+#include "backend/runtime/nvtx_range.h"
 #include "memory/pager_impl.h"
 
 namespace chameleon::memory {
@@ -32,6 +33,7 @@ bool PagerImpl::movable(const Extent& extent) const noexcept {
 // again.
 bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
                            StreamIndex stream, Shortage& shortage) {
+  const runtime::NvtxRange range("compact");
   Extent* best = nullptr; // the hole that a window begins with
   std::size_t best_cost = 0;
   Extent* left = nullptr;
@@ -78,6 +80,7 @@ bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
 // some of the blocks may have moved.
 bool PagerImpl::evacuateFor(std::size_t bytes, StreamIndex stream,
                             Shortage& shortage) {
+  const runtime::NvtxRange range("compact");
   const std::size_t largest = arena_->largestFree();
   const auto stays = [&](const Extent& extent) {
     return extent.use != ExtentUse::kFree &&

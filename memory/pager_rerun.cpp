@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/runtime/check.h"
+#include "backend/runtime/nvtx_range.h"
 #include "memory/pager_hot.h"
 
 namespace chameleon::memory {
@@ -219,6 +220,7 @@ Error PagerImpl::restoreAll(Record& record, std::string_view purpose) {
 
 // REQUIRES: its operands have bytes, and cannot lose them.
 Error PagerImpl::rerun(Record& record) {
+  const runtime::NvtxRange range("run again");
   const auto now_ns = [this] {
     return runtime_.modelsTime() ? runtime_.computeTimes().busy_ns
                                  : runtime_.now_ns();

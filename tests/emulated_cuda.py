@@ -57,7 +57,7 @@ def can_be_built():
     """Whether outcomes() can run here; NEEDS says what it takes."""
     return (
         torch.version.cuda is not None
-        and _cuda_headers() is not None
+        and cuda_headers() is not None
         and shutil.which("c++") is not None
     )
 
@@ -89,7 +89,7 @@ def outcomes(script, folder, options):
 
 
 def _built(folder):
-    headers = _cuda_headers()
+    headers = cuda_headers()
     digest = hashlib.sha256(headers.encode())
     for source in _SOURCES:
         for path in (source, source.with_suffix(".h")):
@@ -105,7 +105,7 @@ def _built(folder):
     return library
 
 
-def _cuda_headers():
+def cuda_headers():
     """Where the build looks for them (ci/cmake/cuda.cmake), or None."""
     wheels = importlib.util.find_spec("nvidia")
     folders = []

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/runtime/nvtx_range.h"
 #include "memory/policy/planner.h"
 
 namespace chameleon::memory {
@@ -153,6 +154,7 @@ void PlanningThread::run() {
 }
 
 void PlanningThread::serveOrder(std::unique_lock<Mutex>& lock) {
+  const runtime::NvtxRange range("plan");
   const Order order = std::move(orders_.back());
   orders_.pop_back();
   working_ = std::pair(order.path, order.budget_bytes);
@@ -177,6 +179,7 @@ void PlanningThread::serveOrder(std::unique_lock<Mutex>& lock) {
 }
 
 void PlanningThread::goOn(std::unique_lock<Mutex>& lock) {
+  const runtime::NvtxRange range("plan");
   SearchPtr search = std::move(searches_.back());
   searches_.pop_back();
   working_ = std::pair(search->path, search->budget_bytes);

@@ -65,7 +65,7 @@ def test_pages_with_programs():
 )
 def test_python_of_a_page_runs(page, index, tmp_path):
     code = PAGES[page][index]
-    for library in ("transformers", "accelerate"):
+    for library in ("transformers", "accelerate", "trl", "lightning"):
         if library in code:
             pytest.importorskip(library, reason=f"{library} is not installed")
     done = subprocess.run(

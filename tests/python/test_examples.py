@@ -32,7 +32,7 @@ def test_docstrings(name):
     assert result.failed == 0
 
 
-@pytest.mark.slow
+# Seconds each, most of them to import a trainer.
 @pytest.mark.parametrize(
     "path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem
 )

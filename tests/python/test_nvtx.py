@@ -1,0 +1,48 @@
+"""Ranges for NVIDIA's tools, seen by a tool of our own."""
+
+import pathlib
+import shutil
+import subprocess
+
+import emulated_cuda
+import pytest
+
+HEADERS = emulated_cuda.cuda_headers()
+TRAINING = """
+import torch, torch_chameleon
+from torch_chameleon import config
+config.hbm_budget, config.oversubscription = 8 << 20, 8.0
+layers = [torch.nn.Linear(256, 256) for _ in range(24)]
+model = torch.nn.Sequential(*layers).to("chameleon")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(12):
+    model(torch.rand(512, 256, device="chameleon")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch_chameleon._C.set_drop_stress("record", 0)
+kept = torch.ones(1 << 16, device="chameleon") + 1
+assert torch_chameleon._C.drop(kept)
+torch_chameleon._C.evict(layers[0].weight)
+(kept + 1).sum() + layers[0].weight.sum()
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("cc") is None
+    or HEADERS is None
+    or not pathlib.Path(HEADERS, "nvtx3/nvToolsExt.h").is_file(),
+    reason="needs a C compiler, cc, and NVTX's headers, which CUDA's bring",
+)
+def test_a_tool_sees_what_is_done(fresh, tmp_path):
+    tool, output = tmp_path / "tool.so", tmp_path / "ranges"
+    source = pathlib.Path(__file__).with_name("nvtx_tool.c")
+    build = ["cc", "-O1", "-shared", "-fPIC", f"-I{HEADERS}", "-o", tool]
+    subprocess.run([*build, source, "-lpthread"], check=True)
+    tools = {"NVTX_INJECTION64_PATH": str(tool)}
+    fresh(TRAINING, NVTX_TOOL_OUTPUT=str(output), **tools)
+    lines = dict(line.split(": ") for line in output.read_text().splitlines())
+    assert int(lines.pop("open")) in (0, 1)  # a plan may be in the making
+    assert {"fetch", "evict", "run again"} <= lines.keys()
+    assert lines.keys() <= {
+        *("fetch", "evict", "compact", "run again", "follow the plan", "plan")
+    }
