@@ -42,7 +42,10 @@ _PROGRAMS = {  # and whether they run on the emulated driver as well
     "memory_pager_rerun_random_test": False,
     "memory_pager_stress_test": True,
 }
-_PYTHON = ("tests/integration", "tests/python/test_hostile_input.py")
+_PYTHON = (
+    "tests/integration/test_faults.py",
+    "tests/integration/test_soak.py",
+)
 _LIMIT_S = 3600
 
 Counts = collections.Counter

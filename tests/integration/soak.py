@@ -167,7 +167,10 @@ def new(walker, pair):
 def garbage(walker, pair):
     circle = [pair.apply(torch.clone)]
     circle.append(circle)  # until the collector comes, on any thread
-    if walker.random.random() < 0.1:
+    chance = walker.random.random()
+    if chance < 0.02:
+        gc.collect()  # the oldest are hardly ever looked at by themselves
+    elif chance < 0.1:
         gc.collect(0)
 
 

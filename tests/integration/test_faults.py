@@ -7,8 +7,10 @@ the invariants hold; the next step works, and gives what it would have given.
 import functools
 import gc
 import itertools
+import pathlib
 import random
 
+import emulated_cuda
 import pytest
 import torch
 import torch_chameleon
@@ -133,12 +135,16 @@ class Training:
         self.shadow.restore([*self.tensors(), *self.shadow.alive])
 
 
+def short_of_memory_for(name):
+    """A budget that a part of the training's tensors fit in."""
+    return torch_chameleon.config.patch(
+        hbm_budget=BUDGETS[name], oversubscription=64, policy="lru"
+    )
+
+
 @pytest.fixture
 def short_of_memory(name):
-    """A budget that a part of the training's tensors fit in."""
-    with torch_chameleon.config.patch(
-        hbm_budget=BUDGETS[name], oversubscription=64, policy="lru"
-    ):
+    with short_of_memory_for(name):
         yield
 
 
@@ -159,6 +165,12 @@ def passes(name, point):
     count = _C.fault_passes(point)
     _C.disarm_faults()
     return count
+
+
+def drawn(name, point, for_ever):
+    """Which of the passes is to fail."""
+    draws = random.Random(f"{SEED} {name} {point} {for_ever}")
+    return draws.randint(1, max(1, passes(name, point)))
 
 
 def fail(name, point, nth, for_ever, expected):
@@ -202,8 +214,7 @@ SAMPLE = [
 def test_a_step_survives_a_failure(
     point, for_ever, name, short_of_memory, record_property
 ):
-    draws = random.Random(f"{SEED} {name} {point} {for_ever}")
-    nth = draws.randint(1, max(1, passes(name, point)))
+    nth = drawn(name, point, for_ever)
     met = fail(name, point, nth, for_ever, losses(name, 4))
     record_property("faults_injected", int(met))
 
@@ -220,3 +231,26 @@ def test_a_step_survives_every_failure(
         if not fail(name, point, nth, for_ever, expected):
             break
         record_property("faults_injected", 1)
+
+
+@pytest.mark.skipif(
+    not emulated_cuda.can_be_built(), reason=emulated_cuda.NEEDS
+)
+@pytest.mark.parametrize(
+    ("schedule", "every"),
+    [
+        ("late seed=2", False),
+        pytest.param("prompt", True, marks=pytest.mark.slow),
+        pytest.param("random seed=3", True, marks=pytest.mark.slow),
+    ],
+)
+def test_on_emulated_cuda(
+    schedule, every, request, monkeypatch, record_property
+):
+    script = pathlib.Path(__file__).with_name("faults_on_emulated_cuda.py")
+    folder = request.config.cache.mkdir("emulated_cuda")
+    if every:
+        monkeypatch.setenv("CHAMELEON_TEST_EVERY_FAULT", "1")
+    met = emulated_cuda.outcomes(script, folder, schedule)
+    assert met >= 6  # what it takes once, for good, is not taken in the step
+    record_property("faults_injected", met)
