@@ -84,6 +84,7 @@ def run_python(select: list[str]) -> Counts:
         subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-q"),
+                *("-o", f"faulthandler_timeout={_LIMIT_S}"),
                 *(f"--junitxml={report}", *select, *_PYTHON),
             ],
             cwd=ROOT,
