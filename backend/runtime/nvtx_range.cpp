@@ -8,7 +8,7 @@ namespace {
 
 // Null without a tool.
 nvtxDomainHandle_t domain() noexcept {
-  static const nvtxDomainHandle_t kDomain = nvtxDomainCreateA("chameleon");
+  static nvtxDomainRegistration* const kDomain = nvtxDomainCreateA("chameleon");
   return kDomain;
 }
 
