@@ -163,9 +163,10 @@ void PagerImpl::watchStep(StepMeter::Last& last) {
   }
   const Lock lock(*this);
   const auto peak = counters_.peak_logical_bytes.load();
-  std::optional<SlowdownReport> report = watch_.look(
-      {step, transfer_ns, static_cast<std::size_t>(peak),
-       admission_.budgetBytes(), policy_->plansAhead(), recompute_});
+  std::optional<SlowdownReport> report =
+      watch_.look({step, transfer_ns, static_cast<std::size_t>(peak),
+                   admission_.budgetBytes(), policy_->plansAhead(), recompute_,
+                   last.marked});
   if (report) slowdown_ = std::move(report);
 }
 

@@ -59,7 +59,10 @@ void SlowdownWatch::restart() noexcept { seen_ = slow_ = too_slow_ = 0; }
 std::optional<SlowdownReport> SlowdownWatch::look(const Step& step) {
   const StepFigures& figures = step.figures;
   if (figures.duration_ns <= 0) return std::nullopt;
-  if (seen_ < kWarmUp) {
+  if (step.marked && !marked_) restart();
+  marked_ |= step.marked;
+  if (!step.marked && marked_) return std::nullopt;
+  if (seen_ < (marked_ ? kWarmUp : kWarmUpUnmarked)) {
     ++seen_;
     return std::nullopt;
   }

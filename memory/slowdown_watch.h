@@ -31,7 +31,9 @@ struct SlowdownReport {
 class SlowdownWatch {
  public:
   // Steps that are not looked at: the sequence is learned and a plan is made.
+  // Without marks the layers of the first step pass for steps, too.
   static constexpr int kWarmUp = 5;
+  static constexpr int kWarmUpUnmarked = 100;
   // So many in a row have to be slow: one alone has saved a checkpoint, or the
   // like.
   static constexpr int kInARow = 3;
@@ -49,6 +51,7 @@ class SlowdownWatch {
     std::size_t budget_bytes;
     bool plans_ahead; // the policy does
     bool recompute;   // is on
+    bool marked;      // its end, by who trains
   };
 
   explicit SlowdownWatch(int device_index) : device_index_(device_index) {}
@@ -67,9 +70,10 @@ class SlowdownWatch {
 
   const int device_index_;
   std::optional<double> limit_;
-  int seen_ = 0;     // steps since restart(), as far as kWarmUp
-  int slow_ = 0;     // of these in a row, at the end
-  int too_slow_ = 0; // the same, beyond the limit
+  bool marked_ = false; // steps are, so others are none
+  int seen_ = 0;        // steps since restart(), as far as the warm-up
+  int slow_ = 0;        // of these in a row, at the end
+  int too_slow_ = 0;    // the same, beyond the limit
   bool told_[kSlowdownCauses] = {};
 };
 

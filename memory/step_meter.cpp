@@ -43,6 +43,7 @@ void StepMeter::ended(Stream stream, Position position,
   Boundary& end = boundaries_.emplace_back(boundary(stream));
   end.counts = counts;
   end.position = position;
+  end.marked = marked;
   end.path = path;
   end.plan = std::move(plan);
   trim();
@@ -111,6 +112,7 @@ std::optional<StepMeter::Last> StepMeter::stepAt(std::size_t index) {
   step.forecast_hits = step.ops - step.forecast_misses;
   step.plan = to.plan;
   last.path = to.path;
+  last.marked = to.marked;
   return last;
 }
 

@@ -79,6 +79,7 @@ class StepMeter {
     profiler::PathId path = 0;
     bool knows_compute = false;
     bool knows_stall = false; // compute runs inline, or the same
+    bool marked = false;      // by who trains
   };
   std::optional<Last> last();
   // The same, of each step once and in turn, but for those that the device has
@@ -93,6 +94,7 @@ class StepMeter {
     runtime::Event event;     // complete: the time is known
     std::int64_t time_ns = 0; // then
     // Of the step that ended here.
+    bool marked = false;
     profiler::PathId path = 0;
     PlanPtr plan;
   };

@@ -59,7 +59,8 @@ MARKED = pytest.mark.parametrize(
 
 @pytest.fixture
 def train(fresh):
-    def run(budget, policy="lru", marked=True, limit=None, steps=12):
+    def run(budget, policy="lru", marked=True, limit=None):
+        steps = 12 if marked else 120
         code = TRAINING.format(
             policy=policy,
             marked=marked,
@@ -107,7 +108,8 @@ def test_none_where_all_fits(train, policy):
 def test_the_limit_raises_one_typed_error(train, marked):
     seen = train(PEAK // 4, marked=marked, limit=1.5)
     [[steps, message]] = seen["errors"]
-    assert steps == 8 if marked else steps >= 8  # five, and three in a row
+    # Five or, where none is marked, a hundred; and three in a row.
+    assert steps == 8 if marked else 20 < steps <= 103
     assert "(torch_chameleon.config.max_slowdown is 1.5.)" in message
     assert seen["warnings"] == []  # the error has told it
 

@@ -11,7 +11,7 @@ constexpr std::int64_t kMs = 1'000'000;
 // A step of 100 ms that a test changes.
 struct Case {
   StepFigures figures;
-  SlowdownWatch::Step step{figures, 0, 3 << 20, 1 << 20, true, false};
+  SlowdownWatch::Step step{figures, 0, 3 << 20, 1 << 20, true, false, true};
 
   Case() {
     figures.duration_ns = 100 * kMs;
@@ -148,6 +148,32 @@ TEST(SlowdownWatch, RestartWarmsUpAgain) {
   watch.restart();
   warm_up(watch, slow);
   EXPECT_TRUE(third(watch, slow));
+}
+
+// A hundred layers may pass for steps before the first step has ended.
+TEST(SlowdownWatch, StepsWithoutMarksWarmUpForLonger) {
+  SlowdownWatch watch(0);
+  Case slow;
+  slow.step.marked = false;
+  for (int i = 0; i < SlowdownWatch::kWarmUpUnmarked; ++i) {
+    EXPECT_FALSE(watch.look(slow.step));
+  }
+  EXPECT_TRUE(third(watch, slow));
+}
+
+TEST(SlowdownWatch, WhereStepsAreMarkedOthersAreNone) {
+  SlowdownWatch watch(0);
+  Case slow;
+  Case part;
+  part.step.marked = false;
+  part.figures.stall_ns = 0;
+  for (int i = 0; i < 99; ++i) EXPECT_FALSE(watch.look(part.step));
+  warm_up(watch, slow); // none has been seen
+  EXPECT_FALSE(watch.look(slow.step));
+  EXPECT_FALSE(watch.look(part.step));
+  EXPECT_FALSE(watch.look(slow.step));
+  EXPECT_FALSE(watch.look(part.step));
+  EXPECT_TRUE(watch.look(slow.step));
 }
 
 TEST(SlowdownWatch, NothingButWaiting) {
