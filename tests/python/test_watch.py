@@ -103,10 +103,13 @@ def test_an_optimizer_ends_a_step_where_nobody_marks_it(monkeypatch):
             parameter.square().sum().backward()
             optimizer.step()
         assert live.steps == 3
-        torch_chameleon.step()  # from now on only these count
+        torch_chameleon.step()  # of the same step
+        assert live.steps == 3
         optimizer.step()
+        assert live.steps == 3
+        torch_chameleon.step()  # only these count now
         assert live.steps == 4
-        for _ in range(_steps._UNMARKED):  # until they end
+        for _ in range(_steps._UNMARKED + 1):  # until they end
             optimizer.step()
         assert live.steps == 5
     optimizer.step()
