@@ -54,6 +54,8 @@ PART = {
     "an operand, too": lambda t, a: torch.add(t, a, out=t),
     "in place": lambda t, a: t.add_(a),
     "copied onto itself": lambda t, a: t.copy_(t.flip(0)[:1]),
+    "all of it onto itself": lambda t, a: t.copy_(t[:]),
+    "a list op's source, too": lambda t, a: torch._foreach_copy_([t], [t]),
     "two views": lambda t, a: torch.sin(t[:500], out=t[500:]),
     "as_strided": lambda t, a: t.as_strided((10, 10), (10, 1)).zero_(),
 }
