@@ -85,6 +85,7 @@ def run_python(select: list[str]) -> Counts:
             [
                 *(sys.executable, "-m", "pytest", "-q"),
                 *("-o", f"faulthandler_timeout={_LIMIT_S}"),
+                *("-o", "junit_family=xunit1"),  # which has properties
                 *(f"--junitxml={report}", *select, *_PYTHON),
             ],
             cwd=ROOT,

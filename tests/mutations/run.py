@@ -153,7 +153,8 @@ def torch_failure(copy: Copy, likely: tuple[str, ...] | None) -> str | None:
         return None
     for line in output.splitlines():
         if line.startswith(("FAILED ", "ERROR ")):
-            return f"`{line.split()[1]}`"
+            test = line.split(" ", 1)[1].split(" - ")[0]
+            return f"`{test}`"
     begun = [line for line in output.splitlines() if "::" in line]
     if not begun:
         sys.exit(f"pytest failed, and no test did:\n{output[-2000:]}")
