@@ -145,6 +145,26 @@ def test_residency_op_by_op():
     assert made.spans == (Span(1, 3, "hbm"),)
 
 
+def test_as_many_of_either_kind_are_shown(monkeypatch):
+    monkeypatch.setattr(residency, "_TENSORS", 6)
+
+    def lives(kind, count):
+        made = [residency._Life(kind, kind, 9, "hbm") for _ in range(count)]
+        for life in made:
+            life.close(4)
+        return made
+
+    for kept, made in ((9, 9), (9, 1), (1, 9), (2, 2)):
+        rows, left_out = residency._largest(
+            lives("kept", kept) + lives("made", made)
+        )
+        kinds = [row.kind for row in rows]
+        assert left_out == kept + made - len(rows)
+        assert len(rows) == min(6, kept + made)
+        assert kinds.count("made") >= min(made, 3)
+        assert kinds.count("kept") >= min(kept, 3)
+
+
 def test_advice_follows_the_numbers():
     assert advice.warnings_of(empty_figures()) == []
     stalled = empty_figures(
@@ -159,6 +179,8 @@ def test_advice_follows_the_numbers():
     assert "only fewer bytes help" in todo
     assert advice.gain_of_more(stalled) == (25, 30)
     assert "25 B more of hbm_budget" in todo
+    stalled.step["plan"] = {"rerun_ops": 3}  # which the model leaves out
+    assert advice.gain_of_more(stalled) is None
 
     unlearned = empty_figures(
         step=step_figures(

@@ -107,19 +107,23 @@ def _step_warnings(
 def gain_of_more(figures: Figures) -> tuple[int, int] | None:
     """What a little more budget would save: (bytes more, ns a step).
 
-    Both by the planner's model, so that like is compared with like.
+    Both by the planner's model, so that like is compared with like. It swaps
+    alone, so it has no answer for a step that ran ops again.
 
     Args:
         figures: Of `gather`.
 
     Returns:
-        None: not known, or the step fits already.
+        None: not known, or the step fits already, or ran ops again.
     """
     budget = figures.stats["hbm_budget"]
     more = budget + next_piece(budget)
     steps = {row.bytes: row.step_ns for row in figures.budgets}
     now, then = steps.get(budget), steps.get(more)
+    plan = (figures.step or {}).get("plan")
     if now is None or then is None or budget >= figures.peak_bytes:
+        return None
+    if plan and plan["rerun_ops"] > 0:
         return None
     return more - budget, now - then
 

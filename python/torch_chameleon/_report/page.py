@@ -192,8 +192,8 @@ def _budgets(figures: Figures) -> str:
         return ""
     gain = advice.gain_of_more(figures)
     text = (
-        "The step with other budgets, by the planner's model (modelled, also "
-        "where the step was measured)."
+        "The step with other budgets, swapping alone, by the planner's model "
+        "(modelled, also where the step was measured)."
     )
     if gain is not None:
         text += (
@@ -345,7 +345,8 @@ def _map(figures: Figures) -> str:
     if figures.tensors_left_out:
         text += (
             f" The {len(tensors):,} that take the most room for the longest "
-            f"time; {figures.tensors_left_out:,} smaller ones are left out."
+            f"time, of either kind; {figures.tensors_left_out:,} smaller ones "
+            "are left out."
         )
     moved = sorted(tensors, key=lambda each: -each.moved_bytes)[:_MOST_MOVED]
     moved = [tensor for tensor in moved if tensor.moved_bytes]

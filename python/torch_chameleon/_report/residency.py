@@ -74,8 +74,8 @@ def residency(recording: Recording) -> tuple[list[Tensor], int]:
         recording: With decisions.
 
     Returns:
-        The tensors that take the most room for the longest time (bytes times
-        ops), in order of birth, and how many were left out.
+        Of each kind the tensors that take the most room for the longest time
+        (bytes times ops), in order of birth, and how many were left out.
     """
     assert recording.decisions is not None
     first, last = recording.last_step()
@@ -166,8 +166,13 @@ def _largest(lives: list[_Life]) -> tuple[list[Tensor], int]:
         return life.bytes * sum(span.end - span.begin for span in life.spans)
 
     rows.sort(key=room, reverse=True)
-    kept, left_out = rows[:_TENSORS], max(len(rows) - _TENSORS, 0)
-    kept.sort(
+    # As many of either kind, as far as there are: the largest are often kept.
+    half = _TENSORS // 2
+    made = [life for life in rows if life.kind == "made"]
+    kept = [life for life in rows if life.kind == "kept"]
+    made_shown = made[: max(half, _TENSORS - len(kept))]
+    shown = kept[: _TENSORS - len(made_shown)] + made_shown
+    shown.sort(
         key=lambda life: (
             life.kind != "kept",
             life.spans[0].begin,
@@ -183,5 +188,5 @@ def _largest(lives: list[_Life]) -> tuple[list[Tensor], int]:
             life.moved_bytes,
             tuple(life.spans),
         )
-        for life in kept
-    ], left_out
+        for life in shown
+    ], len(rows) - len(shown)
