@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import subprocess
 
 import torch
 import torch_chameleon
@@ -29,6 +30,14 @@ def evicting(which, seed=0):
         yield
     finally:
         _C.set_stress("never", 0)
+
+
+def shared_library(source, folder, *options):
+    """Compiles a C file; the library's path."""
+    library = folder / f"{source.stem}.so"
+    build = ["cc", "-O1", "-shared", "-fPIC", "-o", library, source]
+    subprocess.run([*build, "-lpthread", *options], check=True)
+    return library
 
 
 @contextlib.contextmanager

@@ -7,10 +7,9 @@ A library loaded before libc counts the memory that the extension maps
 import json
 import pathlib
 import shutil
-import subprocess
 
 import pytest
-from support import MIB
+from support import MIB, shared_library
 
 HBM_BUDGET, HOST_BUDGET = 16 * MIB, 256 * MIB
 
@@ -43,10 +42,8 @@ print(json.dumps({{
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
 def test_memory_taken_stays_within_the_budgets(fresh, tmp_path):
-    library = tmp_path / "mapping_counter.so"
     source = pathlib.Path(__file__).with_name("mapping_counter.c")
-    build = ["cc", "-O1", "-shared", "-fPIC", "-o", library, source]
-    subprocess.run([*build, "-ldl", "-lpthread"], check=True)
+    library = shared_library(source, tmp_path, "-ldl")
     counted = json.loads(fresh(TRAINING, LD_PRELOAD=str(library)))
     assert counted["peak_logical"] > 3 * HBM_BUDGET
     assert 0 < counted["device"] <= HBM_BUDGET

@@ -2,10 +2,10 @@
 
 import pathlib
 import shutil
-import subprocess
 
 import emulated_cuda
 import pytest
+from support import shared_library
 
 HEADERS = emulated_cuda.cuda_headers()
 TRAINING = """
@@ -34,10 +34,9 @@ torch_chameleon._C.evict(layers[0].weight)
     reason="needs a C compiler, cc, and NVTX's headers, which CUDA's bring",
 )
 def test_a_tool_sees_what_is_done(fresh, tmp_path):
-    tool, output = tmp_path / "tool.so", tmp_path / "ranges"
+    output = tmp_path / "ranges"
     source = pathlib.Path(__file__).with_name("nvtx_tool.c")
-    build = ["cc", "-O1", "-shared", "-fPIC", f"-I{HEADERS}", "-o", tool]
-    subprocess.run([*build, source, "-lpthread"], check=True)
+    tool = shared_library(source, tmp_path, f"-I{HEADERS}")
     tools = {"NVTX_INJECTION64_PATH": str(tool)}
     fresh(TRAINING, NVTX_TOOL_OUTPUT=str(output), **tools)
     lines = dict(line.split(": ") for line in output.read_text().splitlines())

@@ -3,14 +3,13 @@
 import asyncio
 import ctypes
 import gc
-import subprocess
 import threading
 
 import numpy as np
 import pytest
 import torch
 import torch_chameleon
-from support import MIB, moved, same_bits
+from support import MIB, moved, same_bits, shared_library
 from torch_chameleon import _C, resident
 
 
@@ -27,11 +26,7 @@ def kernel(tmp_path_factory):
         "void axpy(long n, float a, const float* x, float* y)"
         " { for (long i = 0; i < n; i++) y[i] += a * x[i]; }"
     )
-    library = folder / "axpy.so"
-    subprocess.run(
-        ["cc", "-O1", "-shared", "-fPIC", source, "-o", library], check=True
-    )
-    axpy = ctypes.CDLL(str(library)).axpy
+    axpy = ctypes.CDLL(str(shared_library(source, folder))).axpy
     pointer = ctypes.c_void_p
     axpy.argtypes = [ctypes.c_long, ctypes.c_float, pointer, pointer]
 
