@@ -77,7 +77,13 @@ void execute_run() {
     }
     throw;
   } catch (...) {
-    if (run->isBroken()) drop_run();
+    // Of a kernel in Python: its own exception, to which nothing can be added.
+    if (run->isBroken()) {
+      drop_run();
+      TORCH_WARN(
+          "torch_chameleon: a list op was put off, executed later in chunks, "
+          "and failed; the list ops after it did not take place");
+    }
     throw;
   }
   drop_run();

@@ -28,15 +28,6 @@ constexpr std::array kAnyCpu{
     ArgumentRow{"aten::_foreach_addcdiv_", "scalars"},
 };
 
-struct ResultRow {
-  std::string_view op;
-  std::size_t index;
-};
-
-constexpr std::array kCpuResults{
-    ResultRow{"aten::_pack_padded_sequence", 1}, // batch_sizes
-};
-
 // Running statistics are written in training mode; oneDNN's backward uses the
 // forward's workspace as scratch memory.
 constexpr std::array kUnannounced{
@@ -76,12 +67,6 @@ CpuRule cpu_rule(std::string_view op, const c10::Argument& argument,
   return contains(kAnyCpu, op.substr(0, op.find('.')), argument.name())
              ? CpuRule::kAny
              : CpuRule::kScalar;
-}
-
-bool result_stays_on_cpu(std::string_view op, std::size_t index) {
-  return std::any_of(
-      kCpuResults.begin(), kCpuResults.end(),
-      [&](const ResultRow& row) { return row.op == op && row.index == index; });
 }
 
 bool writes_unannounced(std::string_view op, std::string_view argument) {

@@ -1,4 +1,4 @@
-// Where CUDA accepts or returns CPU tensors, as data. CPU kernels accept any
+// Where CUDA accepts CPU tensors, as data. CPU kernels accept any
 // mix, so without this table code would pass here and fail on a GPU.
 #pragma once
 
@@ -15,12 +15,8 @@ namespace chameleon::kernels {
 CpuRule cpu_rule(std::string_view op, const c10::Argument& argument,
                  bool writes);
 
-// In what follows `op` is without overload ("aten::index").
-
-// Result `index` of `op` is a CPU tensor on CUDA, too.
-bool result_stays_on_cpu(std::string_view op, std::size_t index);
-
-// The op writes `argument` although its schema does not say so.
+// The op (without overload: "aten::index") writes `argument` although its
+// schema does not say so.
 bool writes_unannounced(std::string_view op, std::string_view argument);
 
 } // namespace chameleon::kernels

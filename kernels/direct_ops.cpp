@@ -164,8 +164,7 @@ bool is_ordinary(const OpPlan& plan) {
     }
   }
   for (const ResultPlan& result : plan.results) {
-    if (result.kind == ResultKind::kOther || result.stays_on_cpu ||
-        result.written_argument > 0) {
+    if (result.kind == ResultKind::kOther || result.written_argument > 0) {
       return false;
     }
   }

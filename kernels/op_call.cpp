@@ -383,22 +383,21 @@ class NativeCall {
       if (result.written_argument >= 0) {
         value = saved_[static_cast<std::size_t>(result.written_argument)];
       } else if (result.kind == ResultKind::kTensor && value.isTensor()) {
-        value = adoptTensor(pinned, std::move(value).toTensor(), result);
+        value = adoptTensor(pinned, std::move(value).toTensor());
       } else if (result.kind == ResultKind::kTensorList) {
         std::vector<at::Tensor> natives = value.toTensorVector();
         value = c10::IValue(); // so that each tensor is held once
         c10::List<at::Tensor> outers;
         outers.reserve(natives.size());
         for (at::Tensor& tensor : natives) {
-          outers.push_back(adoptTensor(pinned, std::move(tensor), result));
+          outers.push_back(adoptTensor(pinned, std::move(tensor)));
         }
         value = std::move(outers);
       }
     }
   }
 
-  at::Tensor adoptTensor(Pinned& pinned, at::Tensor tensor,
-                         const ResultPlan& result) {
+  at::Tensor adoptTensor(Pinned& pinned, at::Tensor tensor) {
     if (!is_native_result(tensor, plan_)) return tensor;
     const c10::Device device(kChameleon, index_);
     c10::StorageImpl& storage =
@@ -411,8 +410,7 @@ class NativeCall {
               c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(entry->outer)),
           device));
     }
-    if (result.stays_on_cpu || result_elsewhere_)
-      return leaveArena(pinned, tensor);
+    if (result_elsewhere_) return leaveArena(pinned, tensor);
     if ((tensor.use_count() > 1 || tensor.storage().use_count() > 1) &&
         plan_.name.compare(0, 6, "aten::") != 0) {
       tensor = tensor.clone(); // another library's kernel may keep what it has

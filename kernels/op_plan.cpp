@@ -103,7 +103,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
 
   const auto& returns = schema.returns();
   for (std::size_t i = 0; i < returns.size(); ++i) {
-    ResultPlan result{ResultKind::kOther, -1, result_stays_on_cpu(base, i)};
+    ResultPlan result{ResultKind::kOther, -1};
     const c10::TypePtr& type = returns[i].type();
     if (type->kind() == c10::TypeKind::TensorType) {
       result.kind = ResultKind::kTensor;

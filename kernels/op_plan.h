@@ -47,7 +47,6 @@ enum class ResultKind : std::uint8_t { kTensor, kTensorList, kOther };
 struct ResultPlan {
   ResultKind kind;
   std::int16_t written_argument; // index of the argument it is, or -1
-  bool stays_on_cpu;             // CUDA returns it on the CPU as well
 };
 
 struct OpPlan {

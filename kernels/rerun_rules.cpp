@@ -128,10 +128,10 @@ constexpr std::array<at::Tag, 2> kValueTags{at::Tag::dynamic_output_shape,
 bool returns_fresh_or_written_tensors(const OpPlan& plan) {
   // What is written is a result too, announced or not.
   if (plan.results.empty()) return false;
-  return std::all_of(
-      plan.results.begin(), plan.results.end(), [](const ResultPlan& result) {
-        return result.kind == ResultKind::kTensor && !result.stays_on_cpu;
-      });
+  return std::all_of(plan.results.begin(), plan.results.end(),
+                     [](const ResultPlan& result) {
+                       return result.kind == ResultKind::kTensor;
+                     });
 }
 
 bool has_plain_arguments(const c10::FunctionSchema& schema,

@@ -175,8 +175,7 @@ Extent* Arena::choose(std::size_t bytes, End end, ExtentUse use,
   Extent* found = nullptr;
   std::size_t found_at = 0;
   Place best{};
-  for (Extent* hole = extents_.first(); hole != nullptr; hole = hole->next) {
-    if (hole->use != ExtentUse::kFree || hole->bytes < bytes) continue;
+  extents_.visitFree(bytes, [&](Extent* hole) {
     const std::size_t last = hole->offset + hole->bytes - bytes;
     const auto consider = [&](std::size_t offset) {
       if (offset < hole->offset || offset > last) return;
@@ -198,7 +197,7 @@ Extent* Arena::choose(std::size_t bytes, End end, ExtentUse use,
                    if (above >= bytes) consider(above - bytes);
                    if (offset >= bytes) consider(offset - bytes);
                  });
-  }
+  });
   if (found == nullptr) return nullptr;
   return extents_.allocateAt(found, found_at, bytes, use);
 }

@@ -1,13 +1,7 @@
 // Free-space book-keeping over one linear range of bytes: best fit with
 // coalescing, steered to either end. It knows offsets and sizes, no memory:
 // the arena and the host pool put memory behind it.
-//
-// Free extents are indexed by size class. Up to kSmallBytes there is one class
-// per size, a linked list kept roughly by address: O(1), and among equals the
-// extent *near* the asked end is taken. Above, eight classes per doubling are
-// each a treap by (size, offset): expected O(log n) of the class, and among
-// equals the extent *nearest* to the asked end is taken. Either way the size
-// taken is the smallest that fits.
+// Which free extent is found, and how fast: free_index.h.
 //
 // Not thread safe: its owner locks. Extents come from chunks that are recycled
 // and freed with the map; in steady state nothing is allocated. Every decision
@@ -16,53 +10,22 @@
 // Invariants (walked by check()):
 //   E1 extents tile [0, capacity) without gap or overlap, in address order;
 //   E2 no two neighbouring extents are both free;
-//   E3 every free extent is in exactly one free index, under its size;
+//   E3 every free extent is in the free index, under its size;
 //   E4 freeBytes() is the sum of the free extents' bytes;
 //   E5 every size and offset is a multiple of kAlignment;
 //   E6 one closed extent covers exactly [limit, capacity), if not empty.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "memory/fence.h"
+#include "memory/extent.h"
+#include "memory/free_index.h"
 
 namespace chameleon::memory {
-
-struct Block;
-
-// Why an extent is not free.
-enum class ExtentUse : std::uint8_t {
-  kFree,
-  kBlock,   // holds (or is about to hold) the bytes of `block`
-  kInCall,  // allocated inside a running op call, not (yet) a block's
-  kForeign, // outlived its call without becoming a block's: never moved
-  kClosed,  // outside the current budget: holds nothing
-};
-
-// Only ExtentMap writes to an extent, except for `block` (whoever owns the
-// extent in use), `fence` (see there) and `use` among the three kinds in use.
-struct Extent {
-  std::size_t offset = 0;
-  std::size_t bytes = 0;      // rounded to kAlignment
-  Extent* previous = nullptr; // neighbours in address order
-  Extent* next = nullptr;
-  Block* block = nullptr; // kBlock: whose; else null
-  // Earlier work that still touches the bytes: a stream waits for it before
-  // its work writes there. Who has made a stream wait may clear the fence, if
-  // the extent is freed with a later position of that same stream.
-  Fence fence;
-  std::array<Extent*, 2> links{}; // private to ExtentMap's free index
-  std::uint32_t owner = 0;        // as given to the ExtentMap
-  ExtentUse use = ExtentUse::kFree;
-};
-// Two of these belong to a storage (device and host): its metadata counts.
-static_assert(sizeof(Extent) <= 96);
-
-enum class End : std::uint8_t { kBottom, kTop };
 
 // What a map calls when two free extents become one and one Fence has no slot
 // left for the positions of both. Afterwards `into` must cover `from` too.
@@ -73,8 +36,7 @@ struct FenceJoiner {
 
 class ExtentMap {
  public:
-  static constexpr std::size_t kAlignment = 512;
-  static constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
+  static constexpr std::size_t kAlignment = Extent::kAlignment;
   static constexpr std::size_t round(std::size_t bytes) {
     return (bytes + kAlignment - 1) & ~(kAlignment - 1);
   }
@@ -124,7 +86,13 @@ class ExtentMap {
   std::size_t limit() const noexcept { return limit_; } // bytes usable
   std::size_t freeBytes() const noexcept { return free_bytes_; }
   std::size_t usedBytes() const noexcept { return limit_ - free_bytes_; }
-  std::size_t largestFree() const noexcept;
+  std::size_t largestFree() const noexcept { return index_.largestBytes(); }
+  // Calls visit(extent) for each free extent of at least `bytes`, in no order
+  // of address. It must not change the map.
+  template <typename Visit>
+  void visitFree(std::size_t bytes, Visit&& visit) const {
+    index_.visit(round(bytes), std::forward<Visit>(visit));
+  }
   Extent* first() const noexcept { return first_; }   // then follow ->next
   Extent* closed() const noexcept { return closed_; } // null: nothing closed
   std::size_t extentCount() const noexcept { return extent_count_; }
@@ -133,27 +101,6 @@ class ExtentMap {
   void check() const;
 
  private:
-  struct List { // links[0]: towards the head, links[1]: towards the tail
-    Extent* head = nullptr;
-    Extent* tail = nullptr;
-  };
-
-  static constexpr std::size_t kSmallClasses = kSmallBytes / kAlignment + 1;
-  static constexpr std::size_t kClassesPerDoubling = 8;
-  static constexpr std::size_t kClasses =
-      kSmallClasses + kClassesPerDoubling * (64 - 16);
-  static std::size_t sizeClass(std::size_t bytes) noexcept;
-
-  std::size_t firstOccupied(std::size_t size_class) const noexcept;
-  Extent* findFit(std::size_t bytes, End end) const noexcept;
-  Extent* findLarge(std::size_t size_class, std::size_t bytes,
-                    End end) const noexcept;
-  void insert(Extent* extent) noexcept;
-  void insertLarge(Extent* extent) noexcept;
-  void remove(Extent* extent) noexcept;
-  void removeLarge(Extent* extent) noexcept;
-  void resize(Extent* extent, std::size_t offset, std::size_t bytes) noexcept;
-  bool staysAlone(const Extent* extent, std::size_t bytes) const noexcept;
   void merge(Fence& into, const Fence& from);
   void mergeBoth(Fence& into, const Fence& from);
 
@@ -175,10 +122,7 @@ class ExtentMap {
   Extent* recycled_ = nullptr; // by ->next
   std::vector<std::unique_ptr<Extent[]>> chunks_;
   std::size_t chunk_extents_ = 0; // in the newest chunk
-
-  std::array<std::uint64_t, (kClasses + 63) / 64> occupied_{};
-  std::array<List, kSmallClasses> lists_{};
-  std::vector<Extent*> roots_; // of the large classes up to the capacity's
+  FreeIndex index_;
 };
 
 } // namespace chameleon::memory

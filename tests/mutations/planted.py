@@ -236,8 +236,9 @@ MUTATIONS = (
     Mutation(
         "an extent is one unit too long",
         "memory/extent_map.cpp",
-        "  resize(hole, hole->offset, offset - hole->offset);\n",
-        "  resize(hole, hole->offset, offset - hole->offset + kAlignment);\n",
+        "  index_.resize(hole, hole->offset, offset - hole->offset);\n",
+        "  index_.resize(hole, hole->offset,\n"
+        "                offset - hole->offset + kAlignment);\n",
         ("memory_extent_map_test",),
     ),
     Mutation(
@@ -430,7 +431,7 @@ MUTATIONS = (
         "    if (!pinned.pager.contains(tensor.storage().data())) "
         "return tensor;\n",
         "    if (tensor.defined() || pinned.held) return tensor;\n",
-        ("tests/python/test_device_module.py", "tests/python/test_storage.py"),
+        ("tests/python/test_custom_ops.py",),
     ),
     Mutation(
         "resize_ loses the values",

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+import torch_chameleon
 from support import on_both, same_bits, values
 from torch import Tensor
 from torch.library import custom_op
@@ -160,6 +161,18 @@ def test_agnostic_body_that_needs_an_address(body, library):
     torch.ops.chameleon_test.needs(torch.ones(2))
     with pytest.raises((TypeError, BufferError), match="resident"):
         torch.ops.chameleon_test.needs(torch.ones(2, device="chameleon"))
+
+
+def test_a_result_for_the_cpu_leaves_the_device(library):
+    """The kernel made it in the device's memory, as it does all it makes."""
+    ours = library()
+    ours.define("made(Tensor x, Device device) -> Tensor")
+    ours.impl("made", lambda x, device: x.add(1), "CPU")
+    x = torch.ones(1024, device="chameleon")
+    made = torch.ops.chameleon_test.made(x, torch.device("cpu"))
+    assert made.device.type == "cpu"
+    assert made.eq(2).all()
+    assert torch_chameleon.swap_stats()["foreign_bytes"] == 0
 
 
 def test_registrations_while_ops_run(library):

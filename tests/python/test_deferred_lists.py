@@ -450,6 +450,34 @@ def test_results_past_the_logical_limit():
     assert all_same(xs, [x.mul(2.0) for x in tensors("cpu")])
 
 
+# ---- kernels that fail ------------------------------------------------------
+
+
+def test_a_kernel_in_python_that_raises():
+    """The exception is its own, so a warning says what did not take place."""
+
+    def kernel(xs, scalars):
+        raise KeyError("mine")
+
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("_foreach_add_.ScalarList", kernel, "CPU")
+        xs, expected = put_off()
+        torch._foreach_add_(xs, [1.0] * COUNT)
+        torch._foreach_mul_(xs, 2.0)
+        assert _C.deferred_op_count() == 3
+        with (
+            pytest.warns(UserWarning, match="after it did not take place"),
+            pytest.raises(KeyError, match="mine"),
+        ):
+            xs[0].cpu()
+        assert _C.deferred_op_count() == 0
+    _C.check_invariants(0, 3)
+    for x, y in zip(xs, expected, strict=True):
+        assert same_bits(x, y) or same_bits(x * 3.0, y)  # its chunk came or not
+    torch._foreach_copy_(xs, expected)
+    assert all_same(xs, expected)
+
+
 # ---- threads ---------------------------------------------------------------
 
 

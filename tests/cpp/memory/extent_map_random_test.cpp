@@ -169,7 +169,7 @@ TEST_P(ExtentMapRandom, AgreesWithTheModelAtEveryStep) {
       } else {
         ASSERT_EQ(model.take(extent->offset, extent->bytes, end), best)
             << "step " << step;
-        if (best > ExtentMap::kSmallBytes) {
+        if (best > FreeIndex::kSmallBytes) {
           ASSERT_EQ(extent->offset, nearest) << "step " << step;
         }
         live.push_back(extent);
