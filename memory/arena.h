@@ -21,29 +21,12 @@
 #include <vector>
 
 #include "backend/runtime/device_runtime.h"
+#include "memory/extent_index.h"
 #include "memory/extent_map.h"
 #include "memory/freed_room.h"
 #include "memory/timeline.h"
 
 namespace chameleon::memory {
-
-// Extents by the offset at which they start: open addressing, linear probing.
-// Extents in it must not move. Not thread safe.
-class ExtentIndex {
- public:
-  ExtentIndex();
-  void insert(Extent* extent);
-  void erase(const Extent* extent) noexcept;       // REQUIRES: it is in
-  Extent* find(std::size_t offset) const noexcept; // null: not in
-  std::size_t size() const noexcept { return size_; }
-
- private:
-  std::size_t slotOf(std::size_t offset) const noexcept;
-
-  std::vector<Extent*> slots_; // a power of two, at most half full
-  unsigned shift_;
-  std::size_t size_ = 0;
-};
 
 class Arena {
  public:
