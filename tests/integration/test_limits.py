@@ -177,8 +177,9 @@ def test_many_small_tensors(count):
         print(f"{count}: {each:.0f} bytes each beside their 512, {seconds} s")
         # Python's object, torch's tensor and storage, our block.
         assert each < 4096
-        # Of equal work: a generous limit, as others use the machine.
-        assert max(seconds[1:]) < 20 * seconds[0] + 1
+        # Of equal work: all but the first quarter evict. A generous limit, as
+        # others use the machine.
+        assert max(seconds[2:]) < 20 * seconds[1] + 1
         draws = random.Random(count)
         for index in draws.sample(range(count), 200):
             i = index % (count // 4)
