@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <tuple>
 
 namespace chameleon::profiler {
 
 TimelineRows timeline_rows(std::span<const Interval> intervals) {
   std::vector<std::size_t> order(intervals.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) {
-                     return intervals[a].begin_ns < intervals[b].begin_ns;
-                   });
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::tie(intervals[a].begin_ns, a) <
+           std::tie(intervals[b].begin_ns, b);
+  });
   TimelineRows rows;
   rows.of.resize(intervals.size());
   rows.counts.fill(1);
