@@ -93,7 +93,7 @@ lines = [f"import site; site.addsitedir({path!r})\n" for path in paths]
 pathlib.Path(site, "base_packages.pth").write_text("".join(lines))
 END
   else
-    echo "Installing $TORCH_PIN into .venv (about 2.5 GB, once)"
+    echo "Installing $TORCH_PIN into .venv (about 2.7 GB, once)"
     tools+=("$TORCH_PIN")
   fi
   local quiet=(--quiet)

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/runtime/check.h"
+#include "memory/phase_range.h"
 
 namespace chameleon::memory {
 
@@ -117,6 +118,7 @@ void Admission::handBack(Ticket ticket) {
 
 void Admission::wait(std::unique_lock<PagerMutex>& lock,
                      const WaitHooks& hooks) {
+  const PhaseRange range("wait for other ops");
   const std::uint64_t seen = changes_;
   waits_.fetch_add(1, std::memory_order_relaxed);
   void* token = nullptr;

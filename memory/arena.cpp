@@ -7,6 +7,7 @@
 
 #include "backend/runtime/check.h"
 #include "memory/fence_joiner.h"
+#include "memory/phase_range.h"
 
 namespace chameleon::memory {
 namespace {
@@ -253,6 +254,7 @@ Error Arena::commit(const Extent& extent) {
     std::size_t& committed = committed_[unit];
     if (committed >= std::min(end - begin, unit_bytes_)) [[likely]]
       continue;
+    const PhaseRange range("commit device memory");
     const std::size_t target = std::min(commitLimit() - begin, unit_bytes_);
     if (Error error =
             runtime_.commit(base_ + begin + committed, target - committed)) {

@@ -5,6 +5,7 @@
 
 #include "backend/runtime/check.h"
 #include "memory/fence_joiner.h"
+#include "memory/phase_range.h"
 
 namespace chameleon::memory {
 
@@ -113,6 +114,7 @@ std::uint32_t HostPool::addSlab(std::size_t bytes) {
     return std::min(std::max(bytes, slab_bytes_),
                     room & ~(ExtentMap::kAlignment - 1));
   };
+  const PhaseRange range("allocate host memory");
   std::size_t slab_bytes = ask();
   Result<std::byte*> base = runtime_.allocateHost(slab_bytes);
   if (!base.ok()) {

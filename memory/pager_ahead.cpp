@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "backend/runtime/nvtx_range.h"
 #include "memory/pager_hot.h"
+#include "memory/phase_range.h"
 
 namespace chameleon::memory {
 
@@ -36,8 +36,8 @@ void PagerImpl::forgetDead(Block& block) noexcept {
 }
 
 bool PagerImpl::fulfil(const Call& call) {
+  const PhaseRange range("follow the plan");
   const Lock lock(*this);
-  const runtime::NvtxRange range("follow the plan");
   drainReleased();
   wishes_.clear();
   const bool recorded = policy_->wishes(call.ticket_, wishes_);

@@ -4,6 +4,7 @@
 
 #include "backend/runtime/check.h"
 #include "memory/pager_hot.h"
+#include "memory/phase_range.h"
 
 namespace chameleon::memory {
 
@@ -384,6 +385,7 @@ void PagerImpl::reviveWritten(std::span<const Operand> operands) noexcept {
 
 Error PagerImpl::waitFor(StreamIndex stream, const Fence& fence) {
   if (timelines_.passed(fence)) return {};
+  const PhaseRange range("wait for bytes");
   const std::int64_t start_ns = runtime_.now_ns();
   Error error = timelines_.wait(stream, fence);
   counters_.stall_ns.fetch_add(runtime_.now_ns() - start_ns,

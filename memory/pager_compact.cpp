@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "backend/runtime/check.h"
-#include "backend/runtime/nvtx_range.h"
 #include "memory/pager_impl.h"
+#include "memory/phase_range.h"
 
 namespace chameleon::memory {
 
@@ -33,7 +33,7 @@ bool PagerImpl::movable(const Extent& extent) const noexcept {
 // again.
 bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
                            StreamIndex stream, Shortage& shortage) {
-  const runtime::NvtxRange range("compact");
+  const PhaseRange range("compact");
   Extent* best = nullptr; // the hole that a window begins with
   std::size_t best_cost = 0;
   Extent* left = nullptr;
@@ -80,7 +80,7 @@ bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
 // some of the blocks may have moved.
 bool PagerImpl::evacuateFor(std::size_t bytes, StreamIndex stream,
                             Shortage& shortage) {
-  const runtime::NvtxRange range("compact");
+  const PhaseRange range("compact");
   const std::size_t largest = arena_->largestFree();
   const auto stays = [&](const Extent& extent) {
     return extent.use != ExtentUse::kFree &&

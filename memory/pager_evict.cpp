@@ -1,7 +1,7 @@
 // Out of HBM: evictions, and the host memory they need.
 #include "backend/runtime/check.h"
-#include "backend/runtime/nvtx_range.h"
 #include "memory/pager_hot.h"
+#include "memory/phase_range.h"
 #include "memory/policy/planner.h"
 
 namespace chameleon::memory {
@@ -135,7 +135,7 @@ bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes) {
     shortage = {};
     return true;
   }
-  const runtime::NvtxRange range("evict");
+  const PhaseRange range("evict");
   const auto usable = [](const Block& block) {
     const std::uint64_t word = block.word.load(std::memory_order_relaxed);
     return Block::stateOf(word) == Residency::kResident &&

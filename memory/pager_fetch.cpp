@@ -1,9 +1,9 @@
 // Into HBM: fetches, and what an extent's new block has to wait for.
 #include "backend/runtime/check.h"
-#include "backend/runtime/nvtx_range.h"
 #include "backend/runtime/options.h"
 #include "memory/fence_joiner.h"
 #include "memory/pager_hot.h"
+#include "memory/phase_range.h"
 
 namespace chameleon::memory {
 
@@ -28,7 +28,7 @@ bool PagerImpl::fetchMissing(Shortage& shortage) {
   }
   Position fetched;
   if (!copies_.empty()) {
-    const runtime::NvtxRange range("fetch");
+    const PhaseRange range("fetch");
     Error error = transfers_.in(copies_, before, fetched);
     if (error) {
       // Some of the copies may be under way, from and to all these places.

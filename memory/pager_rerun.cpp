@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "backend/runtime/check.h"
-#include "backend/runtime/nvtx_range.h"
 #include "memory/pager_hot.h"
+#include "memory/phase_range.h"
 
 namespace chameleon::memory {
 
@@ -220,7 +220,7 @@ Error PagerImpl::restoreAll(Record& record, std::string_view purpose) {
 
 // REQUIRES: its operands have bytes, and cannot lose them.
 Error PagerImpl::rerun(Record& record) {
-  const runtime::NvtxRange range("run again");
+  const PhaseRange range("run again");
   const auto now_ns = [this] {
     return runtime_.modelsTime() ? runtime_.computeTimes().busy_ns
                                  : runtime_.now_ns();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/runtime/check.h"
+#include "memory/phase_range.h"
 
 namespace chameleon::memory {
 
@@ -133,6 +134,7 @@ Error Timelines::synchronize(Position position) {
     return recorded.takeError();
   }
   if (*recorded == nullptr) return {};
+  const PhaseRange range("wait for the device");
   host_waits_.fetch_add(1, std::memory_order_relaxed);
   Error error = runtime_.synchronize((*recorded)->event);
   if (!error) raise(line.completed, (*recorded)->count);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "profiler/timeline_rows.h"
 #include "profiler/trace_writer.h"
 
 namespace chameleon::profiler {
@@ -20,29 +21,36 @@ std::string microseconds(std::int64_t ns) {
 
 std::string write_timeline(std::span<const Interval> intervals,
                            const OpNames& names) {
-  std::string text = R"({"displayTimeUnit":"ns","traceEvents":[)";
+  const TimelineRows rows = timeline_rows(intervals);
+  std::string text = R"({"displayTimeUnit":"ns","traceEvents":[
+{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"chameleon"}})";
+  std::size_t place = 0; // from the top
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    const std::string thread = std::to_string(lane + 1);
-    text += lane == 0 ? "\n" : ",\n";
-    const std::string begin = R"({"ph":"M","pid":1,"tid":)" + thread;
-    text += begin;
-    text += R"(,"name":"thread_name","args":{"name":)";
-    text += json_string(lane_name(static_cast<Lane>(lane)));
-    text += "}},\n";
-    text += begin;
-    text += R"(,"name":"thread_sort_index","args":{"sort_index":)";
-    text += thread;
-    text += "}}";
+    for (std::size_t row = 0; row < rows.counts[lane]; ++row) {
+      const std::string begin =
+          ",\n"
+          R"({"ph":"M","pid":1,"tid":)" +
+          std::to_string(row_number(static_cast<Lane>(lane), row) + 1);
+      text += begin;
+      text += R"(,"name":"thread_name","args":{"name":)";
+      text += json_string(row_name(static_cast<Lane>(lane), row));
+      text += "}}";
+      text += begin;
+      text += R"(,"name":"thread_sort_index","args":{"sort_index":)";
+      text += std::to_string(++place);
+      text += "}}";
+    }
   }
   std::int64_t first_ns = INT64_MAX;
   for (const Interval& interval : intervals) {
     first_ns = std::min(first_ns, interval.begin_ns);
   }
-  for (const Interval& interval : intervals) {
-    const auto lane = static_cast<std::size_t>(interval.lane);
+  for (std::size_t i = 0; i < intervals.size(); ++i) {
+    const Interval& interval = intervals[i];
     const bool named = interval.op != ~std::uint32_t{0};
     text +=
-        ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":" + std::to_string(lane + 1) +
+        ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":" +
+        std::to_string(row_number(interval.lane, rows.of[i]) + 1) +
         ",\"ts\":" + microseconds(interval.begin_ns - first_ns) + ",\"dur\":" +
         microseconds(
             std::max<std::int64_t>(interval.end_ns - interval.begin_ns, 0)) +

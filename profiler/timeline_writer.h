@@ -1,6 +1,6 @@
 // A timeline in Chrome's trace event format, which Perfetto reads as well: one
-// thread per lane (compute, in, out, re-runs, stalls, decisions), times in
-// microseconds from the first interval's begin.
+// thread per row of a lane (compute, in, out, re-runs, stalls, decisions; see
+// timeline_rows.h), times in microseconds from the first interval's begin.
 //
 // Thread safety: none needed; values in, text out.
 #pragma once

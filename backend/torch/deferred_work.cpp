@@ -6,11 +6,17 @@ namespace chameleon::backend {
 
 namespace {
 void (*finish)() = nullptr;
+thread_local int stays = 0; // scopes of this thread
 } // namespace
 
 std::atomic<bool> detail::work_is_deferred{false};
 
-void detail::finish_deferred_work_slow() { finish(); }
+void detail::finish_deferred_work_slow() {
+  if (stays == 0) finish();
+}
+
+DeferredWorkStays::DeferredWorkStays() noexcept { ++stays; }
+DeferredWorkStays::~DeferredWorkStays() { --stays; }
 
 void try_finish_deferred_work() {
   try {

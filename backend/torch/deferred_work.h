@@ -29,6 +29,16 @@ inline void finish_deferred_work() {
 // without an error, so that a program can free some, or raise the limit.
 void try_finish_deferred_work();
 
+// While one lives, its thread finishes nothing: it holds locks that the work
+// would take, and calls code that may ask for it.
+class DeferredWorkStays {
+ public:
+  DeferredWorkStays() noexcept;
+  ~DeferredWorkStays();
+  DeferredWorkStays(const DeferredWorkStays&) = delete;
+  DeferredWorkStays& operator=(const DeferredWorkStays&) = delete;
+};
+
 inline void set_work_deferred(bool deferred) noexcept {
   detail::work_is_deferred.store(deferred, std::memory_order_release);
 }

@@ -21,6 +21,7 @@
 #include "backend/torch/error.h"
 #include "kernels/op_plan.h"
 #include "profiler/timeline.h"
+#include "profiler/timeline_rows.h"
 
 namespace chameleon::python {
 namespace {
@@ -105,6 +106,11 @@ std::string name_of(const Interval& interval) {
          runtime::format_bytes(interval.bytes) + " before " + op;
 }
 
+// Perfetto reads times as doubles of microseconds, and Kineto counts them from
+// months ago: the last bit is a nanosecond. Where one interval follows another
+// at once they may seem to overlap then, and it drops the second.
+constexpr std::int64_t kGapNs = 2;
+
 // What a session knows of one device.
 struct Recorded {
   Recorded(backend::DeviceContext* recorded, bool before, std::int64_t now_ns,
@@ -114,11 +120,21 @@ struct Recorded {
         begin_ns(now_ns),
         unix_ns(now_unix_ns) {}
 
+  // What began since then.
+  void setIntervals(std::vector<Interval> all) {
+    intervals = std::move(all);
+    std::erase_if(intervals, [this](const Interval& interval) {
+      return interval.begin_ns < begin_ns;
+    });
+    rows = profiler::timeline_rows(intervals);
+  }
+
   backend::DeviceContext* const device;
   bool was_recording;    // before the session, and will be after it
   std::int64_t begin_ns; // the device's clock when it was ...
   std::int64_t unix_ns;  // ... this on Kineto's
   std::vector<Interval> intervals;
+  profiler::TimelineRows rows = profiler::timeline_rows({});
   Correlations correlations;
 };
 
@@ -145,7 +161,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     for (const auto& each : devices_) {
       memory::Pager& pager = *each->device->pager;
       if (pager.synchronize()) continue; // the device is lost
-      each->intervals = pager.timeline().intervals();
+      each->setIntervals(pager.timeline().intervals());
       if (!each->was_recording) pager.recordTimeline(false);
     }
     status_ = libkineto::TraceStatus::PROCESSING;
@@ -167,8 +183,8 @@ class Session final : public libkineto::IActivityProfilerSession {
       if (each != devices_.front()) {
         logger.handleDeviceInfo(infoOf(*each), begin_ns);
       }
-      for (const Interval& interval : each->intervals) {
-        if (interval.begin_ns >= each->begin_ns) add(*each, interval, linked);
+      for (std::size_t i = 0; i < each->intervals.size(); ++i) {
+        add(*each, each->intervals[i], each->rows.of[i], linked);
       }
     }
     for (const auto& activity : buffer_->activities) activity->log(logger);
@@ -181,10 +197,14 @@ class Session final : public libkineto::IActivityProfilerSession {
   std::vector<libkineto::ResourceInfo> getResourceInfos() override {
     std::vector<libkineto::ResourceInfo> rows;
     for (const auto& each : devices_) {
+      std::int64_t place = 0; // from the top
       for (std::size_t lane = 0; lane < profiler::kLanes; ++lane) {
-        const auto id = static_cast<std::int64_t>(lane);
-        rows.emplace_back(each->device->index, id, id,
-                          profiler::lane_name(static_cast<Lane>(lane)));
+        for (std::size_t row = 0; row < each->rows.counts[lane]; ++row) {
+          const auto id = profiler::row_number(static_cast<Lane>(lane), row);
+          rows.emplace_back(each->device->index, static_cast<std::int64_t>(id),
+                            place++,
+                            profiler::row_name(static_cast<Lane>(lane), row));
+        }
       }
     }
     return rows;
@@ -218,16 +238,18 @@ class Session final : public libkineto::IActivityProfilerSession {
             "chameleon:" + std::to_string(index)};
   }
 
-  void add(const Recorded& recorded, const Interval& interval,
+  void add(const Recorded& recorded, const Interval& interval, std::size_t row,
            const libkineto::getLinkedActivityCallback& linked) {
     buffer_->emplace_activity(buffer_->span, type_of(interval.lane),
                               name_of(interval));
     libkineto::GenericTraceActivity& activity = *buffer_->activities.back();
     const std::int64_t to_unix = recorded.unix_ns - recorded.begin_ns;
     activity.startTime = interval.begin_ns + to_unix;
-    activity.endTime = interval.end_ns + to_unix;
+    activity.endTime =
+        std::max(interval.begin_ns, interval.end_ns - kGapNs) + to_unix;
     activity.device = recorded.device->index;
-    activity.resource = static_cast<std::int32_t>(interval.lane);
+    activity.resource =
+        static_cast<std::int32_t>(profiler::row_number(interval.lane, row));
     if (interval.bytes > 0) {
       activity.addMetadataQuoted("bytes", std::to_string(interval.bytes));
     }
@@ -235,9 +257,6 @@ class Session final : public libkineto::IActivityProfilerSession {
         interval.call == 0 ? 0 : recorded.correlations.of(interval.call);
     if (id == 0) return;
     activity.id = static_cast<std::int32_t>(id);
-    activity.flow.id = static_cast<std::uint32_t>(id);
-    activity.flow.type = libkineto::kLinkAsyncCpuGpu;
-    activity.flow.start = 0;
     if (linked) activity.linked = linked(activity.id);
   }
 

@@ -23,6 +23,7 @@
 #include "python/csrc/allocation_history.h"
 #include "python/csrc/cuda_init.h"
 #include "python/csrc/kineto_profiler.h"
+#include "python/csrc/phase_hooks.h"
 #include "python/csrc/plan_bindings.h"
 #include "python/csrc/profiler_bindings.h"
 #include "python/csrc/profiler_stubs.h"
@@ -391,6 +392,7 @@ PYBIND11_MODULE(_C, m) {
     throw py::import_error(error.message()); // torch's would bring its trace
   }
   python::install_wait_hooks();
+  python::install_phase_hooks();
   python::install_cuda_init();
   kernels::register_redirects();
   kernels::register_late_ops();

@@ -43,5 +43,7 @@ def test_a_tool_sees_what_is_done(fresh, tmp_path):
     assert int(lines.pop("open")) in (0, 1)  # a plan may be in the making
     assert {"fetch", "evict", "run again"} <= lines.keys()
     assert lines.keys() <= {
-        *("fetch", "evict", "compact", "run again", "follow the plan", "plan")
+        *("fetch", "evict", "compact", "run again", "follow the plan", "plan"),
+        *("wait for bytes", "wait for other ops", "wait for the device"),
+        *("commit device memory", "allocate host memory"),
     }

@@ -1,13 +1,18 @@
 """torch.profiler shows the device: lanes, names, times on one clock."""
 
+import collections
+import contextlib
+import itertools
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import torch_chameleon
-from support import MIB, evicting
+from support import MIB, dropping, evicting
 from torch.profiler import ProfilerActivity, profile, record_function
+from torch_chameleon import _C
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 LANES = ["compute", "in", "out", "re-runs", "stalls", "decisions"]
@@ -101,6 +106,144 @@ def test_device_times_belong_to_ops():
     table = profiler.key_averages().table(sort_by="self_device_time_total")
     assert "aten::mm" in table
     assert "CHAMELEON" in table.upper()
+
+
+def phases(profiler):
+    """The pager's phases: how many of each."""
+    return {
+        row.key.removeprefix("chameleon::"): row.count
+        for row in profiler.key_averages()
+        if row.key.startswith("chameleon::")
+    }
+
+
+def test_phases_are_ranges_of_the_ops_thread(tmp_path):
+    work()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        work()
+    # Each product finds its operand evicted; what was there before, once.
+    counts = phases(profiler)
+    assert counts["fetch"] == 3
+    assert counts["evict"] >= 3
+    events = [
+        event
+        for event in trace_of(profiler, tmp_path)["traceEvents"]
+        if event.get("ph") == "X"
+    ]
+    products = [event for event in events if event["name"] == "aten::mm"]
+    fetches = [event for event in events if event["name"] == "chameleon::fetch"]
+    assert {event["cat"] for event in fetches} == {"user_annotation"}
+    for product, fetch in zip(products, fetches, strict=True):
+        assert product["tid"] == fetch["tid"]
+        assert product["ts"] <= fetch["ts"]
+        assert fetch["ts"] + fetch["dur"] <= product["ts"] + product["dur"]
+
+
+def test_phases_of_a_rerun_and_of_a_read():
+    with dropping("record"):
+        x = torch.ones(1 << 16, device="chameleon")
+        y = x + 1
+        assert _C.drop(y)
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            z = y + 1
+    assert phases(profiler) == {"run again": 1}
+    assert z.sum().item() == 3 << 16
+
+
+def test_no_phases_where_all_is_there():
+    x = torch.ones(64, 64, device="chameleon")
+    y = x @ x  # the first of its size commits memory
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(4):
+            y = x @ x
+    assert y[0, 0] == 64
+    assert phases(profiler) == {}
+
+
+def test_phases_where_ops_are_put_off():
+    """Events at both ends of a range finish no work that was put off."""
+
+    def train(profiled):
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(256, 256) for _ in range(8)]
+        model = torch.nn.Sequential(*layers).to("chameleon")
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        with torch_chameleon.config.patch(hbm_budget=4 * MIB):
+            with profiled:
+                for _ in range(3):
+                    x = torch.rand(64, 256, device="chameleon")
+                    model(x).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+            return [parameter.cpu() for parameter in model.parameters()]
+
+    plain = train(contextlib.nullcontext())
+    profiler = torch.autograd.profiler.profile(use_device="chameleon")
+    assert all(map(torch.equal, plain, train(profiler)))
+    assert {"evict", "fetch"} <= phases(profiler).keys()
+
+
+def test_phases_of_several_threads(tmp_path):
+    """Ranges begin under the pager's lock: no observer may need the GIL."""
+    everything = torch._C._profiler._ExperimentalConfig(
+        profile_all_threads=True
+    )
+    observer = torch.profiler.ExecutionTraceObserver()
+    observer.register_callback(str(tmp_path / "ops.json"))
+    with (
+        profile(
+            activities=BOTH,
+            experimental_config=everything,
+            execution_trace_observer=observer,
+            with_stack=True,
+        ) as profiler,
+        evicting("random"),
+        ThreadPoolExecutor(4) as threads,
+    ):
+        results = list(threads.map(lambda _: work_unevicted(), range(16)))
+    observer.unregister_callback()
+    assert all(torch.equal(results[0], result) for result in results)
+    assert phases(profiler)["fetch"] > 0
+    no_overlaps(device_events(trace_of(profiler, tmp_path)))
+
+
+def work_unevicted():
+    x = torch.ones(64, 64, device="chameleon")
+    for _ in range(20):
+        x = x @ x / 64
+    return x.cpu()
+
+
+def no_overlaps(events):
+    """Perfetto reads times as doubles, and drops what overlaps in a row."""
+    rows = collections.defaultdict(list)
+    for event in events:
+        begin_ns = round(event["ts"] * 1e3)
+        rows[event["pid"], event["tid"]].append(
+            (begin_ns, begin_ns + round(event["dur"] * 1e3))
+        )
+    for row in rows.values():
+        row.sort()
+        for one, other in itertools.pairwise(row):
+            # Decisions of one moment are drawn as one on the other.
+            assert one[1] <= other[0] or one == other
+
+
+def test_nothing_overlaps_in_a_row(tmp_path):
+    torch_chameleon.profiler.record_timeline()
+    try:
+        with profile(activities=BOTH) as profiler, evicting("random"):
+            for _ in range(50):
+                work_unevicted()
+    finally:
+        torch_chameleon.profiler.record_timeline(False)
+    events = device_events(trace_of(profiler, tmp_path))
+    assert len(events) > 1000
+    no_overlaps(events)
+    path = tmp_path / "own.json"
+    torch_chameleon.profiler.export_timeline(path)
+    own = json.loads(path.read_text())["traceEvents"]
+    no_overlaps(event for event in own if event["ph"] == "X")
 
 
 def test_a_profiler_of_the_host_alone_records_no_device(tmp_path):

@@ -1,0 +1,11 @@
+// torch's profilers see what the pager does on the threads that run ops: its
+// phases (memory/phase_range.h) are ranges as record_function() makes them,
+// "chameleon::fetch" and so on.
+#pragma once
+
+namespace chameleon::python {
+
+// Once, at import. Uses no device.
+void install_phase_hooks();
+
+} // namespace chameleon::python
