@@ -256,6 +256,7 @@ Error Arena::commit(const Extent& extent) {
       continue;
     const PhaseRange range("commit device memory");
     const std::size_t target = std::min(commitLimit() - begin, unit_bytes_);
+    ++commits_;
     if (Error error =
             runtime_.commit(base_ + begin + committed, target - committed)) {
       return error;
@@ -281,6 +282,7 @@ Error Arena::decommitAbove(std::size_t limit_bytes) {
       fence.clear();
       waited = true;
     }
+    ++commits_;
     if (Error error =
             runtime_.decommit(base_ + begin + kept, committed - kept)) {
       return error;

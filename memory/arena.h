@@ -108,6 +108,8 @@ class Arena {
   std::size_t inCallBytes() const noexcept { return in_call_bytes_; }
   std::size_t foreignBytes() const noexcept { return foreign_bytes_; }
   std::size_t committedBytes() const noexcept { return committed_bytes_; }
+  // How often memory was committed or decommitted so far.
+  std::uint64_t commits() const noexcept { return commits_; }
   std::size_t largestFree() const noexcept { return extents_.largestFree(); }
   ExtentMap& extents() noexcept { return extents_; } // to walk, not to change
   const runtime::Error& lastError() const noexcept { return last_error_; }
@@ -163,6 +165,7 @@ class Arena {
   // Committed bytes of each unit up to the budget, always a prefix of it.
   std::vector<std::size_t> committed_;
   std::size_t committed_bytes_ = 0;
+  std::uint64_t commits_ = 0;
   std::size_t in_call_bytes_ = 0;
   std::size_t foreign_bytes_ = 0;
   runtime::Error last_error_;

@@ -22,7 +22,10 @@ void raise(std::atomic<T>& mark, T value) noexcept {
 
 // Since the last reset. All relaxed: they are read for reports only.
 struct Counters {
-  runtime::ComputeTimes times_base; // guarded by the pager's mutex
+  // Guarded by the pager's mutex.
+  runtime::ComputeTimes times_base;
+  runtime::PinningGaps pinning_base;
+  std::uint64_t commits_base = 0;
   std::atomic<std::int64_t> faults{0};
   std::atomic<std::int64_t> evictions{0};
   std::atomic<std::int64_t> clean_evictions{0};

@@ -416,6 +416,12 @@ Stats PagerImpl::stats() {
   stats.dropped_bytes = counters_.dropped_bytes.load();
   stats.rerun_ops = counters_.rerun_ops.load();
   stats.rerun_ns = counters_.rerun_ns.load();
+  stats.commits = bytes(arena_->commits() - counters_.commits_base);
+  const runtime::PinningGaps gaps = runtime_.pinningGaps();
+  stats.pinning_refusals =
+      bytes(gaps.refusals - counters_.pinning_base.refusals);
+  stats.pageable_bytes =
+      bytes(gaps.pageable_bytes - counters_.pinning_base.pageable_bytes);
   return stats;
 }
 
@@ -431,6 +437,8 @@ void PagerImpl::resetStats() {
     counter->store(0, std::memory_order_relaxed);
   }
   counters_.times_base = runtime_.computeTimes();
+  counters_.pinning_base = runtime_.pinningGaps();
+  counters_.commits_base = arena_->commits();
   counters_.ops_base = static_cast<std::int64_t>(ticks_.load());
   counters_.host_waits_base = static_cast<std::int64_t>(admission_.waits());
   counters_.peak_logical_bytes =

@@ -37,7 +37,10 @@ namespace chameleon::memory {
   X(held_bytes)    /* of dead tensors, for re-runs */       \
   X(dropped_bytes) /* given up, to be made again */         \
   X(rerun_ops)                                              \
-  X(rerun_ns)
+  X(rerun_ns)                                               \
+  X(commits)          /* device memory mapped, unmapped */  \
+  X(pinning_refusals) /* host memory that stays pageable */ \
+  X(pageable_bytes)   /* copied from or to such memory */
 
 struct Stats {
 #define CHAMELEON_STATS_FIELD(name) std::int64_t name = 0;

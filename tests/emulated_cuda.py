@@ -128,6 +128,20 @@ def counted(name):
     return _LIBRARY.emulated_calls(name.encode())
 
 
+def was_used():
+    """Whether anybody has called anything of CUDA yet."""
+    _LIBRARY.emulated_was_used.restype = ctypes.c_bool
+    return _LIBRARY.emulated_was_used()
+
+
+def live():
+    """What was made and not given back, by name; all work has to be over."""
+    _LIBRARY.emulated_live.restype = ctypes.c_char_p
+    rows = _LIBRARY.emulated_live().decode().split(", ")
+    counts = (row.split(" ", 1) for row in rows)
+    return {what: int(count) for count, what in counts}
+
+
 def kernels():
     """How many kernels were launched."""
     _LIBRARY.emulated_kernels.restype = ctypes.c_uint64

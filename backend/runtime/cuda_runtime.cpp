@@ -188,6 +188,9 @@ class Runtime final : public CudaRuntime, private UseGuard {
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
     if (!forked()) parts_->host->free(address, bytes);
   }
+  PinningGaps pinningGaps() const noexcept override {
+    return {parts_->host->refusals(), parts_->copier->pageableBytes()};
+  }
 
   // ---- streams and events ------------------------------------------------
   Stream copyInStream() const noexcept override { return kCopyIn; }

@@ -70,6 +70,12 @@ struct ComputeTimes {
   std::int64_t stalled_ns = 0; // a stream waited for copies, or made moves
 };
 
+// How far host memory could not be pinned, since the runtime was made.
+struct PinningGaps {
+  std::uint64_t refusals = 0;       // slabs that the driver did not take whole
+  std::uint64_t pageable_bytes = 0; // copied from or to what is not pinned
+};
+
 // What the clock and the compute streams showed at one moment.
 struct Moment {
   std::int64_t time_ns = 0; // on the clock of now_ns()
@@ -119,6 +125,8 @@ class DeviceRuntime {
   // A slab that copies can read and write asynchronously, page aligned.
   virtual Result<std::byte*> allocateHost(std::size_t bytes) = 0;
   virtual void freeHost(std::byte* address, std::size_t bytes) noexcept = 0;
+  // All zero where memory need not be pinned.
+  virtual PinningGaps pinningGaps() const noexcept { return {}; }
 
   // ---- streams and events --------------------------------------------
   virtual Stream copyInStream() const noexcept = 0;

@@ -33,7 +33,7 @@ def check(function):
 @check
 def import_touches_nothing():
     assert not torch.cuda.is_initialized()
-    assert not EMULATED or emulated_cuda.counted("cuMemCreate") == 0
+    assert not EMULATED or not emulated_cuda.was_used()
     assert _C.first_use() is None
 
 
@@ -90,6 +90,75 @@ def training_has_the_bits_of_the_cpu():
     assert losses == native_losses
     for ours, native in zip(parameters, native_parameters, strict=True):
         assert torch.equal(ours, native)
+
+
+def live():
+    """What there is of CUDA's things once all work is over."""
+    gc.collect()
+    torch.chameleon.synchronize()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    rows = {"plain": torch.cuda.memory_allocated()}
+    rows["logical"] = torch_chameleon.swap_stats()["logical_bytes"]
+    return rows | (emulated_cuda.live() if EMULATED else {})
+
+
+MAKING = ("cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemAlloc", "cuMemFree")
+MAKING += ("cuMemHostRegister", "cuEventCreate", "cuStreamCreateWithPriority")
+
+
+def made():
+    """How often CUDA was asked for something that lasts, or to take it back."""
+    rows = {"plain": torch.cuda.memory_stats()["num_device_alloc"]}
+    for name in MAKING if EMULATED else ():
+        rows[name] = emulated_cuda.counted(name)
+    return rows
+
+
+@check
+def a_training_leaves_nothing():
+    trained("chameleon")
+    before = live()
+    trained("chameleon")
+    assert live() == before
+
+
+@check
+def a_steady_step_asks_cuda_for_nothing():
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(16)))
+    model = model.to("chameleon")
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    batch = torch.ones(512, 256, device="chameleon")
+
+    def steps(count):
+        for _ in range(count):
+            model(batch).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch_chameleon.step()
+        torch.chameleon.synchronize()
+
+    steps(12)
+    torch_chameleon.reset_swap_stats()
+    before = made()
+    steps(4)
+    stats = torch_chameleon.swap_stats()
+    assert stats["evictions"] > 0
+    assert (stats["commits"], stats["host_waits"]) == (0, 0)
+    assert (stats["pinning_refusals"], stats["pageable_bytes"]) == (0, 0)
+    assert made() == before
+
+
+@check
+def large_tensors_come_back():
+    # Host memory is pinned in chunks of 16 MiB: copies go over their borders.
+    with torch_chameleon.config.patch(hbm_budget=96 * MIB):
+        values = torch.arange(10 * MIB, dtype=torch.int32)
+        there = values.to("chameleon") + 1
+        _C.evict_all(0)
+        assert torch.equal((there - 1).cpu(), values)
+        del there
+        torch.chameleon.synchronize()
 
 
 @check

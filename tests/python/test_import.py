@@ -30,6 +30,24 @@ print(_C.first_use())
     assert fresh(code)
 
 
+@pytest.mark.parametrize("device", ["cpu", "simulated"])
+def test_neither_driver_nor_toolkit(fresh, device):
+    code = f"""
+import pathlib
+import torch, torch_chameleon
+def driver_is_loaded():
+    return "libcuda.so" in pathlib.Path("/proc/self/maps").read_text()
+assert not driver_is_loaded()
+assert not torch.cuda.is_initialized()
+torch_chameleon.config.physical_device = "{device}"
+print(tuple((torch.ones(2, 3, device="chameleon") @ torch.ones(
+    3, 4, device="chameleon")).shape))
+assert torch_chameleon._C.physical_device() == "{device}"
+assert not driver_is_loaded()
+"""
+    assert fresh(code, PATH="/nowhere", CUDA_HOME="/nowhere") == "(2, 4)"
+
+
 def test_seed_before_first_use_is_not_applied_again(fresh):
     code = """
 import torch, torch_chameleon

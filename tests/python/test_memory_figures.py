@@ -33,6 +33,9 @@ KEYS = [
     "dropped_bytes",
     "rerun_ops",
     "rerun_ns",
+    "commits",
+    "pinning_refusals",
+    "pageable_bytes",
 ]
 
 

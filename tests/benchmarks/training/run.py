@@ -1,12 +1,14 @@
 """Times trainings within less memory, ours beside what users do today.
 
-    python tests/benchmarks/training/run.py [--minutes M]
+    python tests/benchmarks/training/run.py [--minutes M] [--ours]
         [--training T ...] [--k K ...] [--device cuda|cpu] [--small]
         [--results FILE]
 
-Each point is a process of its own. Points that are in FILE are left out, so
-the run goes on where it stopped: after M minutes no further point is begun, and
-the exit status is 3 while some are left. Nothing here is modelled.
+Each point is a process of its own, of two and a half minutes at most. Points
+that are in FILE are left out, so the run goes on where it stopped: after M
+minutes no further point is begun, and the exit status is 3 while some are left.
+`--ours` leaves the other ways out. Nothing here is modelled. FILE is
+tests/benchmarks/results/<gpu>.json, and table.py makes a table of it.
 
 k is the peak of the training as it is over the budget, which holds for every
 way. `micro_batch` is the fewest parts that fit.
@@ -19,6 +21,7 @@ import datetime
 import json
 import pathlib
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -33,10 +36,11 @@ from trainings import TRAININGS  # noqa: E402
 KS = (1.25, 2.0, 4.0)
 WAYS = (
     *("chameleon", "checkpoint", "save_on_cpu", "micro_batch"),
-    *("fsdp2_offload", "torchao_offload"),
+    *("fsdp2_offload", "trl_offload", "torchao_offload"),
 )
 PARTS = (2, 4, 8, 16)
 LEFT = 3  # exit status: points are left
+POINT_S = 150.0
 
 
 def machine() -> dict:
@@ -45,24 +49,29 @@ def machine() -> dict:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),
-        "command": "python tests/benchmarks/training/run.py",
+        "commands": ["./ci/gpu build benchmarks", "./ci/gpu rivals"],
     }
     if torch.cuda.is_available():
         row["gpu"] = torch.cuda.get_device_name(0)
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv"]
-        done = subprocess.run(
-            query, capture_output=True, text=True, check=False
-        )
-        row["driver"] = (done.stdout.splitlines() or ["?"])[-1]
+        row["driver"] = driver_version()
     else:
         row["gpu"] = "none"
     return row
 
 
+def driver_version() -> str:
+    """As nvidia-smi tells; "?" where there is none."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv"]
+    if shutil.which(query[0]) is None:
+        return "?"
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    return (done.stdout.splitlines() or ["?"])[-1]
+
+
 def default_results() -> pathlib.Path:
     """A file named after the GPU."""
-    name = machine()["gpu"].lower().replace(" ", "_")
-    return HERE.parent / "results" / f"{name}_trainings.json"
+    name = machine()["gpu"].lower().replace(" ", "-")
+    return HERE.parent / "results" / f"{name}.json"
 
 
 class Benchmark:
@@ -95,6 +104,7 @@ class Benchmark:
             else [way]
         )
         row: dict = {}
+        end = time.monotonic() + POINT_S
         for name in names:
             arguments = {
                 "training": training,
@@ -103,12 +113,18 @@ class Benchmark:
                 "device": self.device,
                 "small": self.small,
             }
-            row = figures(HERE / "point.py", arguments, {})
-            if "error" not in row:
+            row = figures(
+                HERE / "point.py",
+                arguments,
+                # `import torch` alone may bring chameleon otherwise.
+                {"CHAMELEON_AUTOLOAD": "0"},
+                limit_s=max(1.0, end - time.monotonic()),
+            )
+            if "out of memory" not in row.get("error", ""):
                 return {**row, "way": name}
         return row
 
-    def points(self, trainings: list[str], ks: list[float]):
+    def points(self, trainings: list[str], ks: list[float], ways: list[str]):
         """Runs all in turn; yields after each."""
         for training in trainings:
             roomy = self.point(training, "in_memory", 0, 0)
@@ -116,10 +132,10 @@ class Benchmark:
             ours = self.point(training, "chameleon", 0, 0)
             yield
             peak = roomy.get("peak_bytes") or ours.get("logical_peak_bytes", 0)
-            if not peak:
+            if not peak or training == "tiny":  # it is there for its overhead
                 continue
             for k in ks:
-                for way in WAYS:
+                for way in ways:
                     self.point(training, way, k, int(peak / k))
                     yield
 
@@ -130,6 +146,7 @@ def main() -> int:
     add = parser.add_argument
     add("--minutes", type=float, default=float("inf"))
     add("--training", nargs="+", default=list(TRAININGS), choices=TRAININGS)
+    add("--ours", action="store_true")
     add("--k", nargs="+", type=float, default=list(KS))
     add("--device", default="cuda", choices=("cuda", "cpu"))
     add("--small", action="store_true")
@@ -139,7 +156,8 @@ def main() -> int:
         options.results or default_results(), options.device, options.small
     )
     end = time.monotonic() + 60 * options.minutes
-    for _ in benchmark.points(options.training, options.k):
+    ways = ["chameleon"] if options.ours else list(WAYS)
+    for _ in benchmark.points(options.training, options.k, ways):
         if time.monotonic() > end:
             return LEFT
     return 0

@@ -1,8 +1,9 @@
 """Makes a table of what run.py measured.
 
-    python tests/benchmarks/training/table.py FILE [--readme FILE]
+    python tests/benchmarks/training/table.py [FILE] [--readme FILE]
 
-Without --readme it is printed; with it, it goes between the marks there.
+Without FILE it is of this machine's results. Without --readme it is printed;
+with it, it goes between the marks there.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import argparse
 import json
 import pathlib
 
+from run import default_results
+
 BEGIN = "<!-- training/table.py writes from here -->"
 END = "<!-- to here -->"
 HEAD = (
     *("training", "k", "way", "ms a step", "p99", "of in memory"),
-    *("GB in/out", "bound/ours", "stall", "peak, GiB", "host, GiB"),
+    *("GB in/out", "bound/ours", "stall", "host waits", "commits"),
+    *("peak, GiB", "host, GiB"),
 )
+_COUNTS = ("host_waits", "commits")  # a step
 _GIB = 1 << 30
 
 
@@ -34,6 +39,7 @@ def _row(key: str, row: dict, roomy_ms: float | None) -> list[str]:
         f"{row['in_gb']:.1f}/{row['out_gb']:.1f}" if "in_gb" in row else "-",
         f"{ratio:.2f}" if ratio else "-",
         f"{row['stall_share']:.2f}" if "stall_share" in row else "-",
+        *(f"{row[key]:.1f}" if key in row else "-" for key in _COUNTS),
         f"{row['peak_bytes'] / _GIB:.1f}",
         f"{row.get('host_bytes', row['process_host_bytes']) / _GIB:.1f}",
     ]
@@ -47,7 +53,12 @@ def table(results: dict) -> str:
     """
     points, machine = results["points"], results["machine"]
     lines = [
-        "Measured on {gpu}, torch {torch}, {date}.".format(**machine),
+        "Measured on {gpu}, driver {driver}, torch {torch}, {date}, with {}. "
+        "Times and bytes are of one step; k is the peak in memory over the "
+        "budget.".format(
+            " and ".join(f"`{each}`" for each in machine["commands"]),
+            **{"driver": "none", **machine},
+        ),
         "",
         f"| {' | '.join(HEAD)} |",
         "|" + "---|" * len(HEAD),
@@ -61,10 +72,11 @@ def table(results: dict) -> str:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("results", type=pathlib.Path)
+    parser.add_argument("results", type=pathlib.Path, nargs="?")
     parser.add_argument("--readme", type=pathlib.Path)
     options = parser.parse_args()
-    text = table(json.loads(options.results.read_text()))
+    results = options.results or default_results()
+    text = table(json.loads(results.read_text()))
     if options.readme is None:
         print(text)
         return

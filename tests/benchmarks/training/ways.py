@@ -2,7 +2,7 @@
 
 A way turns a training into a function that makes one step. All compute the
 same, but that batch norm sees parts of a batch under `micro_batch`. Those that
-cannot run here raise `Unavailable` with the reason.
+cannot run here raise `UnavailableError` with the reason.
 """
 
 from __future__ import annotations
@@ -92,16 +92,28 @@ def fsdp2_offload(training: Training) -> Step:
     for block in training.blocks:
         fully_shard(block, offload_policy=policy)
     fully_shard(training.model, offload_policy=policy)
-    training.optimizer = torch.optim.AdamW(
-        [p for p in training.model.parameters() if p.requires_grad], lr=1e-4
-    )
+    training.remake_optimizer()
     return _step(training)
+
+
+def trl_offload(training: Training) -> Step:
+    """TRL's offload of activations, on streams of their own."""
+    if not torch.cuda.is_available():
+        raise UnavailableError("TRL's activation offload needs a CUDA device")
+    if importlib.util.find_spec("trl") is None:
+        raise UnavailableError("TRL is not installed")
+    from trl.models.activation_offloading import OffloadActivations
+
+    offload = OffloadActivations()
+    return _step(training, around=lambda: offload)
 
 
 def torchao_offload(training: Training) -> Step:
     """torchao's optimizer with its state on the host."""
     if importlib.util.find_spec("torchao") is None:
         raise UnavailableError("torchao is not installed")
+    if not isinstance(training.optimizer, torch.optim.AdamW):
+        raise UnavailableError("its optimizer here is AdamW's")
     from torchao.optim import CPUOffloadOptimizer
 
     training.optimizer = CPUOffloadOptimizer(
@@ -125,5 +137,6 @@ WAYS: dict[str, Callable[[Training], Step]] = {
         for parts in (2, 4, 8, 16)
     },
     "fsdp2_offload": fsdp2_offload,
+    "trl_offload": trl_offload,
     "torchao_offload": torchao_offload,
 }

@@ -360,6 +360,11 @@ TEST_P(PagerCudaTest, SoItIsWithoutMappingBatchesAndPinning) {
   EXPECT_TRUE(program.run(300)) << program.error();
   EXPECT_GT(program.device().cuda().stats().pageable_bytes, 0u);
   EXPECT_EQ(program.device().cuda().stats().registered_host_bytes, 0u);
+  EXPECT_GT(program.pager().stats().pageable_bytes, 0);
+  EXPECT_GT(program.pager().stats().pinning_refusals, 0);
+  program.pager().resetStats();
+  EXPECT_EQ(program.pager().stats().pageable_bytes, 0);
+  EXPECT_EQ(program.pager().stats().pinning_refusals, 0);
   EXPECT_TRUE(program.finish()) << program.error();
   EXPECT_EQ(program.misuses(), std::vector<std::string>{});
 }

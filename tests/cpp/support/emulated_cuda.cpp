@@ -83,7 +83,10 @@ thread_local int current_device = 0; // as cudaSetDevice() has it
 // Sticky, as an error of a kernel is.
 std::atomic<cudaError_t> lost{cudaSuccess};
 
+std::atomic<bool> used{false};
+
 Machine& machine() {
+  used = true;
   static auto* const instance = new Machine; // leaked, as the driver is
   return *instance;
 }
@@ -153,7 +156,10 @@ EXPORT CUresult cuGetProcAddress_v2(const char* name, void** function, int,
   *function = driver_entry(name);
   return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
-EXPORT CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+EXPORT CUresult cuInit(unsigned) {
+  machine();
+  return CUDA_SUCCESS;
+}
 EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
   return machine().table.cuCtxGetCurrent(context);
 }
@@ -172,6 +178,18 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags,
 
 EXPORT void emulated_capture(bool on) { capturing = on; }
 EXPORT void emulated_fail(int error) { lost = static_cast<cudaError_t>(error); }
+// Whether anybody has called anything yet.
+EXPORT bool emulated_was_used() { return used; }
+// "3 events, 1 allocations": what would leak if the process ended now. All
+// work has to be over.
+EXPORT const char* emulated_live() {
+  static std::string text;
+  text.clear();
+  for (const std::string& leak : machine().driver.leaks()) {
+    text += (text.empty() ? "" : ", ") + leak.substr(0, leak.rfind(' '));
+  }
+  return text.c_str();
+}
 EXPORT std::uint64_t emulated_calls(const char* name) {
   using chameleon::support::DriverCall;
 #define CHAMELEON_COUNT(call, version) \

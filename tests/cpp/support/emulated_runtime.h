@@ -93,6 +93,9 @@ class EmulatedRuntime final : public QueuedRuntime {
     host_bytes_ -= bytes;
     runtime_->freeHost(address, bytes);
   }
+  runtime::PinningGaps pinningGaps() const noexcept override {
+    return runtime_->pinningGaps();
+  }
   runtime::Stream copyInStream() const noexcept override {
     return runtime_->copyInStream();
   }
