@@ -52,6 +52,10 @@ if(CHAMELEON_WITH_CUDA AND EXISTS "${torch_dir}/lib/libtorch_cuda.so"
   endif()
 endif()
 if(NOT CHAMELEON_TORCH_WITH_CUDA)
-  message(STATUS "torch's CUDA is ${torch_cuda}, CUDA headers: "
-    "${CHAMELEON_CUDA_VERSION}; physical devices are cpu and simulated")
+  set(headers none)
+  if(CHAMELEON_WITH_CUDA)
+    set(headers ${CHAMELEON_CUDA_VERSION})
+  endif()
+  message(STATUS "torch's CUDA is ${torch_cuda}, CUDA headers: ${headers}; "
+    "physical devices are cpu and simulated")
 endif()
