@@ -127,7 +127,8 @@ def run(name, device):
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "native.pt")
         for side in ("native", "here"):
-            command = [sys.executable, __file__, f"--{side}", name, path]
+            command = [sys.executable, "-W", "ignore", __file__]
+            command += [f"--{side}", name, path]
             done = subprocess.run(
                 [*command, device], check=False, env=environment
             )
