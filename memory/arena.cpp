@@ -88,15 +88,25 @@ Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use,
     last_error_ = {};
     return nullptr;
   }
+  return takeUp(extent);
+}
+
+Extent* Arena::allocateIn(Extent* hole, std::size_t bytes) {
+  return takeUp(
+      extents_.allocateAt(hole, hole->offset, bytes, ExtentUse::kBlock));
+}
+
+// What was free just now is to be used. Null: it cannot be committed.
+Extent* Arena::takeUp(Extent* extent) {
   if (apart_) freed_.take(extent->offset, extent->bytes, extent->fence);
   if (Error error = commit(*extent)) {
     last_error_ = std::move(error);
     extents_.free(extent);
     return nullptr;
   }
-  if (use != ExtentUse::kBlock) {
+  if (extent->use != ExtentUse::kBlock) {
     index_.insert(extent);
-    (use == ExtentUse::kInCall ? in_call_bytes_ : foreign_bytes_) +=
+    (extent->use == ExtentUse::kInCall ? in_call_bytes_ : foreign_bytes_) +=
         extent->bytes;
   }
   revived(extent->offset, extent->bytes);

@@ -48,6 +48,13 @@ class Arena {
   // in use by earlier work, room is taken for which it waits least.
   Extent* allocate(std::size_t bytes, End end, ExtentUse use,
                    StreamIndex stream = kFirstCompute);
+  // The same at the lower end of a hole. REQUIRES: it is large enough.
+  Extent* allocateIn(Extent* hole, std::size_t bytes);
+  // How late `stream` can write to all of a hole: 0 at once, else the more the
+  // later it was freed.
+  std::uint64_t waits(const Extent& hole, StreamIndex stream) const {
+    return apart_ ? freed_.youngest(hole.offset, hole.bytes, stream) : 0;
+  }
   // `fence`: work that still uses the bytes (what is left in extent->fence is
   // kept too). Callers with no such work pass an empty fence.
   void free(Extent* extent, const Fence& fence);
@@ -142,6 +149,7 @@ class Arena {
   Arena(runtime::DeviceRuntime& runtime, Timelines& timelines, std::byte* base,
         std::size_t range_bytes);
   Extent* choose(std::size_t bytes, End end, ExtentUse use, StreamIndex stream);
+  Extent* takeUp(Extent* extent);
   std::size_t commitLimit() const noexcept;
   runtime::Error commit(const Extent& extent);
   runtime::Error decommitAbove(std::size_t limit_bytes);

@@ -13,7 +13,7 @@ namespace {
 
 // A move of a block waits for what is under way to or from it, and all later
 // ops with it: such blocks count this many times.
-constexpr std::size_t kUnderWay = 4;
+constexpr std::size_t kUnderWay = 8;
 
 } // namespace
 
@@ -27,10 +27,16 @@ bool PagerImpl::movable(const Extent& extent) const noexcept {
          Block::pinsOf(word) == block.claims;
 }
 
+// In bytes to move, and what the move waits for.
+std::size_t PagerImpl::costOfMove(const Block& block,
+                                  StreamIndex stream) noexcept {
+  const std::size_t bytes = block.rounded_bytes;
+  return inOrder(usesOf(block), stream) ? bytes : kUnderWay * bytes;
+}
+
 // Makes one hole of `bytes` out of several by sliding the blocks between them
 // down; of all windows that contain enough free bytes and nothing immovable it
-// takes the one with the fewest bytes to move, at most `limit`. True: look
-// again.
+// takes the one that costs least, at most `limit`. True: look again.
 bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
                            StreamIndex stream, Shortage& shortage) {
   const PhaseRange range("compact");
@@ -38,13 +44,16 @@ bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
   std::size_t best_cost = 0;
   Extent* left = nullptr;
   std::size_t free_bytes = 0; // in the window
-  std::size_t cost = 0;       // bytes to move in it
+  std::size_t cost = 0;       // of moving what is in it
   for (Extent* extent = arena_->extents().first(); extent != nullptr;
        extent = extent->next) {
     if (extent->use != ExtentUse::kFree) {
       if (left == nullptr) continue;
-      cost += extent->bytes;
-      if (!movable(*extent)) left = nullptr;
+      if (movable(*extent)) {
+        cost += costOfMove(*extent->block, stream);
+      } else {
+        left = nullptr;
+      }
       continue;
     }
     if (left == nullptr) {
@@ -57,7 +66,7 @@ bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
       free_bytes -= left->bytes;
       for (left = left->next; left->use != ExtentUse::kFree;
            left = left->next) {
-        cost -= left->bytes;
+        cost -= costOfMove(*left->block, stream);
       }
     }
     if (free_bytes >= bytes && (best == nullptr || cost < best_cost)) {
@@ -75,88 +84,67 @@ bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
   return true;
 }
 
-// Makes one hole of `bytes` by moving what lies in it into holes elsewhere: of
-// all places the one with the least to move. True: look again. Where it fails
-// some of the blocks may have moved.
+// Makes one hole of `bytes` by moving what lies in it into holes elsewhere.
+// True: look again. Where it fails some of the blocks may have moved.
 bool PagerImpl::evacuateFor(std::size_t bytes, StreamIndex stream,
                             Shortage& shortage) {
+  if (arena_->freeBytes() < bytes) return false;
   const PhaseRange range("compact");
-  const std::size_t largest = arena_->largestFree();
-  const auto stays = [&](const Extent& extent) {
-    return extent.use != ExtentUse::kFree &&
-           (extent.bytes > largest || !movable(extent) ||
-            extent.block->state() != Residency::kResident);
-  };
-  const auto cost = [&](const Extent& extent) -> std::size_t {
-    if (extent.use == ExtentUse::kFree) return 0;
-    return inOrder(usesOf(*extent.block), stream) ? extent.bytes
-                                                  : kUnderWay * extent.bytes;
-  };
-  struct Window {
-    Extent* first = nullptr;
-    std::size_t bytes = 0;
-    std::size_t cost = 0;
-  };
-  Window best;
-  Window window;
-  for (Extent* last = arena_->extents().first(); last != nullptr;
-       last = last->next) {
-    if (stays(*last)) {
-      window = {};
-      continue;
-    }
-    if (window.first == nullptr) window.first = last;
-    window.bytes += last->bytes;
-    window.cost += cost(*last);
-    while (window.bytes - window.first->bytes >= bytes) {
-      window.bytes -= window.first->bytes;
-      window.cost -= cost(*window.first);
-      window.first = window.first->next;
-    }
-    // The free bytes outside of it take what is in it.
-    if (window.bytes >= bytes && window.bytes <= arena_->freeBytes() &&
-        (best.first == nullptr || window.cost < best.cost)) {
-      best = window;
-    }
+  std::vector<Extent*> extents;
+  std::vector<Part> parts;
+  for (Extent* extent = arena_->extents().first(); extent != nullptr;
+       extent = extent->next) {
+    extents.push_back(extent);
+    parts.push_back(partOf(*extent, stream));
   }
-  return best.first != nullptr &&
-         evacuate(*best.first, best.bytes, stream, shortage);
+  const auto found = find_evacuation(parts, bytes);
+  return found && evacuate(extents, *found, stream, shortage);
 }
 
-// Moves the blocks of `bytes` in a row elsewhere, the largest first. False: one
-// of them could not be. Until all have moved nobody gets what they leave: one
-// of them would move into it.
-bool PagerImpl::evacuate(Extent& first, std::size_t bytes, StreamIndex stream,
+Part PagerImpl::partOf(const Extent& extent, StreamIndex stream) noexcept {
+  if (extent.use == ExtentUse::kFree) {
+    return {Part::Kind::kFree, extent.bytes, arena_->waits(extent, stream)};
+  }
+  if (!movable(extent) || extent.block->state() != Residency::kResident) {
+    return {Part::Kind::kStays, extent.bytes, 0};
+  }
+  return {Part::Kind::kMovable, extent.bytes,
+          costOfMove(*extent.block, stream)};
+}
+
+// False: one of the blocks could not be moved. Until all have moved nobody gets
+// what they leave: one of them would move into it.
+bool PagerImpl::evacuate(std::span<Extent* const> extents,
+                         const Evacuation& evacuation, StreamIndex stream,
                          Shortage& shortage) {
+  const auto place =
+      extents.subspan(evacuation.begin, evacuation.end - evacuation.begin);
   std::vector<Extent*> holes;
-  std::vector<Extent*> blocks;
-  Extent* extent = &first;
-  for (std::size_t seen = 0; seen < bytes; extent = extent->next) {
-    seen += extent->bytes;
-    (extent->use == ExtentUse::kFree ? holes : blocks).push_back(extent);
+  for (Extent* extent : place) {
+    if (extent->use == ExtentUse::kFree) holes.push_back(extent);
   }
   counters_.compactions.fetch_add(1, std::memory_order_relaxed);
   for (Extent* hole : holes) arena_->reserve(hole);
-  std::sort(blocks.begin(), blocks.end(), [](const Extent* a, const Extent* b) {
-    return a->bytes != b->bytes ? a->bytes > b->bytes : a->offset < b->offset;
-  });
-  const bool good = std::all_of(
-      blocks.begin(), blocks.end(),
-      [&](Extent* block) { return relocate(*block, stream, shortage); });
-  for (Extent* left : blocks) {
+  const bool good =
+      std::all_of(evacuation.moves.begin(), evacuation.moves.end(),
+                  [&](const Evacuation::Move& move) {
+                    return relocate(*extents[move.from], *extents[move.hole],
+                                    stream, shortage);
+                  });
+  for (const Evacuation::Move& move : evacuation.moves) {
+    Extent* const left = extents[move.from];
     if (left->block == nullptr) arena_->free(left, {});
   }
   for (Extent* hole : holes) arena_->giveBack(hole);
   return good;
 }
 
-// Moves the extent's block to another place. False: there is none, it was
-// pinned just now, or the runtime failed.
-bool PagerImpl::relocate(Extent& extent, StreamIndex stream,
+// Moves the extent's block to the lower end of a hole. False: it was pinned
+// just now, or the runtime failed.
+bool PagerImpl::relocate(Extent& extent, Extent& hole, StreamIndex stream,
                          Shortage& shortage) {
   Block& block = *extent.block;
-  Extent* const target =
-      arena_->allocate(extent.bytes, End::kBottom, ExtentUse::kBlock, stream);
+  Extent* const target = arena_->allocateIn(&hole, extent.bytes);
   if (target == nullptr) return false;
   target->block = &block;
   std::uint64_t word = block.word.load(std::memory_order_acquire);

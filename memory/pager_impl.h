@@ -20,6 +20,7 @@
 #include "memory/arena.h"
 #include "memory/counters.h"
 #include "memory/decision_log.h"
+#include "memory/evacuation.h"
 #include "memory/host_pool.h"
 #include "memory/learned_spans.h"
 #include "memory/logical_space.h"
@@ -418,12 +419,15 @@ class PagerImpl {
 
   // ---- pager_compact.cpp ----
   bool movable(const Extent& extent) const noexcept;
+  std::size_t costOfMove(const Block& block, StreamIndex stream) noexcept;
   bool compactFor(std::size_t bytes, std::size_t limit, StreamIndex stream,
                   Shortage& shortage);
   bool evacuateFor(std::size_t bytes, StreamIndex stream, Shortage& shortage);
-  bool evacuate(Extent& first, std::size_t bytes, StreamIndex stream,
+  Part partOf(const Extent& extent, StreamIndex stream) noexcept;
+  bool evacuate(std::span<Extent* const> extents, const Evacuation& evacuation,
+                StreamIndex stream, Shortage& shortage);
+  bool relocate(Extent& extent, Extent& hole, StreamIndex stream,
                 Shortage& shortage);
-  bool relocate(Extent& extent, StreamIndex stream, Shortage& shortage);
   bool slide(Extent& extent, StreamIndex stream, Shortage& shortage);
   void slideAll(StreamIndex stream, Shortage& shortage);
 

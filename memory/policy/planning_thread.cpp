@@ -18,7 +18,7 @@ constexpr std::uint64_t kSlackShare = 200;
 // The same where ops may be run again: bytes that are made again cost little,
 // and moves for fragments' sake cost more (README.md). So such a plan may also
 // take a little longer, by the model, than one that only swaps and leaves less.
-constexpr std::uint64_t kRerunSlackShare = 32;
+constexpr std::uint64_t kRerunSlackShare = 16;
 constexpr double kSlackWorth = 1.01;
 
 } // namespace
