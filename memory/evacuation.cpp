@@ -71,9 +71,9 @@ bool fits(std::span<const Part> parts, const Place& place,
   moves.clear();
   for (const std::size_t block : blocks) {
     const std::size_t bytes = parts[block].bytes;
-    const auto at =
-        std::find_if(holes.begin(), holes.end(),
-                     [&](const Hole& hole) { return hole.left >= bytes; });
+    const auto at = std::find_if(
+        std::lower_bound(holes.begin(), holes.end(), Hole{0, bytes, 0}),
+        holes.end(), [&](const Hole& hole) { return hole.left >= bytes; });
     if (at == holes.end()) return false;
     moves.push_back({block, at->part});
     at->left -= bytes;
