@@ -1,4 +1,4 @@
-"""tests/gpu: what ci/gpu compares is the same with the CPU in the GPU's place."""
+"""tests/gpu: what ci/gpu compares, with the CPU in the place of the GPU."""
 
 import json
 import pathlib
