@@ -79,6 +79,7 @@ RENAMED_NODES = {
 NATIVE_ONLY = {"aten::cudnn_is_acceptable"}
 
 _PLACES = ("cpu", "chameleon")  # taken for the same place
+_USER_SCOPE = 7  # at::RecordScope::USER_SCOPE, which record_function() has too
 
 
 def _described(value):
@@ -174,9 +175,17 @@ def kernels_of(runs):
             inside is not None
             and event.name() not in NATIVE_ONLY
             and not event.name().startswith("[")
+            and not _is_phase(event)
         ):
             inside.append((event.name(), event.shapes(), event.dtypes()))
     return list(zip(recorded, errors, strict=True))
+
+
+def _is_phase(event):
+    """Whether it is the pager's work, in the middle of ops."""
+    return event.name().startswith("chameleon::") and (
+        event.scope() == _USER_SCOPE
+    )
 
 
 def renamed(calls):
