@@ -1,7 +1,8 @@
-"""What test_faults.py runs on an emulated GPU: GPT, each kind of failure.
+"""What test_faults.py runs on an emulated GPU: each kind of failure.
 
-Convolutions and LSTMs are cuDNN's on CUDA, which is not emulated. Prints, as
-JSON in the last line, how many failures were met.
+cuDNN is not emulated, so CUDA's own convolutions and cells take its place; that
+their bits are those of the CPU, oneDNN's stay away there. Prints, as JSON in
+the last line, how many failures were met.
 """
 
 import itertools
@@ -14,9 +15,11 @@ import torch
 import torch_chameleon
 
 EVERY = "CHAMELEON_TEST_EVERY_FAULT" in os.environ
-NAME = "gpt"
+NAME = os.environ["CHAMELEON_TEST_TRAINING"]
 
 torch.set_num_threads(1)
+torch.backends.cudnn.enabled = False
+torch.backends.mkldnn.enabled = False
 torch_chameleon.config.hbm_budget = "8MiB"
 emulated_cuda.install()
 torch.chameleon.init()

@@ -236,6 +236,7 @@ def test_a_step_survives_every_failure(
 @pytest.mark.skipif(
     not emulated_cuda.can_be_built(), reason=emulated_cuda.NEEDS
 )
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     ("schedule", "every"),
     [
@@ -245,10 +246,11 @@ def test_a_step_survives_every_failure(
     ],
 )
 def test_on_emulated_cuda(
-    schedule, every, request, monkeypatch, record_property
+    name, schedule, every, request, monkeypatch, record_property
 ):
     script = pathlib.Path(__file__).with_name("faults_on_emulated_cuda.py")
     folder = request.config.cache.mkdir("emulated_cuda")
+    monkeypatch.setenv("CHAMELEON_TEST_TRAINING", name)
     if every:
         monkeypatch.setenv("CHAMELEON_TEST_EVERY_FAULT", "1")
     met = emulated_cuda.outcomes(script, folder, schedule)
