@@ -76,6 +76,10 @@ class DirectCall {
   }
   // A result of the kernel becomes a chameleon tensor.
   void finish(at::Tensor& result);
+  // The kernel threw what a GPU had reported.
+  void cameToLight(c10::AcceleratorError& error) const {
+    came_to_light(*device_, plan_.name, error);
+  }
 
   // ---- calls that are to be recorded (recorded_op.h)
   bool isRecorded() const noexcept { return call_.recording(); }

@@ -221,7 +221,7 @@ class DirectKernel<Return(Arguments...)> {
     } catch (const c10::OutOfMemoryError&) {
       if (!plan_->mayRetry()) throw;
     } catch (c10::AcceleratorError& error) {
-      name_op(error, plan_->name);
+      call.cameToLight(error);
       throw;
     }
     return std::nullopt;

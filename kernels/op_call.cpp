@@ -62,7 +62,7 @@ class NativeCall {
         // Other calls were in the way; the next begin() reserves more room.
         restoreArguments();
       } catch (c10::AcceleratorError& error) {
-        name_op(error, plan_.name);
+        came_to_light(device, plan_.name, error);
         throw;
       }
     }
@@ -465,8 +465,14 @@ void add_memory_sample(backend::DeviceContext& device) {
                        levels.resident_bytes, levels.host_bytes});
 }
 
-void name_op(c10::AcceleratorError& error, std::string_view op) {
+void came_to_light(backend::DeviceContext& device, std::string_view op,
+                   c10::AcceleratorError& error) {
   error.add_context("reported while chameleon ran " + std::string(op));
+  runtime::DeviceRuntime& runtime = *device.runtime;
+  if (const auto event = runtime.record(runtime::kDefaultComputeStream);
+      event.ok()) {
+    runtime.destroy(event.value());
+  }
 }
 
 void call_native(const OpPlan& plan, const c10::OperatorHandle& op,

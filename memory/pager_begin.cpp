@@ -59,7 +59,7 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
     // Outside the lock: where compute runs inline, this blocks the thread.
     if (Error error = waitFor(call.stream_, waits)) {
       leave(call); // no work was submitted: nothing to stamp
-      return error;
+      return named(call, std::move(error));
     }
   }
   if (decisions_.on()) [[unlikely]] {

@@ -129,11 +129,17 @@ void PagerImpl::report(Call& call) noexcept {
 
 // ---- messages ------------------------------------------------------------
 
+Error PagerImpl::named(const Call& call, Error error) const {
+  if (!error || error.code() != ErrorCode::kDevice) return error;
+  return {error.code(),
+          name() + ": " + std::string(call.op_) + ": " + error.message()};
+}
+
 Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
                              std::size_t inside_bytes, Shortage& shortage) {
   if (shortage.failure && (shortage.failure.code() == ErrorCode::kDevice ||
                            shortage.failure.code() == ErrorCode::kLost)) {
-    return std::move(shortage.failure);
+    return named(call, std::move(shortage.failure));
   }
   const Lock lock(*this);
   std::string text = name() + ": out of memory: " + std::string(call.op_) +

@@ -284,6 +284,8 @@ class PagerImpl {
   void learn(Call& call) noexcept;
   void report(Call& call) noexcept; // to a runtime that checks its callers
   void reviveWritten(std::span<const Operand> operands) noexcept;
+  // A device's error says in which op it came to light.
+  runtime::Error named(const Call& call, runtime::Error error) const;
   runtime::Error outOfMemory(const Call& call, std::size_t needed_bytes,
                              std::size_t inside_bytes, Shortage& shortage);
 

@@ -70,7 +70,7 @@ Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded,
     if (call.must_not_fail_) call.layout_.remove(address);
     forget(call, indexOf(call, extent));
     giveBack(call, extent, waits);
-    return error;
+    return named(call, std::move(error));
   }
   if (!call.failed_) {
     call.failed_ = true; // the peak is learned at end(): a retry gets the room

@@ -154,7 +154,10 @@ def capture(on):
 
 
 def fail(error):
-    """From now on each call reports this error of CUDA's; 0: none."""
+    """From now on each call reports this error of CUDA's: the GPU is lost.
+
+    With 0 none does, which no true GPU does.
+    """
     _LIBRARY.emulated_fail(ctypes.c_int(error))
 
 

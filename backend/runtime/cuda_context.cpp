@@ -4,6 +4,34 @@
 
 namespace chameleon::runtime {
 
+namespace {
+
+// "This leaves the process in an inconsistent state and any further CUDA work
+// will return the same error" (the driver's documentation of CUresult).
+bool is_sticky(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+      return true;
+    default:
+      return false;
+  }
+}
+
+} // namespace
+
 Result<std::unique_ptr<CudaContext>> CudaContext::create(
     const CudaDriver& driver, int ordinal) {
   int count = 0;
@@ -34,6 +62,23 @@ int CudaContext::attribute(CUdevice_attribute name,
   int value = 0;
   const CUresult result = driver_.cuDeviceGetAttribute(&value, name, device_);
   return result == CUDA_SUCCESS ? value : missing;
+}
+
+Error CudaContext::failure(CUresult result, const char* call) const {
+  const Error error = cuda_error(driver_, result, call);
+  if (!is_sticky(result)) return {error.code(), error.message()};
+  lose(error.message());
+  return {error.code(),
+          error.message() +
+              ". A kernel before it is at fault (CUDA_LAUNCH_BLOCKING=1 shows "
+              "which), and this process can use the GPU no longer"};
+}
+
+void CudaContext::lose(const std::string& why) const {
+  std::call_once(losing_, [&] {
+    why_lost_ = why;
+    lost_.store(&why_lost_, std::memory_order_release);
+  });
 }
 
 CudaContext::Scope::Scope(const CudaContext& context) noexcept {

@@ -22,11 +22,12 @@ std::size_t distance_of(const Copy& copy) {
 }
 
 // Calls piece(offset, bytes) for pieces of at most `piece_bytes`, in the order
-// in which none overwrites what a later one reads. `torn`: some of them have
-// been moved, and one could not be, tried twice.
+// in which none overwrites what a later one reads. Where some of them have been
+// moved and one cannot be, tried twice, bytes are lost for good: the GPU counts
+// as lost.
 template <typename Piece>
 Error in_pieces(const Copy& copy, std::size_t piece_bytes,
-                std::atomic<bool>& torn, Piece piece) {
+                const CudaContext& context, Piece piece) {
   const std::size_t count = (copy.bytes + piece_bytes - 1) / piece_bytes;
   const bool upwards = copy.destination < copy.source;
   for (std::size_t i = 0; i < count; ++i) {
@@ -35,7 +36,9 @@ Error in_pieces(const Copy& copy, std::size_t piece_bytes,
     Error error = piece(offset, bytes);
     if (error && i > 0) {
       error = piece(offset, bytes);
-      if (error) torn.store(true, std::memory_order_release);
+      if (error) {
+        context.lose("moving a tensor inside device memory failed half-way");
+      }
     }
     if (error) return error;
   }
@@ -137,7 +140,7 @@ Error CudaCopier::submitBatch(CUstream stream, std::span<const Copy> copies) {
 Error CudaCopier::moveInPieces(CUstream stream, const Copy& copy,
                                std::size_t distance) {
   return in_pieces(
-      copy, distance, torn_, [&](std::size_t offset, std::size_t bytes) {
+      copy, distance, context_, [&](std::size_t offset, std::size_t bytes) {
         return submit(stream,
                       {copy.destination + offset, copy.source + offset, bytes});
       });
@@ -155,7 +158,7 @@ Error CudaCopier::moveByBounce(CUstream stream, const Copy& copy) {
     }
   }
   Error error = in_pieces(
-      copy, kBounceBytes, torn_, [&](std::size_t offset, std::size_t bytes) {
+      copy, kBounceBytes, context_, [&](std::size_t offset, std::size_t bytes) {
         Error failed = submit(stream, {bounce_, copy.source + offset, bytes});
         if (failed) return failed;
         return submit(stream, {copy.destination + offset, bounce_, bytes});

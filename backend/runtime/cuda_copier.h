@@ -33,10 +33,9 @@ class CudaCopier {
   // the same call.
   Error transfer(CUstream stream, std::span<const Copy> copies);
   // On a compute stream, in order, memmove semantics. An error: what was to be
-  // moved last is where it was, unless torn() says that bytes are lost.
+  // moved last is where it was. But if a move onto itself of more than a piece
+  // fails half-way bytes are lost, and with them the GPU.
   Error move(CUstream stream, std::span<const Copy> copies);
-  // A move onto itself of more than a piece failed half-way.
-  bool torn() const noexcept { return torn_.load(std::memory_order_acquire); }
 
   // Bytes of our slabs that were copied before they were registered, or
   // because they could not be.
@@ -56,7 +55,6 @@ class CudaCopier {
   std::atomic<std::uint64_t> pageable_bytes_{0};
   std::atomic<bool> batches_{true}; // the driver takes them
   RankedMutex<LockRank::kRuntimePart> mutex_;
-  std::atomic<bool> torn_{false};
   // Guarded by mutex_: a piece of device memory for moves, the event after
   // which it is free again, and where that was recorded.
   std::byte* bounce_ = nullptr;

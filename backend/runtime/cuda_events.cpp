@@ -49,7 +49,9 @@ Error CudaEvents::wait(CUstream stream, Event event) const {
 }
 
 bool CudaEvents::query(Event event) const noexcept {
-  return context_.driver().cuEventQuery(pooled(event).handle) == CUDA_SUCCESS;
+  const CUresult result = context_.driver().cuEventQuery(pooled(event).handle);
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  return context_.check(result, "cuEventQuery").ok();
 }
 
 Error CudaEvents::synchronize(Event event) const {

@@ -217,7 +217,7 @@ class Runtime final : public CudaRuntime, private UseGuard {
   }
   bool query(Event event) noexcept override {
     if (event.complete()) return true;
-    if (forked() || parts_->copier->torn()) return false;
+    if (forked() || context().lost() != nullptr) return false;
     const CudaContext::Scope scope(context());
     return parts_->events->query(event);
   }
@@ -233,7 +233,7 @@ class Runtime final : public CudaRuntime, private UseGuard {
   bool drain(Stream stream) noexcept override {
     if (forked()) return false;
     const CudaContext::Scope scope(context());
-    if (parts_->copier->torn()) {
+    if (context().lost() != nullptr) {
       driver().cuStreamSynchronize(handleOf(stream));
       return false;
     }
@@ -283,12 +283,12 @@ class Runtime final : public CudaRuntime, private UseGuard {
   const CudaContext& context() const noexcept { return *parts_->context; }
   const CudaDriver& driver() const noexcept { return context().driver(); }
 
-  // Where bytes are lost for good no call may give wrong ones.
+  // A lost GPU: the whole story was told when it was lost.
   Error ready(FaultPoint point) const {
-    if (parts_->copier->torn()) [[unlikely]] {
+    if (const std::string* const why = context().lost()) [[unlikely]] {
       return {ErrorCode::kDevice,
-              "the device is lost: moving a tensor inside device memory failed "
-              "half-way"};
+              "the GPU is lost to this process: " + *why +
+                  " earlier; train on in a new process, from a checkpoint"};
     }
     return usable(point);
   }

@@ -323,27 +323,6 @@ def attention_is_chosen_by_cuda():
 
 
 @check
-def errors_name_the_op():
-    if not EMULATED:  # a true GPU does not recover
-        return
-    query = torch.randn(2, 4, 64, 64).half().to("chameleon")
-    backend = torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION
-    emulated_cuda.fail(700)
-    try:
-        with (
-            torch.nn.attention.sdpa_kernel(backend),
-            pytest.raises(torch.AcceleratorError, match="illegal memory") as at,
-        ):
-            torch.nn.functional.scaled_dot_product_attention(
-                query, query, query
-            )
-    finally:
-        emulated_cuda.fail(0)
-    assert "chameleon ran aten::_scaled_dot_product_eff" in str(at.value)
-    assert torch.ones(3, device="chameleon").sum().item() == 3
-
-
-@check
 def resident_tensors_are_cuda():
     values = torch.arange(10.0, device="chameleon")
     with torch_chameleon.resident(values) as (native,):
@@ -369,6 +348,25 @@ def scaled_training():
 def invariants_hold():
     torch.chameleon.synchronize()
     _C.check_invariants(0, 3)
+
+
+@check
+def a_lost_gpu_is_told_of_once():
+    if not EMULATED:  # a true GPU does not recover
+        return
+    query = torch.randn(2, 4, 64, 64).half().to("chameleon")
+    there = torch.ones(3, device="chameleon")
+    backend = torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION
+    emulated_cuda.fail(700)
+    with (
+        torch.nn.attention.sdpa_kernel(backend),
+        pytest.raises(torch.AcceleratorError, match="illegal memory") as at,
+    ):
+        torch.nn.functional.scaled_dot_product_attention(query, query, query)
+    assert "chameleon ran aten::_scaled_dot_product_eff" in str(at.value)
+    emulated_cuda.fail(0)  # our side knows better than to go on
+    with pytest.raises(RuntimeError, match="^the GPU is lost to this process"):
+        there.cpu()
 
 
 print(json.dumps(outcomes))

@@ -52,10 +52,10 @@ CHECKS = [
     "seeds_are_shared",
     "captures_are_refused",
     "attention_is_chosen_by_cuda",
-    "errors_name_the_op",
     "resident_tensors_are_cuda",
     "scaled_training",
     "invariants_hold",
+    "a_lost_gpu_is_told_of_once",
 ]
 
 

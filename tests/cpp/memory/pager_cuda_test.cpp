@@ -423,8 +423,8 @@ TEST_P(PagerCudaFaults, LeavesEveryTensorRight) {
 }
 
 constexpr FailingCall kFailing[] = {
-    {"Copy", DriverCall::cuMemcpyAsync, CUDA_ERROR_LAUNCH_FAILED},
-    {"Batch", DriverCall::cuMemcpyBatchAsync, CUDA_ERROR_LAUNCH_FAILED},
+    {"Copy", DriverCall::cuMemcpyAsync, CUDA_ERROR_UNKNOWN},
+    {"Batch", DriverCall::cuMemcpyBatchAsync, CUDA_ERROR_UNKNOWN},
     {"Wait", DriverCall::cuStreamWaitEvent, CUDA_ERROR_OUT_OF_MEMORY},
     {"Record", DriverCall::cuEventRecord, CUDA_ERROR_OUT_OF_MEMORY},
     {"CreateEvent", DriverCall::cuEventCreate, CUDA_ERROR_OUT_OF_MEMORY},
@@ -440,6 +440,28 @@ INSTANTIATE_TEST_SUITE_P(Calls, PagerCudaFaults, ::testing::ValuesIn(kFailing),
                          [](const auto& failing) {
                            return failing.param.name;
                          });
+
+// A kernel of the user's broke the context: every op that needs the driver says
+// in one sentence that the GPU is lost, none hangs, and the end is an orderly
+// one.
+TEST(PagerCudaLost, OpsSayThatTheGpuIsLost) {
+  for (const Lateness lateness : {Lateness::kPrompt, Lateness::kLate}) {
+    EmulatedRuntimeOptions options;
+    options.driver.lateness = lateness;
+    Program program(options, 7);
+    ASSERT_TRUE(program.run(120)) << program.error();
+    EmulatedDriver& driver = program.device().driver();
+    driver.loseContext(CUDA_ERROR_ASSERT);
+    program.expectErrors(true);
+    ASSERT_TRUE(program.run(300)) << program.error();
+    EXPECT_GT(program.errors(), 100u);
+    EXPECT_NE(program.error().find("the GPU is lost to this process"),
+              std::string::npos)
+        << program.error();
+    program.pager().checkInvariants(3);
+    (void)program.finish(); // (nothing can be given back to such a GPU)
+  }
+}
 
 // ---- planted mistakes -------------------------------------------------------
 

@@ -524,7 +524,7 @@ TEST_F(CudaRuntimeTest, DriverErrorsAreValues) {
   open();
   std::byte* const slab = cuda->allocateHost(kMiB).value();
   std::byte* const there = device(kMiB);
-  driver->failCall(DriverCall::cuMemcpyAsync, 1, CUDA_ERROR_ILLEGAL_ADDRESS);
+  driver->failCall(DriverCall::cuMemcpyAsync, 1, CUDA_ERROR_UNKNOWN);
   const Error error = copy(cuda->copyInStream(), there, slab, 100);
   EXPECT_EQ(error.code(), ErrorCode::kDevice);
   EXPECT_EQ(error.message(),
@@ -540,6 +540,48 @@ TEST_F(CudaRuntimeTest, DriverErrorsAreValues) {
   cuda->destroy(event);
   giveBack(there, kMiB);
   cuda->freeHost(slab, kMiB);
+}
+
+// The whole story once; then that it was told. Nothing hangs.
+TEST_F(CudaRuntimeTest, ALostGpuIsLostForGood) {
+  open();
+  const Event event = cuda->record(kDefaultComputeStream).value();
+  driver->loseContext(CUDA_ERROR_ILLEGAL_ADDRESS);
+  const Error first = cuda->wait(cuda->copyInStream(), event);
+  EXPECT_EQ(first.code(), ErrorCode::kDevice);
+  EXPECT_EQ(first.message(),
+            "cuStreamWaitEvent failed: emulated error (CUDA_ERROR). A kernel "
+            "before it is at fault (CUDA_LAUNCH_BLOCKING=1 shows which), and "
+            "this process can use the GPU no longer");
+  // Even if the driver recovered: some bytes may be wrong.
+  driver->loseContext(CUDA_SUCCESS);
+  for (const Error& later :
+       {cuda->wait(cuda->copyInStream(), event), cuda->synchronize(event),
+        cuda->record(kDefaultComputeStream).takeError(),
+        cuda->allocateHost(kMiB).takeError()}) {
+    EXPECT_EQ(later.code(), ErrorCode::kDevice);
+    EXPECT_EQ(later.message(),
+              "the GPU is lost to this process: cuStreamWaitEvent failed: "
+              "emulated error (CUDA_ERROR) earlier; train on in a new process, "
+              "from a checkpoint");
+  }
+  EXPECT_FALSE(cuda->query(event));
+  EXPECT_FALSE(cuda->drain(kDefaultComputeStream));
+  cuda->destroy(event);
+}
+
+// Whoever only asks finds out, too.
+TEST_F(CudaRuntimeTest, AQueryFindsOutThatTheGpuIsLost) {
+  open();
+  const Event event = cuda->record(kDefaultComputeStream).value();
+  driver->loseContext(CUDA_ERROR_LAUNCH_FAILED);
+  EXPECT_FALSE(cuda->query(event));
+  driver->loseContext(CUDA_SUCCESS);
+  const Error error = cuda->wait(cuda->copyInStream(), event);
+  EXPECT_TRUE(error.message().starts_with(
+      "the GPU is lost to this process: cuEventQuery failed"))
+      << error.message();
+  cuda->destroy(event);
 }
 
 TEST_F(CudaRuntimeTest, InjectedFailuresHaveNoEffect) {

@@ -177,7 +177,10 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags,
 // ---------------------------------------------------------------
 
 EXPORT void emulated_capture(bool on) { capturing = on; }
-EXPORT void emulated_fail(int error) { lost = static_cast<cudaError_t>(error); }
+EXPORT void emulated_fail(int error) {
+  lost = static_cast<cudaError_t>(error);
+  machine().driver.loseContext(static_cast<CUresult>(error));
+}
 // Whether anybody has called anything yet.
 EXPORT bool emulated_was_used() { return used; }
 // "3 events, 1 allocations": what would leak if the process ended now. All

@@ -27,6 +27,11 @@ std::string name_of(WorkPoint point) {
          std::to_string(point.line);
 }
 
+// The others ask about the driver or the machine.
+bool uses_context(DriverCall call) {
+  return call >= DriverCall::cuCtxGetStreamPriorityRange;
+}
+
 } // namespace
 
 EmulatedDriver::EmulatedDriver(EmulatedDriverOptions options)
@@ -73,6 +78,12 @@ void EmulatedDriver::failCall(DriverCall call, std::uint64_t nth,
                               CUresult result, bool for_ever) {
   const std::lock_guard lock(mutex_);
   faults_[static_cast<std::size_t>(call)] = {0, nth, result, for_ever};
+}
+
+void EmulatedDriver::loseContext(CUresult result) {
+  const std::lock_guard lock(mutex_);
+  lost_ = result;
+  dead_ = true;
 }
 
 std::uint64_t EmulatedDriver::calls(DriverCall call) const {
@@ -212,7 +223,8 @@ CUresult EmulatedDriver::enter(DriverCall call) {
   const bool fails =
       fault.nth != 0 &&
       (fault.calls == fault.nth || (fault.for_ever && fault.calls > fault.nth));
-  return fails ? fault.result : CUDA_SUCCESS;
+  if (fails) return fault.result;
+  return uses_context(call) ? lost_ : CUDA_SUCCESS;
 }
 
 void EmulatedDriver::misuse(const std::string& sentence) {
@@ -364,6 +376,7 @@ void EmulatedDriver::runEverything() {
 }
 
 void EmulatedDriver::execute(Line& line, Task& task) {
+  if (dead_) return;
   if (const auto event = events_.find(task.waits_for); event != events_.end()) {
     line.time_ns = std::max(line.time_ns, event->second.time_ns);
   }

@@ -80,6 +80,10 @@ class EmulatedDriver {
   // as well. Only cu..Destroy and the like are better left alone.
   void failCall(DriverCall call, std::uint64_t nth, CUresult result,
                 bool for_ever = false);
+  // From now on every call that uses a context reports this, as after a kernel
+  // that read what is not there; CUDA_SUCCESS: none, which no true GPU does.
+  // What is in the queues or comes there has no effect any more.
+  void loseContext(CUresult result);
   std::uint64_t calls(DriverCall call) const;
   std::uint64_t misuses() const;
   std::vector<std::string> leaks() const;
@@ -198,6 +202,8 @@ class EmulatedDriver {
   AccessMap accesses_;
   runtime::RangeSet discarded_;
   std::array<Fault, static_cast<std::size_t>(DriverCall::kCount)> faults_;
+  CUresult lost_ = CUDA_SUCCESS;
+  bool dead_ = false;
   std::uint64_t misuses_ = 0;
 };
 
