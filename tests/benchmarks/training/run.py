@@ -37,6 +37,7 @@ KS = (1.25, 2.0, 4.0)
 WAYS = (
     *("chameleon", "checkpoint", "save_on_cpu", "micro_batch"),
     *("fsdp2_offload", "trl_offload", "torchao_offload"),
+    *("deepspeed_zero2", "deepspeed_zero3"),
 )
 PARTS = (2, 4, 8, 16)
 LEFT = 3  # exit status: points are left

@@ -71,22 +71,22 @@ def micro_batch(training: Training, parts: int) -> Step:
     return _step(training, parts)
 
 
+def _join_group_of_one(backend: str) -> None:
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        pass
+    os.unlink(file.name)
+    torch.distributed.init_process_group(
+        backend, init_method=f"file://{file.name}", rank=0, world_size=1
+    )
+
+
 def fsdp2_offload(training: Training) -> Step:
     """FSDP2 on one rank: parameters, gradients and optimizer on the host."""
     if not torch.cuda.is_available():
         raise UnavailableError("CPUOffloadPolicy needs a CUDA device")
-    import torch.distributed as dist
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
-    with tempfile.NamedTemporaryFile(delete=False) as file:
-        pass
-    os.unlink(file.name)
-    dist.init_process_group(
-        "cuda:nccl,cpu:gloo",
-        init_method=f"file://{file.name}",
-        rank=0,
-        world_size=1,
-    )
+    _join_group_of_one("cuda:nccl,cpu:gloo")
     policy = CPUOffloadPolicy(pin_memory=True)
     training.model.to("cpu")
     for block in training.blocks:
@@ -119,10 +119,44 @@ def torchao_offload(training: Training) -> Step:
     training.optimizer = CPUOffloadOptimizer(
         [p for p in training.model.parameters() if p.requires_grad],
         torch.optim.AdamW,
+        offload_gradients=True,
         fused=True,
         lr=1e-4,
     )
     return _step(training)
+
+
+def deepspeed_offload(training: Training, stage: int) -> Step:
+    """DeepSpeed's ZeRO on one rank: optimizer on the host, at 3 weights too."""
+    if importlib.util.find_spec("deepspeed") is None:
+        raise UnavailableError("DeepSpeed is not installed")
+    import deepspeed
+
+    is_cuda = torch.cuda.is_available()
+    _join_group_of_one("nccl" if is_cuda else "gloo")
+    os.environ.setdefault("LOCAL_RANK", "0")
+    on_host = {"device": "cpu", "pin_memory": is_cuda}
+    zero = {"stage": stage, "offload_optimizer": on_host}
+    if stage == 3:
+        zero["offload_param"] = on_host
+    engine, *_ = deepspeed.initialize(
+        model=training.model,
+        # PyTorch's own, which is fused on the host too: the same math.
+        optimizer=training.optimizer,
+        config={
+            "train_micro_batch_size_per_gpu": training.batch,
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+            "zero_optimization": zero,
+        },
+        dist_init_required=False,
+    )
+
+    def step() -> None:
+        engine.backward(training.loss(0, 1))
+        engine.step()
+
+    return step
 
 
 # The way's name: what it makes of a training. `micro_batch` tries its parts in
@@ -139,4 +173,6 @@ WAYS: dict[str, Callable[[Training], Step]] = {
     "fsdp2_offload": fsdp2_offload,
     "trl_offload": trl_offload,
     "torchao_offload": torchao_offload,
+    "deepspeed_zero2": functools.partial(deepspeed_offload, stage=2),
+    "deepspeed_zero3": functools.partial(deepspeed_offload, stage=3),
 }
