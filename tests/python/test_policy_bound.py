@@ -13,6 +13,7 @@ from bound import (
     Step,
     Storage,
     fluid_bound_ns,
+    joint_bound_ns,
     lower_bound_ns,
     window_bound_ns,
 )
@@ -92,6 +93,53 @@ def test_what_is_overwritten_need_not_come_in():
     assert bounds(step, 40, HALF) == [8, 8]
 
 
+# What is at least 8 MB can be made again: units of 10 MB and 10 ms.
+def joint(records, budget, links, may_rerun=lambda name: True):
+    tens = [
+        {
+            **entry,
+            "dur_ns": entry["dur_ns"] * 10,
+            "in": [[k, b * 10] for k, b in entry["in"]],
+            "out": [[k, b * 10] for k, b in entry["out"]],
+        }
+        for entry in records
+    ]
+    bound = joint_bound_ns(
+        megabytes(tens), budget * 10_000_000, links, may_rerun
+    )
+    return bound / 1e7
+
+
+def test_what_can_be_made_again_need_not_move():
+    step = [
+        record(5, [1], ["a"], sizes={1: 1}),
+        record(6, ["a"], ["b"]),
+        record(6, ["b"], ["c"], frees=["b"]),
+        record(1, ["c"], frees=["c"]),
+        record(1, [1, "a"], frees=["a"]),
+    ]
+    slow = Links(1, 1, 1)  # a byte a second
+    assert joint(step, 4, slow) == 19
+    # `a` leaves for `c`, and is made again from what is there.
+    assert joint(step, 3, slow) == pytest.approx(19 + 5, rel=1e-6)
+    assert joint(step, 3, slow, lambda name: False) > 1e6
+    fast = Links(1e12, 1e12, 1e12)
+    assert joint(step, 3, fast) == 19
+
+
+def test_what_finishes_a_value_in_place_runs_again_too():
+    step = [
+        record(5, [1], ["a"]),
+        record(2, ["a"], writes=["a"]),
+        record(6, ["a"], ["b"]),
+        record(6, ["b"], ["c"], frees=["b"]),
+        record(1, ["c"], frees=["c"]),
+        record(1, [1, "a"], frees=["a"]),
+    ]
+    bound = joint(step, 3, Links(1, 1, 1))
+    assert bound == pytest.approx(21 + 7, rel=1e-6)
+
+
 def test_an_op_that_never_fits():
     step = megabytes([record(1, [1, 2, 3])])
     for function in (window_bound_ns, fluid_bound_ns, lower_bound_ns):
@@ -112,9 +160,11 @@ class Machine:
 
     Sizes and durations are small whole numbers, a link moves a unit of bytes
     in a unit of time, a copy is never broken off, steps begin with idle links.
+    If asked to, it also runs ops again: those that made what is still alive
+    and was not written since, on inputs that were not either.
     """
 
-    def __init__(self, records, budget, one_way_at_a_time):
+    def __init__(self, records, budget, one_way_at_a_time, reruns=False):
         self.records = records
         self.budget = budget
         self.one_way = one_way_at_a_time
@@ -124,6 +174,27 @@ class Machine:
             self.sizes.update(entry["out"])
         created = {k for entry in records for k, _ in entry["out"]}
         self.persistent = sorted(self.sizes.keys() - created)
+        self.makers = {}  # key -> its op
+        if reruns:
+            turn = int(Step.from_records(records).live_bytes.argmax())
+            for op, entry in enumerate(records[: turn + 1]):
+                out = {k for k, _ in entry["out"]}
+                if not {k for k, _ in entry["in"]} & set(entry["write"]):
+                    self.makers |= dict.fromkeys(out, op)
+
+    def unwritten(self, keys, begin, end):
+        written = (set(e["write"]) for e in self.records[begin + 1 : end])
+        return not any(keys & each for each in written)
+
+    def can_rerun(self, key, op):
+        """Whether a value can be made again before an op."""
+        maker = self.makers.get(key)
+        if maker is None or not maker < op < len(self.records):
+            return False
+        keys = {k for k, _ in self.records[maker]["in"]} | {key}
+        return self.unwritten(keys, maker, op) and all(
+            key not in e["free"] for e in self.records[:op]
+        )
 
     def shortest(self):
         best = math.inf
@@ -142,8 +213,8 @@ class Machine:
 
     def cycle(self, resident, clean, limit):
         """The shortest time from this state to the same one, a step later."""
-        start = (0, 0, resident, clean, None, None)
-        goal = (len(self.records), 0, resident, clean, None, None)
+        start = (0, 0, resident, clean, None, None, None)
+        goal = (len(self.records), 0, resident, clean, None, None, None)
         queue = [(0, 0, start)]
         seen = {}
         tie = itertools.count()
@@ -166,12 +237,13 @@ class Machine:
         return total
 
     def moves(self, state):
-        op, busy, resident, clean, incoming, outgoing = state
+        op, busy, resident, clean, incoming, outgoing, again = state
         entry = self.records[op] if op < len(self.records) else None
         free = self.budget - self.used(resident, incoming, op, busy)
         working = set()
         if entry and busy:
-            working = {k for k, _ in entry["in"]} | set(entry["write"])
+            runs = entry if again is None else self.records[again]
+            working = {k for k, _ in runs["in"]} | set(runs["write"])
         # start an op: no time
         if entry and not busy:
             created = {k for k, _ in entry["out"]}
@@ -195,19 +267,37 @@ class Machine:
                         clean - written,
                         incoming,
                         outgoing,
+                        None,
                     ),
                 )
+        # run one again
+        for key, maker in self.makers.items() if not busy else ():
+            made = self.records[maker]
+            out = {k for k, _ in made["out"]}
+            if (
+                self.can_rerun(key, op)
+                and all(self.can_rerun(k, op) for k in out)
+                and not out & resident
+                and not (incoming and incoming[0] in out)
+                and {k for k, _ in made["in"]} <= resident
+                and sum(self.sizes[k] for k in out) <= free
+            ):
+                there = (resident | out, clean, incoming, outgoing, maker)
+                yield 0, (op, made["dur_ns"], *there)
         for key in resident - working:
-            if key in clean and not (outgoing and outgoing[0] == key):
-                yield 0, (op, busy, resident - {key}, clean, incoming, outgoing)
-            elif key not in clean and outgoing is None:
+            leaving = outgoing and outgoing[0] == key
+            rest = (clean, incoming, outgoing, again)
+            if (key in clean or self.can_rerun(key, op)) and not leaving:
+                yield 0, (op, busy, resident - {key}, *rest)
+            if key not in clean and outgoing is None:
                 out = (key, self.sizes[key])
-                yield 0, (op, busy, resident, clean, incoming, out)
+                yield 0, (op, busy, resident, clean, incoming, out, again)
         if incoming is None:
             for key in clean - resident:
                 if self.sizes[key] <= free:
                     coming = (key, self.sizes[key])
-                    yield 0, (op, busy, resident, clean, coming, outgoing)
+                    there = (resident, clean, coming, outgoing, again)
+                    yield 0, (op, busy, *there)
         # a unit of time passes
         ways = [(True, True)]
         if self.one_way and incoming and outgoing:
@@ -218,10 +308,12 @@ class Machine:
             yield 1, self.tick(state, moves_in, moves_out)
 
     def tick(self, state, moves_in, moves_out):
-        op, busy, resident, clean, incoming, outgoing = state
+        op, busy, resident, clean, incoming, outgoing, again = state
         if busy:
             busy -= 1
-            if busy == 0:
+            if busy == 0 and again is not None:
+                again = None
+            elif busy == 0:
                 gone = set(self.records[op]["free"])
                 resident, clean = resident - gone, clean - gone
                 op += 1
@@ -237,7 +329,7 @@ class Machine:
             outgoing = (key, left - 1) if left > 1 else None
             if outgoing is None:
                 clean = clean | {key}
-        return op, busy, resident, clean, incoming, outgoing
+        return op, busy, resident, clean, incoming, outgoing, again
 
 
 def tiny_step(rng):
@@ -281,6 +373,19 @@ def test_never_above_the_best_schedule(number, one_way):
         assert fluid <= best + 1e-6
 
 
+# Steps in which running an op again is best, and which are searched quickly.
+@pytest.mark.parametrize(
+    "seed", [22, 63, 68, 111, 116, 136, 147, 151, 167, 168, 183, 194, 221]
+)
+def test_never_above_the_best_schedule_with_reruns(seed):
+    records = tiny_step(random.Random(seed))
+    budget = int(megabytes(records).operand_bytes.max()) // 1_000_000
+    swapping = Machine(records, budget, False).shortest()
+    best = Machine(records, budget, False, reruns=True).shortest()
+    assert best < swapping
+    assert joint(records, budget, UNIT) <= best + 1e-6
+
+
 # ---- real traces ------------------------------------------------------------
 
 # (budget divisor, least bound in ms, best plan known in ms): the bound may
@@ -309,6 +414,21 @@ def test_real_traces(name):
     for divisor, least, best in GOLDEN[name]:
         bound = lower_bound_ns(step, int(step.peak_bytes / divisor), STUDY)
         assert least <= bound / 1e6 <= best
+
+
+# Where nothing may run again, nodes are what moves: the same bound.
+@pytest.mark.slow
+@pytest.mark.parametrize(("slots", "largest"), [(20, 4), (40, 20)])
+def test_without_reruns_the_joint_bound_is_the_fluid_one(slots, largest):
+    step = Step.read(TRACES / "resnet50_b256.jsonl.gz")
+    for divisor in (1.25, 2, 4):
+        budget = int(step.peak_bytes / divisor)
+        fluid = fluid_bound_ns(step, budget, STUDY, slots, largest)
+        joint_ns = joint_bound_ns(
+            step, budget, STUDY, lambda name: False, slots, largest
+        )
+        assert joint_ns == pytest.approx(fluid, rel=2e-3)
+        assert joint_ns <= fluid * (1 + 1e-6)  # what is small is free
 
 
 def test_one_real_trace():

@@ -1,11 +1,13 @@
 """Prints what plans with re-runs reach on the traces, all figures modelled.
 
-Usage: joint_table.py JOINT_TRACE [--mistakes] [--slow]
+Usage: joint_table.py JOINT_TRACE [--mistakes] [--slow] | --bounds
 
 JOINT_TRACE is the tool that a build with -DCHAMELEON_BUILD_TESTS=ON leaves in
 its folder under tests/benchmarks/policy/. --mistakes: what it costs if op
 times or the link are not what the planner takes them to be. --slow: a machine
 like an RTX 4090 (op times of the traces times four, a link of 25 GB/s).
+--bounds: below what no plan can get, whatever it moves and runs again; takes
+minutes.
 """
 
 from __future__ import annotations
@@ -13,11 +15,16 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-TRACES = Path(__file__).parent / "traces"
+from bound import Links, Step, joint_bound_ns
+
+HERE = Path(__file__).parent
+TRACES = HERE / "traces"
+LINKS = Links(55e9, 55e9, 90e9)  # those of the traces
 
 # Per trace and k: the best plan of an earlier simulation of the same traces,
 # and the best way to run it with each block checkpointed by hand; ms.
@@ -113,13 +120,33 @@ def mistakes(tool: str) -> None:
             print_row(row)
 
 
+def bounds() -> None:
+    # The tool's own table: which ops may run again.
+    names = set(re.findall(r'"(\w+)",', (HERE / "rerun_names.h").read_text()))
+    print_row(["trace", "k", "compute", "bound"])
+    print("|--" * 4 + "|")
+    for trace, points in KNOWN.items():
+        step = Step.read(TRACES / f"{trace}.jsonl.gz")
+        for k in points:
+            bound_ns = joint_bound_ns(
+                step, int(step.peak_bytes / k), LINKS, names.__contains__
+            )
+            cells = [step.compute_ns / 1e6, bound_ns / 1e6]
+            print_row([trace, f"{k:g}", *(f"{ms:.1f}" for ms in cells)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("joint_trace", help="path of the tool")
+    parser.add_argument("joint_trace", nargs="?", help="path of the tool")
     parser.add_argument("--mistakes", action="store_true")
     parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--bounds", action="store_true")
     arguments = parser.parse_args()
-    if arguments.mistakes:
+    if arguments.bounds:
+        bounds()
+    elif arguments.joint_trace is None:
+        parser.error("the path of joint_trace is missing")
+    elif arguments.mistakes:
         mistakes(arguments.joint_trace)
     else:
         table(arguments.joint_trace, arguments.slow)

@@ -1,6 +1,7 @@
 """A lower bound on the duration of a training step with a memory budget.
 
-No schedule that only moves bytes (partial and early moves included) is faster.
+No schedule that only moves bytes (partial and early moves included) is faster;
+`joint_bound_ns` is for schedules that also run ops again.
 The module knows nothing of the package that it judges: it reads traces
 (`Step.read`) and imports nothing but NumPy and SciPy.
 
@@ -12,6 +13,7 @@ The module knows nothing of the package that it judges: it reads traces
 """
 
 from .fluid import fluid_bound_ns
+from .joint import joint_bound_ns
 from .step import Links, Step, Storage
 from .windows import window_bound_ns
 
@@ -20,6 +22,7 @@ __all__ = [
     "Step",
     "Storage",
     "fluid_bound_ns",
+    "joint_bound_ns",
     "lower_bound_ns",
     "window_bound_ns",
 ]

@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import coo_array
 
+from .linear_program import LinearProgram
 from .step import Links, Step, Storage
 
+SCALE = 1e-6  # bytes to MB, ns to ms
 _MIN_BYTES = 1 << 18  # smaller ones are free: they only make it slower
 
 
@@ -45,7 +46,9 @@ def fluid_bound_ns(
     """
     step.check_feasible(budget_bytes)
     bounds = boundaries(step, slots, largest)
-    return max(step.compute_ns, _solve(step, budget_bytes, links, bounds))
+    program = SlotProgram(step, budget_bytes, bounds)
+    program.move(step.storages)
+    return max(step.compute_ns, program.least_ns(links))
 
 
 def boundaries(step: Step, slots: int, largest: int) -> np.ndarray:
@@ -100,130 +103,117 @@ def _pattern(step: Step, storage: Storage, bounds: np.ndarray) -> _Pattern:
     return pattern
 
 
-class _Program:
-    """Rows and columns of the linear program, as they are found."""
+class SlotProgram:
+    """The least time of the slots, when bytes may move in any fraction.
 
-    def __init__(self) -> None:
-        self.costs: list[float] = []
-        self.lower: list[float] = []
-        self.upper: list[float] = []
-        self.entries: list[tuple[int, int, float]] = []
-        self.limits: list[float] = []
+    Megabytes and milliseconds keep its numbers near one.
 
-    def variable(self, lower=0.0, upper=np.inf, cost=0.0) -> int:
-        self.costs.append(cost)
-        self.lower.append(lower)
-        self.upper.append(upper)
-        return len(self.costs) - 1
+    Attributes:
+        program: The linear program.
+        bounds: The ops at which slots begin; the last slot goes on with the
+            next step up to the first of them.
+        compute: Per slot, what its ops take, ms.
+        resident: Per boundary, variables of bytes that are resident, MB.
+        incoming: Per slot, variables of bytes that come in, MB.
+        outgoing: Per slot, variables of bytes that go out, MB.
+        extra: Per slot, variables of further compute time, with a factor.
+    """
 
-    def at_most(self, limit: float, *terms: tuple[int, float]) -> None:
-        row = len(self.limits)
-        self.limits.append(limit)
-        self.entries += [(row, column, factor) for column, factor in terms]
+    def __init__(
+        self, step: Step, budget_bytes: int, bounds: np.ndarray
+    ) -> None:
+        self.program = LinearProgram()
+        self.bounds = bounds
+        self._step = step
+        self._budget_bytes = budget_bytes
+        self._room = float(budget_bytes) - step.created_bytes[bounds]
+        starts = step.starts_ns[bounds]
+        compute = (np.append(starts[1:], starts[0]) - starts) % step.compute_ns
+        if len(bounds) == 1:
+            compute[0] = step.compute_ns
+        self.compute = compute * SCALE
+        self.resident: dict[int, list[int]] = defaultdict(list)
+        self.incoming: dict[int, list[int]] = defaultdict(list)
+        self.outgoing: dict[int, list[int]] = defaultdict(list)
+        self.extra: dict[int, list[tuple[int, float]]] = defaultdict(list)
 
-    def solve(self):
-        rows, columns, factors = zip(*self.entries, strict=True)
-        matrix = coo_array(
-            (factors, (rows, columns)),
-            shape=(len(self.limits), len(self.costs)),
-        ).tocsr()
-        return linprog(
-            self.costs,
-            A_ub=matrix,
-            b_ub=self.limits,
-            bounds=np.column_stack((self.lower, self.upper)),
-            method="highs",
-        )
+    def move(self, storages: Iterable[Storage]) -> None:
+        """These are kept or moved."""
+        classes: dict[bytes, list] = {}
+        for storage in storages:
+            if storage.size_bytes < _MIN_BYTES:
+                continue
+            pattern = _pattern(self._step, storage, self.bounds)
+            for t, op in enumerate(self.bounds.tolist()):
+                overwritten = op in storage.accesses and storage.created != op
+                if overwritten and not pattern.needed[t]:
+                    self._room[t] -= storage.size_bytes
+            if pattern.needed.any():
+                entry = classes.setdefault(pattern.key(), [pattern, 0])
+                entry[1] += storage.size_bytes
+        for pattern, size_bytes in classes.values():
+            self._add_class(pattern, size_bytes * SCALE)
 
+    def least_ns(self, links: Links) -> float:
+        """The least total of the slots' times, in ns.
 
-def _solve(
-    step: Step, budget_bytes: int, links: Links, bounds: np.ndarray
-) -> float:
-    """The least total of the slots' times, in ns."""
-    scale = 1e-6  # megabytes and milliseconds keep the numbers near one
-    count = len(bounds)
-    classes: dict[bytes, list] = {}
-    room = np.full(count, float(budget_bytes)) - step.created_bytes[bounds]
-    for storage in step.storages:
-        if storage.size_bytes < _MIN_BYTES:
-            continue
-        pattern = _pattern(step, storage, bounds)
-        for t, op in enumerate(bounds.tolist()):
-            overwritten = op in storage.accesses and storage.created != op
-            if overwritten and not pattern.needed[t]:
-                room[t] -= storage.size_bytes
-        if pattern.needed.any():
-            entry = classes.setdefault(pattern.key(), [pattern, 0])
-            entry[1] += storage.size_bytes
-
-    program = _Program()
-    starts = step.starts_ns[bounds]
-    compute = (np.append(starts[1:], starts[0]) - starts) % step.compute_ns
-    if count == 1:
-        compute[0] = step.compute_ns
-    slots = [program.variable(lower=ns * scale, cost=1.0) for ns in compute]
-    resident = defaultdict(list)
-    incoming = defaultdict(list)
-    outgoing = defaultdict(list)
-    for pattern, size_bytes in classes.values():
-        _add_class(
-            program,
-            pattern,
-            size_bytes * scale,
-            (resident, incoming, outgoing),
-        )
-    for t in range(count):
-        program.at_most(room[t] * scale, *((v, 1.0) for v in resident[t]))
-        # time >= bytes / bandwidth; MB/ms is GB/s
-        for moved, rate in (
-            (incoming[t], links.bw_in),
-            (outgoing[t], links.bw_out),
-            (incoming[t] + outgoing[t], links.bw_both),
-        ):
+        Raises:
+            ValueError: Nothing fits into the budget.
+        """
+        program = self.program
+        for t, compute in enumerate(self.compute):
+            slot = program.variable(lower=compute, cost=1.0)
+            program.at_most(-compute, (slot, -1.0), *self.extra[t])
             program.at_most(
-                0.0,
-                (slots[t], -1.0),
-                *((variable, 1e9 / rate) for variable in moved),
+                self._room[t] * SCALE, *((v, 1.0) for v in self.resident[t])
             )
-    solution = program.solve()
-    if solution.status == 2:
-        raise ValueError(
-            f"no schedule fits into the budget of {budget_bytes} bytes"
-        )
-    if not solution.success:
-        raise RuntimeError(f"the linear program: {solution.message}")
-    return solution.fun / scale
+            incoming, outgoing = self.incoming[t], self.outgoing[t]
+            # time >= bytes / bandwidth; MB/ms is GB/s
+            for moved, rate in (
+                (incoming, links.bw_in),
+                (outgoing, links.bw_out),
+                (incoming + outgoing, links.bw_both),
+            ):
+                program.at_most(
+                    0.0, (slot, -1.0), *((v, 1e9 / rate) for v in moved)
+                )
+        least = program.least()
+        if least is None:
+            raise ValueError(
+                "no schedule fits into the budget of "
+                f"{self._budget_bytes} bytes"
+            )
+        return least / SCALE
 
-
-def _add_class(program, pattern, size, sums) -> None:
-    resident, incoming, outgoing = sums
-    count = len(pattern.needed)
-    held = {}  # at boundary t: resident
-    copied = {}  # at boundary t: written out since the last write
-    fetched = {}  # in slot t
-    for t in np.flatnonzero(pattern.needed):
-        low = size if pattern.forced[t] else 0.0
-        held[t] = program.variable(lower=low, upper=size)
-        fetched[t] = program.variable(upper=size)
-        resident[t].append(held[t])
-        incoming[t].append(fetched[t])
-        if pattern.used[t]:
-            program.at_most(-size, (held[t], -1.0), (fetched[t], -1.0))
-        if not pattern.frozen:
-            copied[t] = program.variable(upper=size)
-            program.at_most(-size, (held[t], -1.0), (copied[t], -1.0))
-    for t in range(count):
-        after = (t + 1) % count
-        if not pattern.needed[after]:
-            continue
-        if not pattern.frozen:
-            written_out = program.variable(upper=size)
-            outgoing[t].append(written_out)
-            before = [(written_out, -1.0)]
+    def _add_class(self, pattern: _Pattern, size: float) -> None:
+        program = self.program
+        count = len(pattern.needed)
+        held = {}  # at boundary t: resident
+        copied = {}  # at boundary t: written out since the last write
+        fetched = {}  # in slot t
+        for t in np.flatnonzero(pattern.needed):
+            low = size if pattern.forced[t] else 0.0
+            held[t] = program.variable(lower=low, upper=size)
+            fetched[t] = program.variable(upper=size)
+            self.resident[t].append(held[t])
+            self.incoming[t].append(fetched[t])
+            if pattern.used[t]:
+                program.at_most(-size, (held[t], -1.0), (fetched[t], -1.0))
+            if not pattern.frozen:
+                copied[t] = program.variable(upper=size)
+                program.at_most(-size, (held[t], -1.0), (copied[t], -1.0))
+        for t in range(count):
+            after = (t + 1) % count
+            if not pattern.needed[after]:
+                continue
+            if not pattern.frozen:
+                written_out = program.variable(upper=size)
+                self.outgoing[t].append(written_out)
+                before = [(written_out, -1.0)]
+                if not pattern.written[t]:
+                    before.append((copied[t], -1.0))
+                program.at_most(0.0, (copied[after], 1.0), *before)
             if not pattern.written[t]:
-                before.append((copied[t], -1.0))
-            program.at_most(0.0, (copied[after], 1.0), *before)
-        if not pattern.written[t]:
-            program.at_most(
-                0.0, (held[after], 1.0), (held[t], -1.0), (fetched[t], -1.0)
-            )
+                program.at_most(
+                    0.0, (held[after], 1.0), (held[t], -1.0), (fetched[t], -1.0)
+                )

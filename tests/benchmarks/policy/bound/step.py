@@ -96,6 +96,7 @@ class Step:
     Args:
         durations_ns: Of each op.
         storages: All storages that the ops touch.
+        names: Of each op; None: they have none.
 
     Raises:
         ValueError: A storage is created but not freed in the step, or freed
@@ -103,11 +104,15 @@ class Step:
     """
 
     def __init__(
-        self, durations_ns: list[int], storages: list[Storage]
+        self,
+        durations_ns: list[int],
+        storages: list[Storage],
+        names: list[str] | None = None,
     ) -> None:
         self.durations_ns = np.array(durations_ns, dtype=np.float64)
         self.ops = len(durations_ns)
         self.storages = storages
+        self.names = names or [""] * self.ops
         for number, storage in enumerate(storages):
             if (storage.created is None) != (storage.freed is None):
                 raise ValueError(
@@ -170,7 +175,9 @@ class Step:
             for key in record["free"]:
                 storages[key].freed = op
         return cls(
-            [record["dur_ns"] for record in records], list(storages.values())
+            [record["dur_ns"] for record in records],
+            list(storages.values()),
+            [record.get("op", "") for record in records],
         )
 
     @functools.cached_property
