@@ -31,7 +31,10 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
       if (observe(call, *request.identity, operands)) [[unlikely]] {
         if (Error error = stepEnded(call)) return error;
       }
-      if (gate_.due(call.ticket_)) call.recording_ = fulfil(call);
+      if (gate_.due(call.ticket_)) {
+        call.recording_ = fulfil(call);
+        if (call.recording_) call.token_ = request.identity->whole();
+      }
     } else if (request.rerun) {
       call.rerun_ = true;
       counters_.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
@@ -51,6 +54,7 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
       return error;
     }
     call.pins_.assign(operands);
+    if (call.recording_) call.token_ = request.identity->whole();
   }
   call.active_ = true;
   call.depth_ = &calls_of_thread;

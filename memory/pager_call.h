@@ -209,6 +209,7 @@ class Call {
   std::size_t operand_bytes_ = 0;       // as committed
   profiler::OpTicket ticket_{0, profiler::kNone, profiler::kNone, 0, false};
   bool observed_ = false;                 // the profiler saw the op
+  profiler::Token token_ = 0;             // of a recorded op
   std::unique_ptr<OpTiming> timing_;      // null, mostly: this op is not timed
   std::forward_list<OldBytes> old_bytes_; // empty, mostly
   // Of a call that must not fail. By op and sizes: what it needs is learned.

@@ -30,7 +30,7 @@ void PagerImpl::record(Call& call, std::unique_ptr<RecordedOp> op,
   }
   const Lock lock(*this);
   recreation_.add({call.pins_.data(), call.pins_.size()}, created,
-                  std::move(op), call.quick_);
+                  std::move(op), call.token_);
   freeUnheld();
 }
 
@@ -221,16 +221,10 @@ Error PagerImpl::restoreAll(Record& record, std::string_view purpose) {
 // REQUIRES: its operands have bytes, and cannot lose them.
 Error PagerImpl::rerun(Record& record) {
   const PhaseRange range("run again");
-  const auto now_ns = [this] {
-    return runtime_.modelsTime() ? runtime_.computeTimes().busy_ns
-                                 : runtime_.now_ns();
-  };
-  const std::int64_t start_ns = now_ns();
   Fresh fresh;
   fresh.outputs.resize(record.outputs.size());
   Error error = makeFresh(record, fresh);
   if (!error) error = runSteps(record, fresh);
-  counters_.rerun_ns.fetch_add(now_ns() - start_ns, std::memory_order_relaxed);
 
   const Lock lock(*this);
   const bool needed = Recreation::needed(record);
@@ -294,7 +288,7 @@ Error PagerImpl::runSteps(const Record& record, Fresh& fresh) {
                              : fresh.outputs[source.output]);
     }
     results.clear();
-    quick_of_rerun = step.quick;
+    quick_of_rerun = profiler::quick_half(step.token);
     Error error = step.op->run(operands, results);
     quick_of_rerun = 0;
     counters_.rerun_ops.fetch_add(1, std::memory_order_relaxed);
@@ -304,9 +298,15 @@ Error PagerImpl::runSteps(const Record& record, Fresh& fresh) {
     }
     CHAMELEON_CHECK(results.size() == step.created.size(),
                     "an op that ran again created other results");
+    std::uint64_t bytes = 0;
+    for (const Block* operand : operands) bytes += operand->bytes;
     for (std::size_t i = 0; i < results.size(); ++i) {
       fresh.outputs[step.created[i]] = results[i];
+      bytes += results[i]->bytes;
     }
+    // As an op takes by the samples: the device may not even have begun.
+    counters_.rerun_ns.fetch_add(durations_.op(step.token, bytes),
+                                 std::memory_order_relaxed);
   }
   return {};
 }

@@ -100,8 +100,7 @@ void Recreation::holdAll(Record& record, const Record::Step& step) {
 
 bool Recreation::add(std::span<const Operand> operands,
                      std::span<Block* const> created,
-                     std::unique_ptr<RecordedOp> op,
-                     profiler::QuickToken quick) {
+                     std::unique_ptr<RecordedOp> op, profiler::Token token) {
   bool busy = false;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (writes(operands[i].access) && op->isSideEffect(i)) continue;
@@ -110,7 +109,7 @@ bool Recreation::add(std::span<const Operand> operands,
     busy = busy || operands[i].block->pins() > 1;
   }
   const bool added =
-      !busy && addMarked(operands, created, std::move(op), quick);
+      !busy && addMarked(operands, created, std::move(op), token);
   for (const Operand& operand : operands) prune(*operand.block);
   return added;
 }
@@ -118,7 +117,7 @@ bool Recreation::add(std::span<const Operand> operands,
 bool Recreation::addMarked(std::span<const Operand> operands,
                            std::span<Block* const> created,
                            std::unique_ptr<RecordedOp> op,
-                           profiler::QuickToken quick) {
+                           profiler::Token token) {
   Block* changed = nullptr; // read and written
   std::vector<std::size_t> overwritten;
   for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -138,7 +137,7 @@ bool Recreation::addMarked(std::span<const Operand> operands,
     Record& maker = *lineage->maker;
     const std::uint32_t output = lineage->output;
     if (maker.outputs[output].version == version_of(*changed) &&
-        maker.users == 0 && extend(maker, output, operands, op, quick)) {
+        maker.users == 0 && extend(maker, output, operands, op, token)) {
       return true;
     }
     detach(maker, output);
@@ -151,7 +150,7 @@ bool Recreation::addMarked(std::span<const Operand> operands,
   if (records_ != nullptr) records_->previous = record;
   records_ = record;
   ++count_;
-  Record::Step step{std::move(op), quick, {}, {}};
+  Record::Step step{std::move(op), token, {}, {}};
   step.operands = sourcesOf(operands, *step.op, nullptr);
   const auto addOutput = [&](Block& block, std::uint64_t version, bool whole) {
     Lineage& lineage = lineageOf(block);
@@ -182,7 +181,7 @@ bool Recreation::addMarked(std::span<const Operand> operands,
 bool Recreation::extend(Record& record, std::uint32_t output,
                         std::span<const Operand> operands,
                         std::unique_ptr<RecordedOp>& op,
-                        profiler::QuickToken quick) {
+                        profiler::Token token) {
   for (const Operand& operand : operands) {
     const Lineage* const lineage = operand.block->lineage;
     // Another output, which has another value by now.
@@ -191,7 +190,7 @@ bool Recreation::extend(Record& record, std::uint32_t output,
       detach(record, lineage->output);
     }
   }
-  Record::Step step{std::move(op), quick, {}, {}};
+  Record::Step step{std::move(op), token, {}, {}};
   step.operands = sourcesOf(operands, *step.op, &record);
   // Of one output alone nothing that reads it is left (written()).
   const bool may_circle = std::any_of(

@@ -65,7 +65,7 @@ struct Record {
   };
   struct Step {
     std::unique_ptr<RecordedOp> op;
-    profiler::QuickToken quick; // of the recorded call
+    profiler::Token token; // of the recorded call
     std::vector<Source> operands;
     std::vector<std::uint32_t> created; // outputs that are its results
   };
@@ -108,7 +108,7 @@ class Recreation {
   // cannot be run again: it writes what it neither overwrites nor made itself,
   // or another call, which may write it, is at one of its operands.
   bool add(std::span<const Operand> operands, std::span<Block* const> created,
-           std::unique_ptr<RecordedOp> op, profiler::QuickToken quick = 0);
+           std::unique_ptr<RecordedOp> op, profiler::Token token);
   // All outputs have been made again, or it is of no use.
   void remove(Record& record);
   void clear() noexcept;
@@ -160,10 +160,10 @@ class Recreation {
   void free(Record& record) noexcept;
   bool addMarked(std::span<const Operand> operands,
                  std::span<Block* const> created,
-                 std::unique_ptr<RecordedOp> op, profiler::QuickToken quick);
+                 std::unique_ptr<RecordedOp> op, profiler::Token token);
   bool extend(Record& record, std::uint32_t output,
               std::span<const Operand> operands,
-              std::unique_ptr<RecordedOp>& op, profiler::QuickToken quick);
+              std::unique_ptr<RecordedOp>& op, profiler::Token token);
   std::vector<Record::Source> sourcesOf(std::span<const Operand> operands,
                                         const RecordedOp& op,
                                         const Record* self) const;
