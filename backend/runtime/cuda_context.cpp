@@ -68,10 +68,14 @@ Error CudaContext::failure(CUresult result, const char* call) const {
   const Error error = cuda_error(driver_, result, call);
   if (!is_sticky(result)) return {error.code(), error.message()};
   lose(error.message());
+  const bool is_of_kernels = result >= CUDA_ERROR_ILLEGAL_ADDRESS &&
+                             result != CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return {error.code(),
           error.message() +
-              ". A kernel before it is at fault (CUDA_LAUNCH_BLOCKING=1 shows "
-              "which), and this process can use the GPU no longer"};
+              (is_of_kernels ? ". A kernel before it is at fault "
+                               "(CUDA_LAUNCH_BLOCKING=1 shows which), and this "
+                               "process can use the GPU no longer"
+                             : ". This process can use the GPU no longer")};
 }
 
 void CudaContext::lose(const std::string& why) const {

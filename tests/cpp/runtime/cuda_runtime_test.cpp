@@ -570,6 +570,15 @@ TEST_F(CudaRuntimeTest, ALostGpuIsLostForGood) {
   cuda->destroy(event);
 }
 
+TEST_F(CudaRuntimeTest, NotEveryLostGpuIsAKernelsFault) {
+  open();
+  driver->loseContext(CUDA_ERROR_ECC_UNCORRECTABLE);
+  EXPECT_EQ(cuda->record(kDefaultComputeStream).error().message(),
+            "cuEventCreate failed: emulated error (CUDA_ERROR). This process "
+            "can use the GPU no longer");
+  driver->loseContext(CUDA_SUCCESS);
+}
+
 // Whoever only asks finds out, too.
 TEST_F(CudaRuntimeTest, AQueryFindsOutThatTheGpuIsLost) {
   open();
