@@ -112,7 +112,7 @@ def _tiles(figures: Figures) -> str:
         duration = max(step["duration_ns"], 1)
         tiles += [
             ("last step", _time(step["duration_ns"])),
-            ("of it waiting", f"{step['stall_ns'] / duration:.0%}"),
+            ("of it waiting for copies", f"{step['stall_ns'] / duration:.0%}"),
             ("moved in, a step", _size(step["bytes_in"])),
             ("moved out, a step", _size(step["bytes_out"])),
         ]
