@@ -224,6 +224,7 @@ void CopyEngines::lose() {
     }
     each.queue.clear();
   }
+  wakeBoth(); // who waits for an entry that is gone may be asked to stop
 }
 
 bool CopyEngines::execute(const Entry& entry) {
