@@ -244,6 +244,7 @@ bool CopyEngines::execute(const Entry& entry) {
 // The first entry could run as far as order is concerned.
 bool CopyEngines::ready(const Engine& e) const {
   if (e.queue.empty()) return false;
+  if (lost()) return true; // to go: what it waits for may never pass
   const Entry& front = e.queue.front();
   if (heldBack() && !stopping_ && front.count > e.demanded) return false;
   return !front.after.onCopyEngine() || passed(front.after);
@@ -251,7 +252,7 @@ bool CopyEngines::ready(const Engine& e) const {
 
 bool CopyEngines::mayRun(const Engine& e) {
   if (!ready(e)) return false;
-  if (stopping_) return true;
+  if (stopping_ || lost()) return true;
   if (timing_ == CopyTiming::kLate) {
     return clock_ns() >= e.queue.front().not_before_ns;
   }

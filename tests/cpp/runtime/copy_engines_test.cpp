@@ -27,5 +27,25 @@ TEST(CopyEngines, AFailureAtTheEndHangsNobody) {
   FaultInjection::instance().disarmAll();
 }
 
+// After a failure entries are still taken; what they wait for never passes.
+TEST(CopyEngines, WhatIsSubmittedAfterAFailureHangsNobody) {
+  std::array<std::byte, 64> bytes{};
+  const Copy one{bytes.data(), bytes.data() + 32, 32};
+  for (const CopyTiming timing :
+       {CopyTiming::kPrompt, CopyTiming::kLate, CopyTiming::kReordered,
+        CopyTiming::kOnAwait}) {
+    CopyEngines engines(timing, /*seed=*/1, nullptr);
+    FaultInjection::instance().arm(FaultPoint::kCompletion, 1, false);
+    ASSERT_FALSE(engines.submit(kCopyOutLine, {&one, 1}));
+    const LinePosition failed = engines.last(kCopyOutLine);
+    engines.await(failed);
+    EXPECT_TRUE(engines.lost());
+    ASSERT_FALSE(engines.submitWait(kCopyInLine, failed));
+    ASSERT_FALSE(engines.submit(kCopyInLine, {&one, 1}));
+    engines.await(engines.last(kCopyInLine));
+  }
+  FaultInjection::instance().disarmAll();
+}
+
 } // namespace
 } // namespace chameleon::runtime
