@@ -141,10 +141,20 @@ void CopyEngines::await(LinePosition position) {
   if (passed(position)) return;
   std::unique_lock lock(mutex_);
   demand(position);
-  finished_.wait(lock, [&] { return passed(position) || lost(); });
+  // A copy that was under way when another failed still uses its memory.
+  const Engine& e = engine(position.line);
+  finished_.wait(lock,
+                 [&] { return passed(position) || (lost() && !e.running); });
+}
+
+Error CopyEngines::failure() const {
+  if (!lost()) return {};
+  return {ErrorCode::kDevice,
+          "the device is lost: an injected failure of a copy's completion"};
 }
 
 Error CopyEngines::start(Engine& e) {
+  if (Error error = failure()) return error;
   if (e.thread.joinable()) return {};
   // The process's signals are its own threads' business.
   sigset_t all;
@@ -190,9 +200,9 @@ void CopyEngines::run(Engine& e) {
     }
     const Entry entry = std::move(e.queue.front());
     e.queue.pop_front();
-    running_ = true;
+    e.running = true;
     lock.unlock();
-    const bool done = !lost() && execute(entry);
+    const bool done = execute(entry);
     const std::int64_t done_ns =
         entry.marked_ns != 0
             ? std::max(entry.marked_ns, e.done_ns[(entry.count - 1) % kTimes])
@@ -200,7 +210,7 @@ void CopyEngines::run(Engine& e) {
     // Before anybody can see the completion and rely on it.
     if (checker_ != nullptr) checker_->finished({e.line, entry.count});
     lock.lock();
-    running_ = false;
+    e.running = false;
     if (timing_ == CopyTiming::kReordered) turn_ = random_() % 2;
     if (done) {
       e.done_ns[entry.count % kTimes] = done_ns;
@@ -215,7 +225,7 @@ void CopyEngines::run(Engine& e) {
   }
 }
 
-// What was submitted will not run. REQUIRES: mutex_.
+// What is queued will not run. REQUIRES: mutex_.
 void CopyEngines::lose() {
   lost_.store(true, std::memory_order_release);
   for (Engine& each : engines_) {
@@ -244,7 +254,6 @@ bool CopyEngines::execute(const Entry& entry) {
 // The first entry could run as far as order is concerned.
 bool CopyEngines::ready(const Engine& e) const {
   if (e.queue.empty()) return false;
-  if (lost()) return true; // to go: what it waits for may never pass
   const Entry& front = e.queue.front();
   if (heldBack() && !stopping_ && front.count > e.demanded) return false;
   return !front.after.onCopyEngine() || passed(front.after);
@@ -252,13 +261,13 @@ bool CopyEngines::ready(const Engine& e) const {
 
 bool CopyEngines::mayRun(const Engine& e) {
   if (!ready(e)) return false;
-  if (stopping_ || lost()) return true;
+  if (stopping_) return true;
   if (timing_ == CopyTiming::kLate) {
     return clock_ns() >= e.queue.front().not_before_ns;
   }
   if (timing_ == CopyTiming::kReordered) {
     const Engine& other = otherOf(e);
-    return !running_ && (!ready(other) || &e == &engines_[turn_]);
+    return !other.running && (!ready(other) || &e == &engines_[turn_]);
   }
   return true;
 }

@@ -38,8 +38,8 @@ class CopyEngines {
   CopyEngines(const CopyEngines&) = delete;
   CopyEngines& operator=(const CopyEngines&) = delete;
 
-  // `line` is kCopyInLine or kCopyOutLine. kDevice: no thread can be started;
-  // nothing was submitted then.
+  // `line` is kCopyInLine or kCopyOutLine. kDevice: no thread can be started,
+  // or failure(); nothing was submitted then. So do the next two.
   Error submit(LineIndex line, std::span<const Copy> copies);
   // Takes the last copy to `destination` back. False: it has begun.
   bool cancel(LineIndex line, const std::byte* destination);
@@ -59,8 +59,10 @@ class CopyEngines {
   bool passed(LinePosition position) const noexcept;
   // Blocks the caller until it has passed, or never will: the device is lost.
   void await(LinePosition position);
-  // A batch could not be completed: nothing has run since.
+  // A batch could not be completed: none has begun since, none is taken.
   bool lost() const noexcept { return lost_.load(std::memory_order_acquire); }
+  // kDevice if it is lost.
+  Error failure() const;
 
  private:
   // A copy batch, or a wait when `after` is a position.
@@ -80,6 +82,7 @@ class CopyEngines {
     std::deque<Entry> queue;
     std::array<std::int64_t, kTimes> done_ns{}; // by count, the last ones
     std::uint64_t demanded = 0; // may run up to here (held-back timings)
+    bool running = false;       // an entry that was taken from the queue
     RankedCondition<LockRank::kRuntime> wake;
     std::thread thread;
   };
@@ -119,7 +122,6 @@ class CopyEngines {
   std::atomic<bool> lost_{false};
   // kReordered, guarded by mutex_: one engine runs at a time, and where both
   // could, this one is next.
-  bool running_ = false;
   std::size_t turn_ = 0;
   std::size_t backlog_limit_ = 0;
 };

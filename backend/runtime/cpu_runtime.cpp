@@ -140,7 +140,7 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
     if (line == position.line) return {};
     if (line != kNoLine) return engines_.submitWait(line, position);
     await(position); // compute runs on this thread
-    return engines_.lost() ? lost() : Error();
+    return engines_.failure();
   }
 
   bool query(Event event) noexcept override {
@@ -154,7 +154,7 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
     if (Error error = ready(FaultPoint::kEvent)) return error;
     if (checker_) checker_->eventUsed(event, "synchronize");
     await(LinePosition::of(event));
-    return engines_.lost() ? lost() : Error();
+    return engines_.failure();
   }
 
   void destroy(Event event) noexcept override {
@@ -213,13 +213,8 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
  private:
   Error ready(FaultPoint point) const {
     if (engines_.lost()) [[unlikely]]
-      return lost();
+      return engines_.failure();
     return usable(point);
-  }
-
-  static Error lost() {
-    return {ErrorCode::kDevice,
-            "the device is lost: an injected failure of a copy's completion"};
   }
 
   bool passed(LinePosition position) {
