@@ -142,15 +142,22 @@ def a_steady_step_asks_cuda_for_nothing():
             torch_chameleon.step()
         torch.chameleon.synchronize()
 
+    # Events are pooled: there are as many as were ever pending at a time. When
+    # the plan comes and how late copies are is up to threads, so that it takes
+    # a while until no more are needed.
     steps(12)
-    torch_chameleon.reset_swap_stats()
-    before = made()
-    steps(4)
-    stats = torch_chameleon.swap_stats()
+    for _ in range(8):
+        torch_chameleon.reset_swap_stats()
+        before = made()
+        steps(4)
+        stats = torch_chameleon.swap_stats()
+        after = made()
+        if after == before:
+            break
+    assert after == before
     assert stats["evictions"] > 0
     assert (stats["commits"], stats["host_waits"]) == (0, 0)
     assert (stats["pinning_refusals"], stats["pageable_bytes"]) == (0, 0)
-    assert made() == before
 
 
 @check
