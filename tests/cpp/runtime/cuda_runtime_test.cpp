@@ -5,102 +5,13 @@
 #include <gtest/gtest.h>
 #include <memory>
 #include <string>
-#include <sys/wait.h>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
-#include "backend/runtime/cuda_driver.h"
-#include "backend/runtime/fault_injection.h"
-#include "tests/cpp/support/emulated_driver.h"
+#include "tests/cpp/runtime/cuda_runtime_fixture.h"
 
 namespace chameleon::runtime {
 namespace {
-
-using support::DriverCall;
-using support::EmulatedDriver;
-using support::EmulatedDriverOptions;
-using support::Lateness;
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::size_t kUnit = 256 << 10;
-
-class CudaRuntimeTest : public ::testing::Test {
- protected:
-  CudaRuntimeTest() {
-    driver_options.lateness = Lateness::kLate;
-    driver_options.device_bytes = 256 * kMiB;
-    options.commit_bytes = kUnit;
-    options.register_chunk_bytes = kMiB;
-    options.register_in_background = false;
-    options.warn = [this](std::string_view text) {
-      warnings.emplace_back(text);
-    };
-  }
-  void TearDown() override {
-    FaultInjection::instance().disarmAll();
-    close();
-    EXPECT_EQ(misuse, "");
-  }
-
-  void open() {
-    close();
-    driver_options.on_misuse = [this](const std::string& sentence) {
-      misuse += sentence + "\n";
-    };
-    driver = std::make_unique<EmulatedDriver>(driver_options);
-    table = driver->table();
-    options.stream_of = driver->streamOf();
-    auto made = make_cuda_runtime(table, 0, options);
-    ASSERT_TRUE(made.ok()) << made.error().message();
-    cuda = std::move(*made);
-  }
-  void close() {
-    cuda.reset();
-    driver.reset();
-  }
-
-  // Device memory that is committed as a whole.
-  std::byte* device(std::size_t bytes) {
-    const std::size_t rounded = (bytes + kUnit - 1) / kUnit * kUnit;
-    std::byte* const base = cuda->reserve(rounded).value();
-    EXPECT_TRUE(cuda->commit(base, rounded).ok());
-    return base;
-  }
-  void giveBack(std::byte* base, std::size_t bytes) {
-    const std::size_t rounded = (bytes + kUnit - 1) / kUnit * kUnit;
-    EXPECT_TRUE(cuda->decommit(base, rounded).ok());
-    cuda->unreserve(base, rounded);
-  }
-  void finish(Stream stream) {
-    const Event event = cuda->record(stream).value();
-    EXPECT_TRUE(cuda->synchronize(event).ok());
-    cuda->destroy(event);
-  }
-  // As the pager does: stream `later` goes on after all of `earlier`.
-  void order(Stream earlier, Stream later) {
-    const Event event = cuda->record(earlier).value();
-    EXPECT_TRUE(cuda->wait(later, event).ok());
-    cuda->destroy(event);
-  }
-  Error copy(Stream stream, std::byte* to, const std::byte* from,
-             std::size_t bytes) {
-    const Copy one{to, from, bytes};
-    return cuda->copy(stream, {&one, 1});
-  }
-  std::uint64_t hostWaits() {
-    return driver->calls(DriverCall::cuEventSynchronize) +
-           driver->calls(DriverCall::cuStreamSynchronize);
-  }
-
-  EmulatedDriverOptions driver_options;
-  CudaRuntimeOptions options;
-  std::vector<std::string> warnings;
-  std::string misuse;
-  std::unique_ptr<EmulatedDriver> driver;
-  CudaDriver table;
-  std::unique_ptr<CudaRuntime> cuda;
-};
 
 void fill(std::byte* bytes, std::size_t count, unsigned seed) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -355,8 +266,7 @@ TEST_F(CudaRuntimeTest, MovesNeedNoBounceBuffer) {
   giveBack(base, kMiB);
 }
 
-// ---- host memory
-// -------------------------------------------------------------
+// ---- host memory -----------------------------------------------------------
 
 TEST_F(CudaRuntimeTest, RefusedRegistrationDegradesWithOneWarning) {
   driver_options.register_limit = 3 * kMiB + 1;
@@ -416,8 +326,7 @@ TEST_F(CudaRuntimeTest, SlabsMayGoWhileTheyAreRegistered) {
   (void)cuda->allocateHost(8 * kMiB).value(); // the destructor's to give back
 }
 
-// ---- events
-// ------------------------------------------------------------------
+// ---- events ----------------------------------------------------------------
 
 TEST_F(CudaRuntimeTest, EventsArePooledAndUntimed) {
   open();
@@ -462,8 +371,7 @@ TEST_F(CudaRuntimeTest, TheCompleteEventIsNoEvent) {
   EXPECT_EQ(driver->calls(DriverCall::cuStreamWaitEvent), 0u);
 }
 
-// ---- link
-// ----------------------------------------------------------------------
+// ---- link ------------------------------------------------------------------
 
 TEST_F(CudaRuntimeTest, TheLinkIsMeasuredOnce) {
   open();
@@ -492,158 +400,6 @@ TEST_F(CudaRuntimeTest, AFailedMeasurementIsNoMeasurement) {
     EXPECT_EQ(driver->usedBytes(0), 0u);
     EXPECT_EQ(driver->pinnedBytes(), 0u);
   }
-}
-
-// ---- failures
-// --------------------------------------------------------------------
-
-TEST_F(CudaRuntimeTest, EveryCallThatMakesARuntimeMayFail) {
-  open();
-  cuda.reset();
-  int failures = 0;
-  for (std::size_t call = 0;
-       call < static_cast<std::size_t>(DriverCall::kCount); ++call) {
-    for (std::uint64_t nth = 1; nth <= 2; ++nth) {
-      const auto which = static_cast<DriverCall>(call);
-      if (which == DriverCall::cuDevicePrimaryCtxRelease ||
-          which == DriverCall::cuStreamDestroy ||
-          which == DriverCall::cuCtxPushCurrent) {
-        continue; // nothing can be done about these
-      }
-      driver->failCall(which, nth, CUDA_ERROR_UNKNOWN);
-      const auto made = make_cuda_runtime(table, 0, options);
-      failures += made.ok() ? 0 : 1;
-      driver->failCall(which, 0, CUDA_SUCCESS);
-    }
-  }
-  EXPECT_GE(failures, 6);
-  EXPECT_EQ(driver->leaks(), std::vector<std::string>{});
-}
-
-TEST_F(CudaRuntimeTest, DriverErrorsAreValues) {
-  open();
-  std::byte* const slab = cuda->allocateHost(kMiB).value();
-  std::byte* const there = device(kMiB);
-  driver->failCall(DriverCall::cuMemcpyAsync, 1, CUDA_ERROR_UNKNOWN);
-  const Error error = copy(cuda->copyInStream(), there, slab, 100);
-  EXPECT_EQ(error.code(), ErrorCode::kDevice);
-  EXPECT_EQ(error.message(),
-            "cuMemcpyAsync failed: emulated error (CUDA_ERROR)");
-  driver->failCall(DriverCall::cuEventRecord, 1, CUDA_ERROR_UNKNOWN);
-  EXPECT_FALSE(cuda->record(kDefaultComputeStream).ok());
-  const Event event = cuda->record(kDefaultComputeStream).value();
-  EXPECT_EQ(cuda->stats().events, 1u); // the failed one came back
-  driver->failCall(DriverCall::cuStreamWaitEvent, 1, CUDA_ERROR_UNKNOWN);
-  EXPECT_FALSE(cuda->wait(cuda->copyInStream(), event).ok());
-  driver->failCall(DriverCall::cuEventSynchronize, 1, CUDA_ERROR_UNKNOWN);
-  EXPECT_FALSE(cuda->synchronize(event).ok());
-  cuda->destroy(event);
-  giveBack(there, kMiB);
-  cuda->freeHost(slab, kMiB);
-}
-
-// The whole story once; then that it was told. Nothing hangs.
-TEST_F(CudaRuntimeTest, ALostGpuIsLostForGood) {
-  open();
-  const Event event = cuda->record(kDefaultComputeStream).value();
-  driver->loseContext(CUDA_ERROR_ILLEGAL_ADDRESS);
-  const Error first = cuda->wait(cuda->copyInStream(), event);
-  EXPECT_EQ(first.code(), ErrorCode::kDevice);
-  EXPECT_EQ(first.message(),
-            "cuStreamWaitEvent failed: emulated error (CUDA_ERROR). A kernel "
-            "before it is at fault (CUDA_LAUNCH_BLOCKING=1 shows which), and "
-            "this process can use the GPU no longer");
-  // Even if the driver recovered: some bytes may be wrong.
-  driver->loseContext(CUDA_SUCCESS);
-  for (const Error& later :
-       {cuda->wait(cuda->copyInStream(), event), cuda->synchronize(event),
-        cuda->record(kDefaultComputeStream).takeError(),
-        cuda->allocateHost(kMiB).takeError()}) {
-    EXPECT_EQ(later.code(), ErrorCode::kDevice);
-    EXPECT_EQ(later.message(),
-              "the GPU is lost to this process: cuStreamWaitEvent failed: "
-              "emulated error (CUDA_ERROR) earlier; train on in a new process, "
-              "from a checkpoint");
-  }
-  EXPECT_FALSE(cuda->query(event));
-  EXPECT_FALSE(cuda->drain(kDefaultComputeStream));
-  cuda->destroy(event);
-}
-
-TEST_F(CudaRuntimeTest, NotEveryLostGpuIsAKernelsFault) {
-  open();
-  driver->loseContext(CUDA_ERROR_ECC_UNCORRECTABLE);
-  EXPECT_EQ(cuda->record(kDefaultComputeStream).error().message(),
-            "cuEventCreate failed: emulated error (CUDA_ERROR). This process "
-            "can use the GPU no longer");
-  driver->loseContext(CUDA_SUCCESS);
-}
-
-// Whoever only asks finds out, too.
-TEST_F(CudaRuntimeTest, AQueryFindsOutThatTheGpuIsLost) {
-  open();
-  const Event event = cuda->record(kDefaultComputeStream).value();
-  driver->loseContext(CUDA_ERROR_LAUNCH_FAILED);
-  EXPECT_FALSE(cuda->query(event));
-  driver->loseContext(CUDA_SUCCESS);
-  const Error error = cuda->wait(cuda->copyInStream(), event);
-  EXPECT_TRUE(error.message().starts_with(
-      "the GPU is lost to this process: cuEventQuery failed"))
-      << error.message();
-  cuda->destroy(event);
-}
-
-TEST_F(CudaRuntimeTest, InjectedFailuresHaveNoEffect) {
-  open();
-  FaultInjection& faults = FaultInjection::instance();
-  for (const FaultPoint point :
-       {FaultPoint::kReserve, FaultPoint::kCommit, FaultPoint::kAllocateHost,
-        FaultPoint::kCopy, FaultPoint::kEvent}) {
-    faults.arm(point, 1, /*for_ever=*/true);
-  }
-  EXPECT_FALSE(cuda->reserve(kUnit).ok());
-  EXPECT_FALSE(cuda->reserveAddresses(kUnit).ok());
-  EXPECT_FALSE(cuda->commit(nullptr, kUnit).ok());
-  EXPECT_FALSE(cuda->decommit(nullptr, kUnit).ok());
-  EXPECT_FALSE(cuda->allocateHost(kUnit).ok());
-  EXPECT_FALSE(cuda->copy(kDefaultComputeStream, {}).ok());
-  EXPECT_FALSE(cuda->record(kDefaultComputeStream).ok());
-  EXPECT_FALSE(cuda->recordTimed(kDefaultComputeStream).ok());
-  EXPECT_FALSE(cuda->wait(kDefaultComputeStream, Event{}).ok());
-  EXPECT_FALSE(cuda->synchronize(Event{}).ok());
-  EXPECT_EQ(driver->leaks().size(), 3u); // streams, context, one event
-}
-
-TEST_F(CudaRuntimeTest, AForkedChildGetsErrors) {
-  open();
-  std::byte* const there = device(kUnit);
-  const Event event = cuda->record(kDefaultComputeStream).value();
-  const pid_t child = fork();
-  ASSERT_NE(child, -1);
-  if (child == 0) {
-    const bool good =
-        cuda->reserve(kUnit).error().code() == ErrorCode::kUnavailable &&
-        cuda->synchronize(event).code() == ErrorCode::kUnavailable &&
-        !cuda->query(event) && cuda->deviceMemory().total_bytes == 0 &&
-        !cuda->link().has_value();
-    cuda->destroy(event);
-    cuda.reset(); // touches no driver
-    _exit(good ? 0 : 1);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  cuda->destroy(event);
-  giveBack(there, kUnit);
-}
-
-TEST(CudaDriverTest, AMachineWithoutADriverGetsASentence) {
-  const Result<const CudaDriver*> driver = cuda_driver();
-  if (driver.ok()) GTEST_SKIP() << "this machine has an NVIDIA driver";
-  EXPECT_EQ(driver.error().code(), ErrorCode::kUnavailable);
-  EXPECT_NE(driver.error().message().find(
-                "physical_device = \"cuda\" needs an NVIDIA driver"),
-            std::string::npos);
 }
 
 } // namespace
