@@ -31,10 +31,7 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
       if (observe(call, *request.identity, operands)) [[unlikely]] {
         if (Error error = stepEnded(call)) return error;
       }
-      if (gate_.due(call.ticket_)) {
-        call.recording_ = fulfil(call);
-        if (call.recording_) call.token_ = request.identity->whole();
-      }
+      if (gate_.due(call.ticket_)) call.recording_ = fulfil(call);
     } else if (request.rerun) {
       call.rerun_ = true;
       counters_.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
@@ -54,8 +51,8 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
       return error;
     }
     call.pins_.assign(operands);
-    if (call.recording_) call.token_ = request.identity->whole();
   }
+  if (call.recording_) call.token_ = request.identity->whole();
   call.active_ = true;
   call.depth_ = &calls_of_thread;
   ++*call.depth_;
