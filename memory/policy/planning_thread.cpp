@@ -20,6 +20,10 @@ constexpr std::uint64_t kSlackShare = 200;
 // take a little longer, by the model, than one that only swaps and leaves less.
 constexpr std::uint64_t kRerunSlackShare = 16;
 constexpr double kSlackWorth = 1.01;
+// But where such a plan waits for the link that long, moves take none of its
+// time, and room is worth more.
+constexpr std::uint64_t kLinkBoundSlackShare = 32;
+constexpr double kLinkBound = 1.1;
 
 } // namespace
 
@@ -32,10 +36,21 @@ struct PlanningThread::Search {
   std::optional<CarriedBytes> carried;
   std::optional<JointPlanner> planner;
   double published_ns = 0;
+  std::uint64_t slack_share = kSlackShare;
 
+  // What plans leave of the budget from now on.
+  void leave(std::uint64_t share) {
+    slack_share = share;
+    options.budget_bytes = budget_bytes - budget_bytes / share;
+  }
+  // False: they cannot be planned.
+  bool searchReruns(std::uint64_t share);
+  bool leaveLess();
   // False: there is nothing more to try.
   bool tryNext() {
-    return planner && planner->planned() < kMaxTries && planner->tryNext();
+    if (!planner) return false;
+    if (planner->planned() < kMaxTries && planner->tryNext()) return true;
+    return leaveLess();
   }
   // A plan is made anew for a hundredth less time; at the end for any less;
   // and not before all prices were tried once.
@@ -223,8 +238,7 @@ PlanningThread::SearchPtr PlanningThread::begin(
   auto search = std::make_unique<Search>();
   search->path = order.path;
   search->budget_bytes = order.budget_bytes;
-  search->options.budget_bytes =
-      order.budget_bytes - order.budget_bytes / kSlackShare;
+  search->leave(kSlackShare);
   search->options.link = order.link;
   search->options.keep_bytes = keptBytes(order.budget_bytes);
   search->map = profiler::CycleBuilder::cycle(order.snapshot);
@@ -235,15 +249,34 @@ PlanningThread::SearchPtr PlanningThread::begin(
   search->carried.emplace(cycle);
   if (!recompute_ || search->swapping->actions.empty()) return search;
   search->published_ns = kSlackWorth * search->swapping->modelled.duration_ns;
-  search->options.budget_bytes =
-      order.budget_bytes - order.budget_bytes / kRerunSlackShare;
-  runtime::Result<PlanPtr> roomy = plan_cycle(cycle, search->options);
-  if (!roomy.ok()) return search;
-  search->planner.emplace(cycle, search->options, std::move(*roomy));
+  if (!search->searchReruns(kRerunSlackShare)) return search;
   // What was best under another budget or link is no worse than swaps alone.
   for (const Assignment& hint : hints) search->planner->alsoTry(hint);
   for (std::size_t i = 0; i < hints.size(); ++i) search->tryNext();
   return search;
+}
+
+bool PlanningThread::Search::searchReruns(std::uint64_t share) {
+  leave(share);
+  runtime::Result<PlanPtr> roomy = plan_cycle(map.cycle, options);
+  if (!roomy.ok()) return false;
+  planner.emplace(map.cycle, options, std::move(*roomy));
+  return true;
+}
+
+// The search begins again with what was best. False: it had better not.
+bool PlanningThread::Search::leaveLess() {
+  if (slack_share == kLinkBoundSlackShare) return false;
+  const PlanPtr best = planner->best();
+  const ModelledStep& modelled = best->modelled;
+  if (best->recorded.empty() ||
+      modelled.duration_ns < kLinkBound * modelled.compute_ns) {
+    return false;
+  }
+  Assignment found = planner->bestAssignment();
+  if (!searchReruns(kLinkBoundSlackShare)) return false;
+  planner->alsoTry(std::move(found));
+  return planner->tryNext();
 }
 
 PathPlanPtr PlanningThread::Search::plan() {

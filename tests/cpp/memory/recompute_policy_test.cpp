@@ -192,6 +192,22 @@ TEST(RecomputePolicy, InTheBackground) {
   EXPECT_FALSE(run.recorded.empty());
 }
 
+// Here the link takes most of the time. Four large values and a weight fit into
+// 31/32 of the larger budget, not of the other, and not into 15/16 of either.
+TEST(RecomputePolicy, WhereTheLinkBindsAPlanLeavesLess) {
+  std::vector<std::uint64_t> bytes_in;
+  for (const std::uint64_t budget : {66 * kMiB, 68 * kMiB}) {
+    Runner run(budget, true);
+    Network network(run);
+    for (int i = 0; i < 12; ++i) network.step();
+    const ModelledStep& modelled = run.plan()->modelled;
+    EXPECT_FALSE(run.plan()->recorded.empty());
+    EXPECT_GT(modelled.duration_ns, 2 * modelled.compute_ns);
+    bytes_in.push_back(modelled.bytes_in);
+  }
+  EXPECT_LT(bytes_in[1], bytes_in[0] - 10 * kMiB);
+}
+
 TEST(RecomputePolicy, OffMeansOff) {
   Runner run(90 * kMiB, false);
   Network network(run);
