@@ -15,6 +15,11 @@ namespace {
 // What the plan must leave of the budget: holes between blocks, and what is
 // resident without being part of the cycle.
 constexpr std::uint64_t kSlackShare = 200;
+// More, if that takes no longer: a plan that hardly waits for the link has time
+// to move more. The first of these that does is taken.
+constexpr std::uint64_t kFreeSlackShares[] = {8, 16, 32, 64};
+constexpr double kHardlyWaits = 1.05;
+constexpr double kFree = 1.002;
 // The same where ops may be run again: bytes that are made again cost little,
 // and moves for fragments' sake cost more (README.md). So such a plan may also
 // take a little longer, by the model, than one that only swaps and leaves less.
@@ -43,6 +48,7 @@ struct PlanningThread::Search {
     slack_share = share;
     options.budget_bytes = budget_bytes - budget_bytes / share;
   }
+  void leaveMore();
   // False: they cannot be planned.
   bool searchReruns(std::uint64_t share);
   bool leaveLess();
@@ -246,6 +252,7 @@ PlanningThread::SearchPtr PlanningThread::begin(
   runtime::Result<PlanPtr> swapping = plan_cycle(cycle, search->options);
   if (!swapping.ok()) return search;
   search->swapping = std::move(*swapping);
+  search->leaveMore();
   search->carried.emplace(cycle);
   if (!recompute_ || search->swapping->actions.empty()) return search;
   search->published_ns = kSlackWorth * search->swapping->modelled.duration_ns;
@@ -254,6 +261,23 @@ PlanningThread::SearchPtr PlanningThread::begin(
   for (const Assignment& hint : hints) search->planner->alsoTry(hint);
   for (std::size_t i = 0; i < hints.size(); ++i) search->tryNext();
   return search;
+}
+
+void PlanningThread::Search::leaveMore() {
+  const ModelledStep& tight = swapping->modelled;
+  if (swapping->actions.empty() ||
+      tight.duration_ns > kHardlyWaits * tight.compute_ns) {
+    return;
+  }
+  for (const std::uint64_t share : kFreeSlackShares) {
+    leave(share);
+    runtime::Result<PlanPtr> roomy = plan_cycle(map.cycle, options);
+    if (roomy.ok() &&
+        (*roomy)->modelled.duration_ns < kFree * tight.duration_ns) {
+      swapping = std::move(*roomy);
+      return;
+    }
+  }
 }
 
 bool PlanningThread::Search::searchReruns(std::uint64_t share) {

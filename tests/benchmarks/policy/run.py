@@ -31,7 +31,7 @@ from results import RESULTS, Key, Results, problem, with_ratios  # noqa: E402
 
 KS = (1.25, 2.0, 4.0)
 POLICIES = ("lru", "forecast", "oracle", "joint")
-GPUS = ("h200", "rtx4090")
+GPUS = ("h200", "rtx4090", "a100-80gb")
 
 
 def child(script: str, **arguments: object) -> dict:
