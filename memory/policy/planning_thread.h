@@ -7,7 +7,7 @@
 // last comes first. The thread starts with the first request.
 //
 // The first plan of a path only swaps. Where ops may be run again, the thread
-// then goes on to search for a better one (joint_planner.h), and publishes what
+// then goes on to search for a better one (plan_search.h), and publishes what
 // is worth it, until nothing better turns up; a path that is ordered meanwhile
 // comes first. Under another budget or link the search begins with what was
 // best under the last one.
@@ -29,40 +29,14 @@
 #include <vector>
 
 #include "backend/runtime/ranked_mutex.h"
-#include "memory/policy/joint_planner.h"
 #include "memory/policy/link_estimate.h"
-#include "memory/policy/plan.h"
+#include "memory/policy/path_plan.h"
+#include "memory/policy/plan_search.h"
 #include "profiler/cycle_builder.h"
 #include "profiler/durations.h"
 #include "profiler/profiler.h"
 
 namespace chameleon::memory {
-
-// A plan, and what its values are on the path that it was made for.
-struct PathPlan {
-  profiler::PathId path = 0;
-  std::uint64_t budget_bytes = 0;
-  LinkModel link; // as it was taken to be
-  PlanPtr plan;   // null: this path cannot be planned (see problem)
-  // Per value of the plan: the path's values that stand for it, kNone: none. A
-  // value whose life crosses the end of the step is two of the path.
-  struct Names {
-    std::uint32_t first = profiler::kNone;
-    std::uint32_t second = profiler::kNone;
-  };
-  std::vector<Names> names;
-  // Values that the plan moves after the program has let them go, as inputs of
-  // ops that run again: before which op they can be found last, ascending.
-  struct Held {
-    std::uint32_t op;
-    ValueIndex value;
-  };
-  std::vector<Held> held;
-  Assignment assignment; // what is run again; empty: nothing
-
-  std::size_t memoryBytes() const noexcept;
-};
-using PathPlanPtr = std::shared_ptr<const PathPlan>;
 
 class PlanningThread {
  public:
@@ -90,9 +64,7 @@ class PlanningThread {
 
  private:
   static constexpr std::size_t kMaxPlans = 32;
-  // Plans that one search tries, and searches that wait, at most.
-  static constexpr std::uint32_t kMaxTries = 600;
-  static constexpr std::size_t kMaxSearches = 4;
+  static constexpr std::size_t kMaxSearches = 4; // that wait
 
   using Mutex = runtime::RankedMutex<runtime::LockRank::kPlans>;
   struct Order {
@@ -102,8 +74,7 @@ class PlanningThread {
     profiler::PathSnapshot snapshot;
   };
   // A better plan for a path, while there is time.
-  struct Search;
-  using SearchPtr = std::unique_ptr<Search>;
+  using SearchPtr = std::unique_ptr<PlanSearch>;
 
   void run();
   // These REQUIRE mutex_.

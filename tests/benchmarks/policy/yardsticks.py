@@ -21,6 +21,7 @@ from bound import Links, Step, lower_bound_ns  # noqa: E402
 LINKS = {  # bytes/s: in, out, both together
     "h200": Links(55e9, 55e9, 90e9),
     "rtx4090": Links(25e9, 25e9, 40e9),
+    "a100-80gb": Links(25e9, 25e9, 40e9),
 }
 GPUS = tuple(LINKS)
 

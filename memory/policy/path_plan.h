@@ -1,0 +1,48 @@
+// A plan as the run follows it: its values are the path's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "memory/policy/link_model.h"
+#include "memory/policy/plan.h"
+#include "memory/policy/rerun_choice.h"
+#include "profiler/cycle_builder.h"
+
+namespace chameleon::memory {
+
+// A plan, and what its values are on the path that it was made for.
+struct PathPlan {
+  profiler::PathId path = 0;
+  std::uint64_t budget_bytes = 0;
+  LinkModel link; // as it was taken to be
+  PlanPtr plan;   // null: this path cannot be planned (see problem)
+  // Per value of the plan: the path's values that stand for it, kNone: none. A
+  // value whose life crosses the end of the step is two of the path.
+  struct Names {
+    std::uint32_t first = profiler::kNone;
+    std::uint32_t second = profiler::kNone;
+  };
+  std::vector<Names> names;
+  // Values that the plan moves after the program has let them go, as inputs of
+  // ops that run again: before which op they can be found last, ascending.
+  struct Held {
+    std::uint32_t op;
+    ValueIndex value;
+  };
+  std::vector<Held> held;
+  Assignment assignment; // what is run again; empty: nothing
+
+  // What is to be known of `plan` on its path.
+  void setPlan(PlanPtr plan, const profiler::CycleMap& map);
+  std::size_t memoryBytes() const noexcept;
+
+ private:
+  void nameValues(const profiler::CycleMap& map);
+  void findHeld(const profiler::Cycle& cycle);
+};
+using PathPlanPtr = std::shared_ptr<const PathPlan>;
+
+} // namespace chameleon::memory

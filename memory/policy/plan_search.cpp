@@ -1,0 +1,124 @@
+#include "memory/policy/plan_search.h"
+
+#include <utility>
+
+namespace chameleon::memory {
+
+namespace {
+
+// What every plan leaves of the budget.
+constexpr std::uint64_t kSlackShare = 200;
+// More, if that takes no longer: a plan that hardly waits for the link has time
+// to move more. The first of these that does is taken.
+constexpr std::uint64_t kFreeSlackShares[] = {8, 16, 32, 64};
+constexpr double kHardlyWaits = 1.05;
+constexpr double kFree = 1.002;
+// Where ops may be run again bytes cost little, and moves for fragments' sake
+// cost more (README.md). So such a plan may also take a little longer than one
+// that only swaps and leaves less.
+constexpr std::uint64_t kRerunSlackShare = 16;
+constexpr double kSlackWorth = 1.01;
+// But where such a plan waits for the link that long, moves take none of its
+// time, and room is worth more.
+constexpr std::uint64_t kLinkBoundSlackShare = 32;
+constexpr double kLinkBound = 1.15;
+
+bool waits(const ModelledStep& modelled, double share) {
+  return modelled.duration_ns > share * modelled.compute_ns;
+}
+
+} // namespace
+
+PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
+                       const std::vector<Assignment>& hints)
+    : request_(request), map_(std::move(map)) {
+  options_.link = request.link;
+  options_.keep_bytes = request.keep_bytes;
+  leave(kSlackShare);
+  runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
+  if (!swapping.ok()) return;
+  chosen_ = std::move(*swapping);
+  carried_.emplace(map_.cycle);
+  if (chosen_->actions.empty()) return;
+  if (!waits(chosen_->modelled, kHardlyWaits)) leaveWhatIsFree();
+  limit_ns_ = kSlackWorth * chosen_->modelled.duration_ns;
+  searched_limit_ns_ = limit_ns_;
+  if (!request.recompute || !beginRound(kRerunSlackShare)) return;
+  for (const Assignment& hint : hints) planner_->alsoTry(hint);
+  for (std::size_t i = 0; i < hints.size(); ++i) (void)planner_->tryNext();
+}
+
+void PlanSearch::leave(std::uint64_t share) {
+  options_.budget_bytes = request_.budget_bytes - request_.budget_bytes / share;
+}
+
+void PlanSearch::leaveWhatIsFree() {
+  for (const std::uint64_t share : kFreeSlackShares) {
+    leave(share);
+    runtime::Result<PlanPtr> roomy = plan_cycle(map_.cycle, options_);
+    if (roomy.ok() && (*roomy)->modelled.duration_ns <
+                          kFree * chosen_->modelled.duration_ns) {
+      chosen_ = std::move(*roomy);
+      return;
+    }
+  }
+}
+
+bool PlanSearch::beginRound(std::uint64_t share) {
+  leave(share);
+  runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
+  if (!swapping.ok()) return false;
+  planner_.emplace(map_.cycle, options_, std::move(*swapping));
+  return true;
+}
+
+// With more room, from what was best. False: there is nothing to gain.
+bool PlanSearch::beginLastRound() {
+  if (is_last_round_) return false;
+  is_last_round_ = true;
+  choose();
+  if (chosen_->recorded.empty() || !waits(chosen_->modelled, kLinkBound) ||
+      !beginRound(kLinkBoundSlackShare)) {
+    return false;
+  }
+  planner_->alsoTry(assignment_);
+  return planner_->tryNext();
+}
+
+bool PlanSearch::tryNext() {
+  if (!planner_) return false;
+  if (planner_->planned() < kMaxTries && planner_->tryNext()) return true;
+  return beginLastRound();
+}
+
+bool PlanSearch::isWorthIt(bool more) const {
+  if (more && planner_->isEarly()) return false;
+  return planner_->searched_ns() < (more ? 0.99 : 1) * searched_limit_ns_;
+}
+
+void PlanSearch::choose() {
+  if (!planner_) return;
+  const PlanPtr best = planner_->best();
+  // Where nothing is dropped the plan is the one that only swaps.
+  if (best->recorded.empty() || best->modelled.duration_ns >= limit_ns_) return;
+  chosen_ = best;
+  assignment_ = planner_->bestAssignment();
+  limit_ns_ = best->modelled.duration_ns;
+  searched_limit_ns_ = planner_->searched_ns();
+}
+
+PathPlanPtr PlanSearch::plan() {
+  choose();
+  auto made = std::make_shared<PathPlan>();
+  made->path = request_.path;
+  made->budget_bytes = request_.budget_bytes;
+  made->link = request_.link;
+  if (chosen_ == nullptr) return made;
+  made->assignment = assignment_;
+  auto plan = std::make_shared<Plan>(*chosen_);
+  plan->shares = carried_->under(*plan);
+  made->setPlan(std::move(plan), map_);
+  return made;
+}
+
+} // namespace chameleon::memory

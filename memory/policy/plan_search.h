@@ -1,0 +1,77 @@
+// The plans that are made for one path under one budget, one after the other:
+// first one that only swaps, then, where ops may be run again, better and
+// better ones of the joint planner. How much of the budget a plan leaves is
+// decided here: the pager needs room for what the model does not see, holes
+// between blocks and what is resident without being part of the cycle, and
+// makes it by moves that take compute time.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "memory/policy/joint_planner.h"
+#include "memory/policy/path_plan.h"
+#include "memory/policy/plan_shares.h"
+#include "memory/policy/planner.h"
+#include "profiler/cycle_builder.h"
+
+namespace chameleon::memory {
+
+class PlanSearch {
+ public:
+  struct Request {
+    profiler::PathId path;
+    std::uint64_t budget_bytes;
+    LinkModel link;
+    std::uint64_t keep_bytes; // values of at most so many never move
+    bool recompute;
+  };
+  // The first plan is made. `hints`: what was best for the path under other
+  // budgets or links; these are tried now, too.
+  PlanSearch(const Request& request, profiler::CycleMap map,
+             const std::vector<Assignment>& hints);
+  PlanSearch(const PlanSearch&) = delete; // the planner refers to the cycle
+  PlanSearch& operator=(const PlanSearch&) = delete;
+
+  profiler::PathId path() const noexcept { return request_.path; }
+  std::uint64_t budgetBytes() const noexcept { return request_.budget_bytes; }
+  const profiler::CycleMap& map() const noexcept { return map_; }
+
+  // There is something to try.
+  bool goesOn() const noexcept { return planner_.has_value(); }
+  // Tries one more. False: there is nothing more to try.
+  bool tryNext();
+  // A plan is made anew for a hundredth less time; at the end (not `more`) for
+  // any less; and not before all prices were tried once.
+  bool isWorthIt(bool more) const;
+  // The best so far.
+  PathPlanPtr plan();
+
+ private:
+  static constexpr std::uint32_t kMaxTries = 600; // in a round
+
+  // What plans leave of the budget from now on.
+  void leave(std::uint64_t share);
+  void leaveWhatIsFree();
+  bool beginRound(std::uint64_t share);
+  bool beginLastRound();
+  void choose();
+
+  const Request request_;
+  const profiler::CycleMap map_;
+  PlannerOptions options_;
+  std::optional<JointPlanner> planner_;
+  bool is_last_round_ = false;
+
+  PlanPtr chosen_; // null: the path cannot be planned
+  Assignment assignment_;
+  // A plan that takes less is better, by the model and as the search sees it.
+  double limit_ns_ = 0;
+  double searched_limit_ns_ = 0;
+  std::optional<CarriedBytes> carried_;
+};
+
+} // namespace chameleon::memory
