@@ -29,20 +29,25 @@ constexpr std::size_t kLayers = 40;
 constexpr std::size_t kBudget = 32 * kBytes;
 constexpr std::size_t kGuestBytes = 24 * kBytes;
 
+// Four steps of a run that has settled.
+Stats steady_stats(Pager& pager, bool plans) {
+  Training training(pager, kLayers);
+  for (int i = 0; i < 3; ++i) training.step();
+  if (plans) settle(pager, training);
+  for (int i = 0; i < 3; ++i) training.step();
+  pager.resetStats();
+  for (int i = 0; i < 4; ++i) training.step();
+  pager.checkInvariants(3);
+  return pager.stats();
+}
+
 TEST(ForecastPolicy, FetchesAheadOfNeed) {
-  Device lru("lru", kBudget);
-  Device forecast("forecast", kBudget);
-  for (Device* device : {&lru, &forecast}) {
-    Training training(*device->pager, kLayers);
-    for (int i = 0; i < 3; ++i) training.step();
-    if (device == &forecast) settle(*device->pager, training);
-    for (int i = 0; i < 3; ++i) training.step();
-    device->pager->resetStats();
-    for (int i = 0; i < 4; ++i) training.step();
-    device->pager->checkInvariants(3);
-  }
-  const Stats paged = lru.pager->stats();
-  const Stats planned = forecast.pager->stats();
+  const Device forecast("forecast", kBudget);
+  const Stats planned = steady_stats(*forecast.pager, true);
+  // Where ops are slow (sanitizers) the plan leaves room, since it is free.
+  const std::size_t room = forecast.pager->lastStep()->plan->budget_bytes;
+  const Device lru("lru", (room + kBytes - 1) / kBytes * kBytes);
+  const Stats paged = steady_stats(*lru.pager, false);
   EXPECT_GT(paged.faults, 200);
   EXPECT_EQ(paged.prefetched_bytes, 0);
   EXPECT_LE(20 * planned.faults, paged.faults);
@@ -130,7 +135,8 @@ TEST(ForecastPolicy, TheStepSaysWhatWasPlanned) {
   training.step();
   const StepFigures step = device.pager->lastStep().value();
   ASSERT_NE(step.plan, nullptr);
-  EXPECT_EQ(step.plan->budget_bytes, kBudget - kBudget / 200);
+  EXPECT_LE(step.plan->budget_bytes, kBudget - kBudget / 200);
+  EXPECT_GE(step.plan->budget_bytes, kBudget - kBudget / 8);
   EXPECT_EQ(step.ops, static_cast<std::int64_t>(step.plan->ops()));
   EXPECT_EQ(step.forecast_misses, 0);
   EXPECT_GE(step.bound_ns, step.compute_ns);
