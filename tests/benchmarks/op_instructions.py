@@ -286,6 +286,8 @@ def profiles_of(
         [
             "valgrind",
             "--tool=callgrind",
+            # Or a thread of ours may stand still, and hold its lock all along.
+            "--fair-sched=yes",
             "--instr-atstart=no",
             f"--callgrind-out-file={root}/out",
             sys.executable,
