@@ -167,8 +167,8 @@ void DirectCall::finishOther(at::Tensor& result, const Adoption& adoption) {
 }
 
 std::unique_ptr<RecordedCall> DirectCall::startRecord(
-    const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const {
-  return RecordedCall::make(plan_, op, arguments, {operands_.data(), count_},
+    at::ArrayRef<c10::IValue> arguments) const {
+  return RecordedCall::make(plan_, arguments, {operands_.data(), count_},
                             device_->index);
 }
 

@@ -85,7 +85,7 @@ class DirectCall {
   bool isRecorded() const noexcept { return call_.recording(); }
   // `arguments` are the caller's. Null: it may not run again.
   std::unique_ptr<RecordedCall> startRecord(
-      const c10::OperatorHandle& op, at::ArrayRef<c10::IValue> arguments) const;
+      at::ArrayRef<c10::IValue> arguments) const;
   void finishRecord(std::unique_ptr<RecordedCall> record,
                     at::ArrayRef<c10::IValue> arguments,
                     at::ArrayRef<at::Tensor> results);

@@ -255,7 +255,7 @@ class DirectKernel<Return(Arguments...)> {
       Arguments&... arguments) const {
     const torch::jit::Stack boxed =
         c10::impl::boxArgs<Arguments...>(arguments...);
-    std::unique_ptr<RecordedCall> record = call.startRecord(op_, boxed);
+    std::unique_ptr<RecordedCall> record = call.startRecord(boxed);
     std::optional<Kept> kept;
     {
       const DirectCall::Scope scope(call);

@@ -185,8 +185,7 @@ class NativeCall {
     std::unique_ptr<RecordedCall> record;
     if (call_.recording()) [[unlikely]] {
       record = RecordedCall::make(
-          plan_, op_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), pins,
-          index_);
+          plan_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), pins, index_);
     }
     // Unbinds on every way out, before the pins go.
     struct Unbind {

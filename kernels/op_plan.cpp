@@ -61,7 +61,8 @@ std::optional<ArgumentKind> kind_of(const c10::Argument& argument) {
 profiler::OpNames& op_names() { return profiler::op_names(); }
 
 OpPlan::OpPlan(const c10::OperatorHandle& op)
-    : name(c10::toString(op.operator_name())),
+    : handle(op),
+      name(c10::toString(op.operator_name())),
       number(op_names().add(name)),
       argument_count(
           static_cast<std::uint16_t>(op.schema().arguments().size())),

@@ -52,6 +52,7 @@ struct ResultPlan {
 struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& op);
 
+  c10::OperatorHandle handle;
   std::string name;     // "aten::add.Tensor", for messages
   std::uint32_t number; // the profiler's, see op_names()
   std::uint16_t argument_count;

@@ -52,11 +52,10 @@ at::Tensor copy_of(const at::Tensor& tensor) {
 // Storages on blocks that belong to somebody else.
 class Borrowed {
  public:
-  Borrowed(std::span<Block* const> blocks,
-           const std::vector<std::size_t>& bytes, c10::DeviceIndex index) {
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      storages_.emplace_back(c10::Storage::use_byte_size_t(), bytes[i],
-                             backend::lend_block(blocks[i], index),
+  Borrowed(std::span<Block* const> blocks, c10::DeviceIndex index) {
+    for (Block* const block : blocks) {
+      storages_.emplace_back(c10::Storage::use_byte_size_t(), 0,
+                             backend::lend_block(block, index),
                              backend::device_allocator(), true);
     }
   }
@@ -66,7 +65,11 @@ class Borrowed {
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
 
-  const c10::Storage& operator[](std::size_t i) const { return storages_[i]; }
+  // As the recorded call had it.
+  const c10::Storage& storage(std::size_t i, std::size_t bytes) const {
+    storages_[i].unsafeGetStorageImpl()->set_nbytes(bytes);
+    return storages_[i];
+  }
 
   static Block* giveBack(const c10::Storage& storage) {
     return static_cast<Block*>(storage.unsafeGetStorageImpl()
@@ -122,85 +125,102 @@ class GeneratorAsItWas {
   at::Tensor after_;
 };
 
-std::shared_ptr<const BitSettings> settings_now() {
-  thread_local std::shared_ptr<const BitSettings> last;
-  const BitSettings now = BitSettings::now();
-  if (last == nullptr || !(*last == now)) {
-    last = std::make_shared<const BitSettings>(now);
-  }
-  return last;
-}
-
 } // namespace
 
 // ---- recording ------------------------------------------------------------
 
-RecordedCall::RecordedCall(const OpPlan& plan, const c10::OperatorHandle& op,
-                           c10::DeviceIndex index)
-    : plan_(plan), op_(op), index_(index) {}
+struct RecordedCall::Surroundings {
+  BitSettings settings;
+  c10::DeviceIndex index;
+  bool operator==(const Surroundings&) const = default;
+};
+
+std::shared_ptr<const RecordedCall::Surroundings> RecordedCall::surroundings(
+    c10::DeviceIndex index) {
+  thread_local std::shared_ptr<const Surroundings> last;
+  const Surroundings now{BitSettings::now(), index};
+  if (last == nullptr || !(*last == now)) {
+    last = std::make_shared<const Surroundings>(now);
+  }
+  return last;
+}
+
+// Takes a call's arguments.
+class RecordedCall::Taker {
+ public:
+  Taker(RecordedCall& call, std::span<const memory::Operand> operands)
+      : call_(call), operands_(operands) {}
+
+  // False: it may not run again.
+  bool take(at::ArrayRef<c10::IValue> arguments);
+
+ private:
+  bool takeTensor(const c10::IValue& value, const ArgumentPlan& argument);
+  bool keep(const c10::IValue& value, std::size_t index);
+  void takeGenerator();
+
+  c10::DeviceIndex index() const { return call_.surroundings_->index; }
+
+  RecordedCall& call_;
+  const std::span<const memory::Operand> operands_;
+  std::vector<Shown> shown_;
+  at::Generator generator_;
+};
 
 std::unique_ptr<RecordedCall> RecordedCall::make(
-    const OpPlan& plan, const c10::OperatorHandle& op,
-    at::ArrayRef<c10::IValue> arguments,
+    const OpPlan& plan, at::ArrayRef<c10::IValue> arguments,
     std::span<const memory::Operand> operands, c10::DeviceIndex index) {
+  static_assert(sizeof(RecordedCall) <= 64); // see memory/recreation.h
   if (!plan.may_rerun) return nullptr;
-  std::unique_ptr<RecordedCall> record(new RecordedCall(plan, op, index));
-  if (!record->take(arguments, operands)) return nullptr;
-  record->settings_ = settings_now();
+  std::unique_ptr<RecordedCall> record(new RecordedCall(plan));
+  record->surroundings_ = surroundings(index);
+  if (!Taker(*record, operands).take(arguments)) return nullptr;
   return record;
 }
 
-bool RecordedCall::take(at::ArrayRef<c10::IValue> arguments,
-                        std::span<const memory::Operand> operands) {
-  storage_bytes_.resize(operands.size());
-  side_effects_.resize(operands.size());
-  arguments_.reserve(arguments.size());
-  auto next = plan_.arguments.begin();
+bool RecordedCall::Taker::take(at::ArrayRef<c10::IValue> arguments) {
+  const OpPlan& plan = call_.plan_;
+  TORCH_INTERNAL_ASSERT(arguments.size() == plan.argument_count);
+  call_.arguments_ = std::make_unique<c10::IValue[]>(arguments.size());
+  auto next = plan.arguments.begin();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = arguments[i];
-    if (next == plan_.arguments.end() || next->index != i) {
-      if (!keep(value)) return false;
+    if (next == plan.arguments.end() || next->index != i) {
+      if (!keep(value, i)) return false;
       continue;
     }
     const ArgumentPlan& argument = *next++;
     switch (argument.kind) {
       case ArgumentKind::kTensor:
-        arguments_.emplace_back();
-        if (!takeTensor(value, argument, operands)) return false;
+        if (!takeTensor(value, argument)) return false;
         break;
       case ArgumentKind::kTensorList:
       case ArgumentKind::kOptionalList: {
-        if (value.isNone()) {
-          arguments_.push_back(value);
-          break;
-        }
+        if (value.isNone()) break;
         const c10::ArrayRef<c10::IValue> list = value.toListRef();
-        arguments_.emplace_back(static_cast<std::int64_t>(list.size()));
+        call_.arguments_[i] = static_cast<std::int64_t>(list.size());
         for (const c10::IValue& element : list) {
-          if (!takeTensor(element, argument, operands)) return false;
+          if (!takeTensor(element, argument)) return false;
         }
         break;
       }
       case ArgumentKind::kGenerator:
-        arguments_.emplace_back();
         if (value.isGenerator()) generator_ = value.toGenerator();
         break;
       default:
         return false;
     }
   }
-  if (plan_.random) takeGenerator();
+  call_.shown_ = memory::FixedArray<Shown>(std::move(shown_));
+  if (plan.random || generator_.defined()) takeGenerator();
   return true;
 }
 
-bool RecordedCall::takeTensor(const c10::IValue& value,
-                              const ArgumentPlan& argument,
-                              std::span<const memory::Operand> operands) {
-  Shown shown{at::Tensor(), -1, argument.writes};
-  if (!value.isTensor() || !value.toTensor().defined()) {
-    shown_.push_back(std::move(shown));
-    return true;
-  }
+bool RecordedCall::Taker::takeTensor(const c10::IValue& value,
+                                     const ArgumentPlan& argument) {
+  Shown& shown = shown_.emplace_back();
+  shown.written = argument.writes;
+  if (!value.isTensor() || !value.toTensor().defined()) return true;
   const at::Tensor& tensor = value.toTensor();
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (!backend::is_chameleon(impl)) {
@@ -213,7 +233,6 @@ bool RecordedCall::takeTensor(const c10::IValue& value,
       return false;
     }
     shown.shell = is_number ? tensor : copy_of(tensor);
-    shown_.push_back(std::move(shown));
     return true;
   }
   if (is_nested(impl)) return false;
@@ -222,33 +241,32 @@ bool RecordedCall::takeTensor(const c10::IValue& value,
   const Block* const block = backend::block_of(storage);
   if (block != nullptr) {
     const auto at =
-        std::find_if(operands.begin(), operands.end(),
+        std::find_if(operands_.begin(), operands_.end(),
                      [=](const auto& each) { return each.block == block; });
-    if (at == operands.end()) return false;
-    const auto number = static_cast<std::size_t>(at - operands.begin());
-    shown.operand = static_cast<std::int32_t>(number);
-    storage_bytes_[number] = storage.nbytes();
-    if (argument.side_effect) side_effects_[number] = true;
+    if (at == operands_.end()) return false;
+    shown.operand = static_cast<std::int32_t>(at - operands_.begin());
+    shown.storage_bytes = storage.nbytes();
+    shown.side_effect = argument.side_effect;
   }
   shown.shell = at::Tensor(
-      make_outer(impl, no_memory(), c10::Device(kChameleon, index_)));
-  shown_.push_back(std::move(shown));
+      make_outer(impl, no_memory(), c10::Device(kChameleon, index())));
   return true;
 }
 
 // An argument without tensors. False: it may change, or nobody knows what it
 // is.
-bool RecordedCall::keep(const c10::IValue& value) {
+bool RecordedCall::Taker::keep(const c10::IValue& value, std::size_t index) {
   if (value.isList()) {
-    arguments_.push_back(value.deepcopy()); // of numbers
+    call_.arguments_[index] = value.deepcopy(); // of numbers
     return true;
   }
   // Batch norm: its statistics are results of what it is given otherwise.
-  const std::size_t i = arguments_.size();
+  const OpPlan& plan = call_.plan_;
   const bool has_side_effects =
-      std::any_of(plan_.arguments.begin(), plan_.arguments.end(),
+      std::any_of(plan.arguments.begin(), plan.arguments.end(),
                   [](const auto& each) { return each.side_effect; });
-  if (has_side_effects && op_.schema().arguments()[i].name() == "training" &&
+  if (has_side_effects &&
+      plan.handle.schema().arguments()[index].name() == "training" &&
       !value.toBool()) {
     return false;
   }
@@ -256,16 +274,24 @@ bool RecordedCall::keep(const c10::IValue& value) {
       !value.isDevice()) {
     return false;
   }
-  arguments_.push_back(value);
+  call_.arguments_[index] = value;
   return true;
 }
 
-void RecordedCall::takeGenerator() {
-  if (!backend::target().holds_data) return;
+void RecordedCall::Taker::takeGenerator() {
+  call_.drawn_ = std::make_unique<Drawn>(Drawn{generator_, {}});
+  if (!call_.plan_.random || !backend::target().holds_data) return;
   at::Generator inner = backend::inner_generator(
-      generator_.defined() ? generator_ : backend::default_generator(index_));
+      generator_.defined() ? generator_ : backend::default_generator(index()));
   const std::lock_guard lock(inner.mutex());
-  generator_state_ = inner.get_state();
+  call_.drawn_->state = inner.get_state();
+}
+
+bool RecordedCall::isSideEffect(std::size_t operand) const {
+  return std::any_of(shown_.begin(), shown_.end(), [=](const Shown& shown) {
+    return shown.side_effect && shown.operand >= 0 &&
+           static_cast<std::size_t>(shown.operand) == operand;
+  });
 }
 
 bool RecordedCall::leftOperandsInPlace(
@@ -278,10 +304,7 @@ bool RecordedCall::leftOperandsInPlace(
     const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
     return TensorAccess::sameShape(*tensor.unsafeGetTensorImpl(),
                                    *shown.shell.unsafeGetTensorImpl()) &&
-           (shown.operand < 0
-                ? storage.nbytes() == 0
-                : storage.nbytes() ==
-                      storage_bytes_[static_cast<std::size_t>(shown.operand)]);
+           storage.nbytes() == shown.storage_bytes;
   };
   for (const ArgumentPlan& argument : plan_.arguments) {
     const c10::IValue& value = arguments[argument.index];
@@ -334,12 +357,13 @@ void RecordedCall::runOnce(std::span<Block* const> operands,
   const at::DisableRecordFunctionGuard unseen;
   NoWarnings no_warnings;
   const c10::WarningUtils::WarningHandlerGuard unheard(&no_warnings);
-  const WithBitSettings settings(*settings_);
+  const WithBitSettings settings(surroundings_->settings);
   const backend::InKernelScope outside(nullptr, nullptr);
   std::optional<GeneratorAsItWas> generator;
 
-  const Borrowed storages(operands, storage_bytes_, index_);
-  const c10::Device device(kChameleon, index_);
+  const c10::DeviceIndex index = surroundings_->index;
+  const Borrowed storages(operands, index);
+  const c10::Device device(kChameleon, index);
   std::size_t next_shown = 0;
   const auto next = [&]() -> at::Tensor {
     const Shown& shown = shown_[next_shown++];
@@ -348,11 +372,14 @@ void RecordedCall::runOnce(std::span<Block* const> operands,
     if (!backend::is_chameleon(shell)) return shown.shell;
     return at::Tensor(make_outer(
         shell,
-        shown.operand < 0 ? no_memory()
-                          : storages[static_cast<std::size_t>(shown.operand)],
+        shown.operand < 0
+            ? no_memory()
+            : storages.storage(static_cast<std::size_t>(shown.operand),
+                               shown.storage_bytes),
         device));
   };
-  torch::jit::Stack stack = arguments_;
+  torch::jit::Stack stack(arguments_.get(),
+                          arguments_.get() + plan_.argument_count);
   for (const ArgumentPlan& argument : plan_.arguments) {
     c10::IValue& value = stack[argument.index];
     switch (argument.kind) {
@@ -380,13 +407,14 @@ void RecordedCall::runOnce(std::span<Block* const> operands,
         break;
       }
       case ArgumentKind::kGenerator:
-        if (generator_state_.defined()) {
+        if (drawn_ == nullptr) break;
+        if (drawn_->state.defined()) {
           value = backend::generator_in_state(
-              generator_.defined() ? generator_
-                                   : backend::default_generator(index_),
-              generator_state_);
-        } else if (generator_.defined()) {
-          value = generator_;
+              drawn_->generator.defined() ? drawn_->generator
+                                          : backend::default_generator(index),
+              drawn_->state);
+        } else if (drawn_->generator.defined()) {
+          value = drawn_->generator;
         }
         break;
       default:
@@ -396,13 +424,13 @@ void RecordedCall::runOnce(std::span<Block* const> operands,
   const bool takes_generator = std::any_of(
       plan_.arguments.begin(), plan_.arguments.end(),
       [](const auto& each) { return each.kind == ArgumentKind::kGenerator; });
-  if (generator_state_.defined() && !takes_generator) {
+  if (drawn_ != nullptr && drawn_->state.defined() && !takes_generator) {
     generator.emplace(
-        backend::inner_generator(backend::default_generator(index_)),
-        generator_state_);
+        backend::inner_generator(backend::default_generator(index)),
+        drawn_->state);
   }
 
-  rerun_native(plan_, op_, &stack);
+  rerun_native(plan_, plan_.handle, &stack);
 
   for (std::size_t i = 0; i < plan_.results.size(); ++i) {
     if (plan_.results[i].written_argument >= 0 || !stack[i].isTensor()) {

@@ -17,19 +17,17 @@
 #include <ATen/core/stack.h>
 
 #include "kernels/op_plan.h"
+#include "memory/fixed_array.h"
 #include "memory/pager.h"
 
 namespace chameleon::kernels {
-
-class BitSettings;
 
 class RecordedCall final : public memory::RecordedOp {
  public:
   // `arguments` are the caller's, `operands` what the call pins. Called before
   // the kernel, outside of InKernelScope. Null: it may not run again.
   static std::unique_ptr<RecordedCall> make(
-      const OpPlan& plan, const c10::OperatorHandle& op,
-      at::ArrayRef<c10::IValue> arguments,
+      const OpPlan& plan, at::ArrayRef<c10::IValue> arguments,
       std::span<const memory::Operand> operands, c10::DeviceIndex index);
 
   // After the kernel: false if it gave what it wrote other memory or another
@@ -38,39 +36,35 @@ class RecordedCall final : public memory::RecordedOp {
 
   runtime::Error run(std::span<memory::Block* const> operands,
                      std::vector<memory::Block*>& results) override;
-  bool isSideEffect(std::size_t operand) const override {
-    return operand < side_effects_.size() && side_effects_[operand];
-  }
+  bool isSideEffect(std::size_t operand) const override;
 
  private:
   // One tensor among the arguments, in their order.
   struct Shown {
-    at::Tensor shell;     // ours: without memory; else the tensor itself
-    std::int32_t operand; // -1: it has no bytes, or is not ours
-    bool written;
+    at::Tensor shell; // ours: without memory; else the tensor itself
+    std::size_t storage_bytes = 0;
+    std::int32_t operand = -1; // -1: it has no bytes, or is not ours
+    bool written = false;
+    bool side_effect = false;
   };
-  RecordedCall(const OpPlan& plan, const c10::OperatorHandle& op,
-               c10::DeviceIndex index);
-  bool take(at::ArrayRef<c10::IValue> arguments,
-            std::span<const memory::Operand> operands);
-  bool takeTensor(const c10::IValue& value, const ArgumentPlan& argument,
-                  std::span<const memory::Operand> operands);
-  bool keep(const c10::IValue& value);
-  void takeGenerator();
+  struct Drawn {
+    at::Generator generator; // the call's own; undefined: the default one
+    at::Tensor state;        // before it did; undefined: there is none
+  };
+  struct Surroundings; // of the call: mostly the same as those of many others
+  class Taker;
+
+  explicit RecordedCall(const OpPlan& plan) : plan_(plan) {}
+  static std::shared_ptr<const Surroundings> surroundings(c10::DeviceIndex);
   void runOnce(std::span<memory::Block* const> operands,
                std::vector<memory::Block*>& results) const;
 
   const OpPlan& plan_;
-  const c10::OperatorHandle op_;
-  const c10::DeviceIndex index_;
   // Tensors are in shown_, and lists of them have as many elements as None.
-  std::vector<c10::IValue> arguments_;
-  std::vector<Shown> shown_;
-  std::vector<std::size_t> storage_bytes_; // of the operands
-  std::vector<bool> side_effects_;
-  at::Generator generator_;    // that it drew from; none: undefined
-  at::Tensor generator_state_; // before it did
-  std::shared_ptr<const BitSettings> settings_; // mostly those of many calls
+  std::unique_ptr<c10::IValue[]> arguments_; // as many as the op has
+  memory::FixedArray<Shown> shown_;
+  std::unique_ptr<Drawn> drawn_; // null: it draws no random numbers
+  std::shared_ptr<const Surroundings> surroundings_;
 };
 
 // Tells the pager, if the call is such a one. `arguments` are the caller's,

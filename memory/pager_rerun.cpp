@@ -260,9 +260,8 @@ Error PagerImpl::makeFresh(const Record& record, Fresh& fresh) {
     return nullptr;
   };
   for (std::size_t i = 0; i < record.outputs.size() && !error; ++i) {
-    if (record.outputs[i].overwritten) {
-      fresh.outputs[i] = make(record.outputs[i].bytes);
-    }
+    const std::size_t bytes = record.outputs[i].overwritten_bytes;
+    if (bytes != 0) fresh.outputs[i] = make(bytes);
   }
   for (const Record::Step& step : record.steps) {
     for (const Record::Source& source : step.operands) {
@@ -279,6 +278,11 @@ Error PagerImpl::runSteps(const Record& record, Fresh& fresh) {
   std::vector<Block*> operands;
   std::vector<Block*> results;
   std::size_t scratch = 0;
+  std::size_t output = 0;
+  while (output < record.outputs.size() &&
+         record.outputs[output].overwritten_bytes != 0) {
+    ++output;
+  }
   for (const Record::Step& step : record.steps) {
     operands.clear();
     for (const Record::Source& source : step.operands) {
@@ -296,14 +300,16 @@ Error PagerImpl::runSteps(const Record& record, Fresh& fresh) {
       fresh.scratch.insert(fresh.scratch.end(), results.begin(), results.end());
       return error;
     }
-    CHAMELEON_CHECK(results.size() == step.created.size(),
-                    "an op that ran again created other results");
     std::uint64_t bytes = 0;
     for (const Block* operand : operands) bytes += operand->bytes;
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      fresh.outputs[step.created[i]] = results[i];
-      bytes += results[i]->bytes;
+    for (Block* const result : results) {
+      CHAMELEON_CHECK(output < record.outputs.size(),
+                      "an op that ran again created more results");
+      fresh.outputs[output++] = result;
+      bytes += result->bytes;
     }
+    CHAMELEON_CHECK(output == record.outputs.size(),
+                    "an op that ran again created fewer results");
     // As an op takes by the samples: the device may not even have begun.
     counters_.rerun_ns.fetch_add(durations_.op(step.token, bytes),
                                  std::memory_order_relaxed);

@@ -67,11 +67,10 @@ Block* Recreation::takeUnheld() noexcept {
 
 // ---- records --------------------------------------------------------------
 
-std::vector<Record::Source> Recreation::sourcesOf(
+FixedArray<Record::Source> Recreation::sourcesOf(
     std::span<const Operand> operands, const RecordedOp& op,
     const Record* self) const {
-  std::vector<Record::Source> sources;
-  sources.reserve(operands.size());
+  FixedArray<Record::Source> sources(operands.size());
   for (std::size_t i = 0; i < operands.size(); ++i) {
     Block& block = *operands[i].block;
     Record::Source source{&block, version_of(block), Record::kOther, 0};
@@ -81,7 +80,7 @@ std::vector<Record::Source> Recreation::sourcesOf(
                block.lineage->maker == self) {
       source = {nullptr, 0, block.lineage->output, 0};
     }
-    sources.push_back(source);
+    sources[i] = source;
   }
   return sources;
 }
@@ -150,27 +149,30 @@ bool Recreation::addMarked(std::span<const Operand> operands,
   if (records_ != nullptr) records_->previous = record;
   records_ = record;
   ++count_;
-  Record::Step step{std::move(op), token, {}, {}};
+  record->outputs =
+      FixedArray<Record::Output>(overwritten.size() + created.size());
+  Record::Step step{std::move(op), token, {}};
   step.operands = sourcesOf(operands, *step.op, nullptr);
-  const auto addOutput = [&](Block& block, std::uint64_t version, bool whole) {
+  std::uint32_t outputs = 0;
+  const auto addOutput = [&](Block& block, std::uint64_t version,
+                             std::size_t overwritten_bytes) {
     Lineage& lineage = lineageOf(block);
     if (lineage.maker != nullptr) {
       detach(*lineage.maker, lineage.output);
     }
-    const auto number = static_cast<std::uint32_t>(record->outputs.size());
     Lineage& mine = lineageOf(block); // it may have been pruned
     mine.maker = record;
-    mine.output = number;
-    record->outputs.push_back({&block, version, block.bytes, whole});
-    return number;
+    mine.output = outputs;
+    record->outputs[outputs] = {&block, version, overwritten_bytes};
+    return outputs++;
   };
   for (const std::size_t i : overwritten) {
     Block& block = *operands[i].block;
-    step.operands[i] = {nullptr, 0,
-                        addOutput(block, version_of(block) + 1, true), 0};
+    step.operands[i] = {
+        nullptr, 0, addOutput(block, version_of(block) + 1, block.bytes), 0};
   }
   for (Block* const block : created) {
-    step.created.push_back(addOutput(*block, version_of(*block), false));
+    addOutput(*block, version_of(*block), 0);
   }
   holdAll(*record, step);
   record->steps.push_back(std::move(step));
@@ -190,7 +192,7 @@ bool Recreation::extend(Record& record, std::uint32_t output,
       detach(record, lineage->output);
     }
   }
-  Record::Step step{std::move(op), token, {}, {}};
+  Record::Step step{std::move(op), token, {}};
   step.operands = sourcesOf(operands, *step.op, &record);
   // Of one output alone nothing that reads it is left (written()).
   const bool may_circle = std::any_of(

@@ -4,7 +4,9 @@
 // A *record* is an op call that created blocks, followed by the in-place ops
 // that finished their values (batch norm, relu_): its *steps*. All of its
 // outputs are made again together. An operand is a block at a version; one that
-// is an output of the record itself is the one being made.
+// is an output of the record itself is the one being made. There is one for
+// each op that may run again, so it is small: what does not grow with operands
+// is at most 200 bytes, with its RecordedOp (kernels/recorded_op.h).
 //
 // A record *holds* the blocks that it reads: a block whose tensor died while it
 // is held keeps its value, counts in heldBytes(), and goes with the last record
@@ -31,6 +33,7 @@
 
 #include "backend/runtime/result.h"
 #include "memory/block.h"
+#include "memory/fixed_array.h"
 #include "memory/pager_call.h"
 
 namespace chameleon::memory {
@@ -58,38 +61,40 @@ class RecordedOp {
 struct Record {
   static constexpr std::uint32_t kOther = ~std::uint32_t{0};
   struct Source {
-    Block* block; // held; null: an output, or a side effect
-    std::uint64_t version;
-    std::uint32_t output;      // of this record; kOther: none
-    std::size_t scratch_bytes; // of a side effect, else 0
+    Block* block = nullptr; // held; null: an output, or a side effect
+    std::uint64_t version = 0;
+    std::uint32_t output = kOther; // of this record; kOther: none
+    std::size_t scratch_bytes = 0; // of a side effect, else 0
   };
   struct Step {
     std::unique_ptr<RecordedOp> op;
     profiler::Token token; // of the recorded call
-    std::vector<Source> operands;
-    std::vector<std::uint32_t> created; // outputs that are its results
+    FixedArray<Source> operands;
   };
+  // First operands, of so many bytes, that the first step writes whole, unread;
+  // then its results, in their order.
   struct Output {
-    Block* block; // null: it died, or has another value by now
-    std::uint64_t version;
-    std::size_t bytes;
-    bool overwritten; // not a result: the first step writes all of it, unread
+    Block* block = nullptr; // null: it died, or has another value by now
+    std::uint64_t version = 0;
+    std::size_t overwritten_bytes = 0; // of a result: 0
   };
 
   std::vector<Step> steps;
-  std::vector<Output> outputs;
-  std::uint32_t users = 0; // threads that run it, or will
+  FixedArray<Output> outputs;
   std::uint64_t seen = 0;  // by the walk of this number
+  std::uint32_t users = 0; // threads that run it, or will
   bool is_void = false;    // gone, but for its users
   Record* previous = nullptr;
   Record* next = nullptr;
 };
+static_assert(sizeof(Record) + sizeof(Record::Step) + sizeof(Record::Output) <=
+              128);
 
 // What a block has to do with records. None of it: no lineage.
 struct Lineage {
   Record* maker = nullptr;
-  std::uint32_t output = 0;     // of the maker
   std::vector<Record*> readers; // each once
+  std::uint32_t output = 0;     // of the maker
   bool held = false;            // its tensor is dead
 };
 
@@ -164,9 +169,9 @@ class Recreation {
   bool extend(Record& record, std::uint32_t output,
               std::span<const Operand> operands,
               std::unique_ptr<RecordedOp>& op, profiler::Token token);
-  std::vector<Record::Source> sourcesOf(std::span<const Operand> operands,
-                                        const RecordedOp& op,
-                                        const Record* self) const;
+  FixedArray<Record::Source> sourcesOf(std::span<const Operand> operands,
+                                       const RecordedOp& op,
+                                       const Record* self) const;
   void holdAll(Record& record, const Record::Step& step);
   // False: more than kMaxClosure records, or `without` is one of them.
   bool closureFits(const Block& block, const Record* without);
