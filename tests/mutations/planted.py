@@ -382,7 +382,7 @@ MUTATIONS = (
     Mutation(
         "an op is run again with today's generator",
         "kernels/recorded_op.cpp",
-        "  if (plan_.random) takeGenerator();\n",
+        "  if (plan.random || generator_.defined()) takeGenerator();\n",
         "",
         ("tests/python/test_recompute.py",),
     ),
