@@ -29,13 +29,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 
 # Rounds of the two loops, before which as many run unseen as the profiler
 # takes to know them.
 LOOPS = {"alone": (100, 600), "sequence": (10, 60)}
 WARM = {"alone": 5000, "sequence": 200}
-WARM_LONG = 300  # of cases that are many ops
+WARM_LONG = 2000  # of cases that are many ops
+PLANNING_SECONDS = 1  # in the background, of what was seen by then
 SEQUENCE_OPS = 50
 SEQUENCE = "sequence"  # an op of the sequence, on average
 DEVICES = ("cpu", "chameleon")
@@ -142,6 +144,7 @@ def measured(library: str, only: str | None) -> None:
         many = name.startswith(MANY_OPS)
         for _ in range(WARM_LONG if many else WARM[kind]):
             run()
+        time.sleep(PLANNING_SECONDS)
         for count in LOOPS[kind]:
             libc.malloc_trim(0)  # or one loop may tidy up for all before it
             requests.begin()
