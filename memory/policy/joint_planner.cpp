@@ -153,15 +153,20 @@ Assignment JointPlanner::nextMove() {
       1 + (random(2) == 0 ? random(4) : random(count - first));
   const std::uint32_t end = std::min(first + length, count);
   switch (random(4)) {
-    case 0: { // a range to a neighbouring price
+    case 0: { // a range to a neighbouring price, or mostly to a slope of them:
+              // what is kept of an early segment is in the way for longer
       const double factor =
           std::pow(10, (1 + random(4)) * (random(2) == 0 ? -1 : 1) / 6.0);
+      const bool slopes = end - first > 1 && random(4) != 0;
       for (std::uint32_t i = first; i < end; ++i) {
+        const double place = (i - first + 0.5) / (end - first); // 0 to 1
         double& price_here = moved.price_ns_per_byte[i];
-        price_here = price_here > 0
-                         ? std::clamp(price_here * factor, price(kLowestStep),
-                                      price(kHighestStep))
-                         : price(kLowestStep + 5);
+        price_here =
+            price_here > 0
+                ? std::clamp(
+                      price_here * std::pow(factor, slopes ? 2 * place - 1 : 1),
+                      price(kLowestStep), price(kHighestStep))
+                : price(kLowestStep + 5);
       }
       break;
     }
