@@ -33,7 +33,7 @@ struct Divergence {
 
 enum class Matching : std::uint8_t {
   kUnknown,   // nothing like it was seen: recording
-  kFollowing, // a path from its beginning
+  kFollowing, // a path from its beginning, perhaps in other sizes
   kRejoined,  // a path from its middle on; recording what this one is
 };
 
@@ -55,7 +55,7 @@ struct ProfilerState {
   // Counters.
   std::uint64_t ops = 0;
   std::uint64_t steps = 0;
-  std::uint64_t forecast_hits = 0;   // ops that were the expected one
+  std::uint64_t forecast_hits = 0;   // ops that were the expected one, or alike
   std::uint64_t forecast_misses = 0; // all others
   std::uint64_t divergences = 0;
   std::uint64_t lock_waits = 0;

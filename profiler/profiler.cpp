@@ -100,6 +100,7 @@ void Profiler::observeOther(std::uint32_t op, Token token,
       return;
     }
   }
+  if (goOnAlike(op, token, uses)) return;
   missed(op, token, DivergenceKind::kOp);
   stopGroup();
   leaveGroup();
@@ -107,6 +108,7 @@ void Profiler::observeOther(std::uint32_t op, Token token,
     endRound();
     beginRound(opCount() - 1);
     stopGroup();
+    if (goOnAlike(op, token, uses, /*is_counted=*/true)) return;
   }
   if (!recorder_.active()) {
     const OpPath* const path = matcher_.path();
@@ -211,29 +213,36 @@ void Profiler::otherResult(OpTicket& ticket, std::uint32_t output,
                            BlockSlot slot) noexcept {
   const Guard guard(lock_, std::adopt_lock);
   if (ticket.epoch != epoch_) return;
-  if (ticket.position != kNone &&
-      !matcher_.bear(ticket.position, output, slot)) {
-    leaveAtResult(ticket, output);
+  if (ticket.position != kNone) {
+    if (matcher_.bear(ticket.position, output, slot)) {
+      weighResult(ticket.position, output, slot);
+    } else {
+      leaveAtResult(ticket, output, slot);
+    }
   }
   if (recorder_.active() && ticket.recorded + 1 == recorder_.path().size()) {
     recorder_.recordResult(slot, output, matcher_.round());
   }
 }
 
-// The expected op made something else.
-void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output) {
+// The expected op made something else; or the same in another size, then the
+// path may be followed on.
+void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output,
+                             BlockSlot slot) {
   const OpPath& path = *matcher_.path();
   const std::uint32_t position = ticket.position;
   const PathOp op = path.op(position);
-  ++divergences_;
-  last_divergence_ = {};
-  last_divergence_.kind = DivergenceKind::kResult;
-  last_divergence_.step = steps();
-  last_divergence_.op = opCount() - 1;
-  last_divergence_.position = position;
-  last_divergence_.path = path.id();
-  last_divergence_.expected_op = last_divergence_.seen_op = op.op;
-  last_divergence_.expected_token = last_divergence_.seen_token = op.token;
+  if (!in_other_sizes_) {
+    ++divergences_;
+    last_divergence_ = {};
+    last_divergence_.kind = DivergenceKind::kResult;
+    last_divergence_.step = steps();
+    last_divergence_.op = opCount() - 1;
+    last_divergence_.position = position;
+    last_divergence_.path = path.id();
+    last_divergence_.expected_op = last_divergence_.seen_op = op.op;
+    last_divergence_.expected_token = last_divergence_.seen_token = op.token;
+  }
   ticket.position = kNone;
   if (position + 1 != matcher_.position()) return;
   stopGroup();
@@ -251,21 +260,27 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output) {
     }
     recorder_.startWithPrefix(history_.nextId(), path, position);
     recording_begin_ = round_begin_;
+    beginAlike(position);
     record(op.op, op.token, uses);
     for (std::uint32_t i = 0; i < before.size(); ++i) {
       recorder_.recordResult(before[i], i, matcher_.round());
     }
     ticket.recorded = recorder_.path().size() - 1;
   }
-  entered_at_ = kNone;
-  matcher_.lose();
   ticket.epoch = ++epoch_;
+  if (bearAlike(position, output, slot)) {
+    ticket.position = position;
+    return;
+  }
+  entered_at_ = kNone;
+  leaveAlike();
+  matcher_.lose();
 }
 
 void Profiler::finished(const OpTicket& ticket, std::uint64_t workspace_bytes) {
   const Guard guard(lock_);
   if (ticket.epoch != epoch_) return;
-  if (ticket.position != kNone) {
+  if (ticket.position != kNone && !in_other_sizes_) {
     matcher_.path()->setWorkspace(ticket.position, workspace_bytes);
   }
   if (ticket.recorded != kNone && recorder_.active() &&
@@ -313,7 +328,7 @@ ProfilerState Profiler::state() const {
   state.limit_bytes = history_.limitBytes();
   state.dropped_paths = history_.dropped();
   if (const OpPath* const path = matcher_.path()) {
-    state.matching = recorder_.active() && group_.empty()
+    state.matching = recorder_.active() && group_.empty() && !is_alike_
                          ? Matching::kRejoined
                          : Matching::kFollowing;
     state.path = path->id();

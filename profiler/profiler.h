@@ -204,9 +204,22 @@ class Profiler {
   bool joinExpected();
   void confirmExpected();
   void observeOther(std::uint32_t op, Token token, std::span<const Use> uses);
+  // profiler_alike.cpp
+  bool goOnAlike(std::uint32_t op, Token token, std::span<const Use> uses,
+                 bool is_counted = false);
+  bool bearAlike(std::uint32_t position, std::uint32_t output, BlockSlot slot);
+  void beginAlike(std::uint32_t position);
+  void leaveAlike() noexcept { in_other_sizes_ = is_alike_ = false; }
+  void weighPath(std::uint32_t position);
+  void weighResult(std::uint32_t position, std::uint32_t output,
+                   BlockSlot slot) noexcept;
+  void weighHandedIn(std::span<const Use> uses) noexcept;
+  bool sizesAreNear() const noexcept;
+  bool endAlike();
   void missed(std::uint32_t op, Token token, DivergenceKind kind);
   void record(std::uint32_t op, Token token, std::span<const Use> uses);
   void findPlace();
+  void goOnAt(const ContextMatch& match);
   void closeLoop(const ContextMatch& match);
   OpPath& splitRecording(std::uint32_t position);
   void splitAt(std::uint32_t position, const ContextMatch& match);
@@ -222,7 +235,7 @@ class Profiler {
   void beginRound(std::uint64_t first_op);
   void otherResult(OpTicket& ticket, std::uint32_t output,
                    BlockSlot slot) noexcept; // gives it back
-  void leaveAtResult(OpTicket& ticket, std::uint32_t output);
+  void leaveAtResult(OpTicket& ticket, std::uint32_t output, BlockSlot slot);
   OpPath* pathAfter() const; // that comes after this one, or null
   bool beginsLonger(Token token) const;
   bool beginsNext(Token token, std::size_t uses);
@@ -252,6 +265,17 @@ class Profiler {
   // A group of rounds that is being recorded as one path.
   std::vector<PathId> group_;
   std::vector<OpPath::Round> group_rounds_; // that are done
+
+  // The path is followed although sizes are others; and has been from the
+  // round's beginning, so that the recording is alike it.
+  bool in_other_sizes_ = false;
+  bool is_alike_ = false;
+  // While recording, of values that begin in this round and are the path's,
+  // too: their bytes, and those that the path has.
+  std::uint64_t seen_bytes_ = 0;
+  std::uint64_t known_bytes_ = 0;
+  std::vector<Token> alike_rounds_; // that were alike a path, once; a ring
+  std::size_t alike_rounds_end_ = 0;
 
   PathId expected_ = 0; // see expect(); 0: none, or walked by now
   std::uint32_t expected_entries_ = 0;

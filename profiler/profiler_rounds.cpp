@@ -102,6 +102,7 @@ void Profiler::leaveGroup() {
 
 void Profiler::findPlace() {
   entered_at_ = kNone;
+  leaveAlike();
   if (expected_ != 0 && joinExpected()) return;
   const ContextMatch match = matcher_.relocate(automatic());
   if (match.path == nullptr) {
@@ -117,7 +118,13 @@ void Profiler::findPlace() {
     closeLoop(match);
     return;
   }
+  goOnAt(match);
+}
+
+// Another path goes on as the run does.
+void Profiler::goOnAt(const ContextMatch& match) {
   matcher_.follow(match);
+  weighPath(match.position + 1);
   if (match.length != match.position + 1) return; // into its middle
   entered_at_ = recorder_.path().size() - match.length;
   if (entered_at_ == 0) { // this round is that path, so far
@@ -286,6 +293,7 @@ void Profiler::endRound() {
     }
     stopGroup();
   }
+  if (endAlike()) return;
   if (!recorder_.active()) {
     if (path == nullptr || matcher_.position() == 0) return;
     if (matcher_.atEnd()) {
@@ -303,6 +311,7 @@ void Profiler::beginRound(std::uint64_t first_op) {
   round_begin_ = first_op;
   unplaced_ = 0;
   entered_at_ = kNone;
+  leaveAlike();
   if (group_.empty() && automatic()) {
     group_ = finder_.group();
     if (!group_.empty()) {

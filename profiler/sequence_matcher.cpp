@@ -30,9 +30,9 @@ bool SequenceMatcher::stays(const PathValue& value) const {
 
 bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
                                const PathValue& value, const LiveBlock& block,
-                               bool& rebound) const {
+                               Sizes sizes, bool& rebound) const {
   if (value.identity == block.identity) return true;
-  if (value.bytes != block.bytes) return false;
+  if (sizes == Sizes::kEqual && value.bytes != block.bytes) return false;
   const bool born_now = block.birth_path != 0 && block.birth_round == round_;
   if (!value.carried()) {
     // Bound to another block of this round.
@@ -46,8 +46,11 @@ bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
     const OpPath* const birth = pathOf(block.birth_path);
     if (birth == nullptr) return false;
     const PathValue& born = birth->values()[block.birth_value];
-    return !born.carried() && born.output == value.output &&
-           birth->op(born.birth_op).token == path.op(value.birth_op).token;
+    if (born.carried() || born.output != value.output) return false;
+    const PathOp& there = birth->op(born.birth_op);
+    const PathOp& here = path.op(value.birth_op);
+    return sizes == Sizes::kEqual ? there.token == here.token
+                                  : there.op == here.op;
   }
   if (born_now) return false;
   if (block.birth_path != 0 && value.source_path == block.birth_path &&
@@ -66,26 +69,52 @@ bool SequenceMatcher::advanceRebinding(Token token, std::span<const Use> uses,
     return false;
   }
   const std::span<const Operand> operands = path_->uses(position());
-  std::vector<PathValue>& values = path_->values();
   bool other = false;
   for (std::size_t i = 0; i < uses.size(); ++i) {
-    if (!bindable(*path_, position(), values[operands[i].value()],
-                  blocks_[uses[i].slot], other)) {
+    if (!bindable(*path_, position(), values_[operands[i].value()],
+                  blocks_[uses[i].slot], Sizes::kEqual, other)) {
       return false;
     }
   }
   rebound = other;
+  bindAll(uses);
+  ++next_;
+  return true;
+}
+
+bool SequenceMatcher::isAlike(std::uint32_t op,
+                              std::span<const Use> uses) const {
+  if (next_ == end_ || next_->op != op) return false;
+  const std::span<const Operand> operands = path_->uses(position());
+  if (operands.size() != uses.size()) return false;
+  bool rebound = false;
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    if (!bindable(*path_, position(), values_[operands[i].value()],
+                  blocks_[uses[i].slot], Sizes::kAny, rebound)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void SequenceMatcher::advanceAlike(std::span<const Use> uses) {
+  bindAll(uses);
+  alike_at_ = position();
+  ++next_;
+}
+
+// The values that the next op uses, to the blocks that it uses.
+void SequenceMatcher::bindAll(std::span<const Use> uses) {
+  const std::span<const Operand> operands = path_->uses(position());
   for (std::size_t i = 0; i < uses.size(); ++i) {
     const std::uint32_t v = operands[i].value();
     const LiveBlock& block = blocks_[uses[i].slot];
-    if (values[v].identity == block.identity) continue;
+    if (values_[v].identity == block.identity) continue;
     bind(v, uses[i].slot);
-    if (values[v].carried() && block.birth_path != 0) {
+    if (values_[v].carried() && block.birth_path != 0) {
       path_->link(v, block.birth_path, block.birth_value);
     }
   }
-  ++next_;
-  return true;
 }
 
 // To an operand of the op that is being observed.
@@ -189,6 +218,7 @@ void SequenceMatcher::bindOp(OpPath& path, std::uint32_t position,
 
 void SequenceMatcher::setCursor(OpPath* path, std::uint32_t position) noexcept {
   path_ = path;
+  alike_at_ = kNone;
   if (path == nullptr) {
     next_ = end_ = nullptr;
     return;
@@ -391,7 +421,8 @@ bool SequenceMatcher::fits(const OpPath& path, std::uint32_t position) const {
   bool rebound = false;
   for (std::size_t i = 0; i < here.size(); ++i) {
     if (!bindable(path, position, path.values()[here[i].value()],
-                  blocks_[own.values()[there[i].value()].slot], rebound)) {
+                  blocks_[own.values()[there[i].value()].slot], Sizes::kEqual,
+                  rebound)) {
       return false;
     }
   }

@@ -75,6 +75,11 @@ class SequenceMatcher {
   // blocks first.
   // `rebound`: one of them was not to be foreseen.
   bool advanceRebinding(Token token, std::span<const Use> uses, bool& rebound);
+  // It is *alike* the expected op: of its name and, in whatever sizes, on the
+  // blocks that the path's values are bound to or may be bound to.
+  bool isAlike(std::uint32_t op, std::span<const Use> uses) const;
+  // Moves on, and lets its results have other sizes. REQUIRES: isAlike().
+  void advanceAlike(std::span<const Use> uses);
   // The same on a path whose tokens are not known, and whose values are bound
   // as they are met: equal names, the bound operands, and in their order new
   // carried ones of equal bytes.
@@ -92,7 +97,7 @@ class SequenceMatcher {
     const std::uint32_t v = operands_[at].value();
     PathValue& value = values_[v];
     LiveBlock& block = blocks_[slot];
-    if (value.bytes != block.bytes) return false;
+    if (value.bytes != block.bytes && position != alike_at_) return false;
     value.identity = block.identity;
     value.slot = slot;
     block.value = v;
@@ -100,6 +105,13 @@ class SequenceMatcher {
     block.birth_value = v;
     block.birth_round = round_;
     return true;
+  }
+
+  // The same for a result of another size: then the op was alike.
+  // REQUIRES: it was the last one.
+  bool bearAlike(std::uint32_t position, std::uint32_t output, BlockSlot slot) {
+    alike_at_ = position;
+    return bear(position, output, slot);
   }
 
   // A new round: another walk, from the beginning of `path` (null: unknown),
@@ -126,19 +138,22 @@ class SequenceMatcher {
   // recording may repeat itself too (then its own path is given, and length >=
   // kCertain).
   ContextMatch relocate(bool in_itself);
+  // The first of these alone.
+  ContextMatch wholeRound();
 
   // What was handed in is there for rounds: it only seemed to be new.
   bool stays(const PathValue& value) const;
 
  private:
+  enum class Sizes { kEqual, kAny };
   bool bindable(const OpPath& path, std::uint32_t position,
-                const PathValue& value, const LiveBlock& block,
+                const PathValue& value, const LiveBlock& block, Sizes sizes,
                 bool& rebound) const;
   void bind(std::uint32_t v, BlockSlot slot);
+  void bindAll(std::span<const Use> uses);
   bool choose(const OpPath& path, std::uint32_t position, std::uint32_t op,
               std::span<const Use> uses);
   bool fits(const OpPath& path, std::uint32_t position) const;
-  ContextMatch wholeRound();
   ContextMatch resume();
   const OpPath* pathOf(PathId id) const noexcept;
   bool sameOp(const OpPath& path, std::uint32_t position,
@@ -164,7 +179,8 @@ class SequenceMatcher {
   std::uint32_t round_ = 1;
   std::vector<std::uint32_t> chosen_; // by choose(): per use, its value
   std::vector<std::uint32_t> open_;
-  PathId left_path_ = 0; // where the cursor was when it lost its way
+  std::uint32_t alike_at_ = kNone; // position of the last op that was alike
+  PathId left_path_ = 0;           // where the cursor was when it lost its way
   std::uint32_t left_position_ = 0;
 };
 

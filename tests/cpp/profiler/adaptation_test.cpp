@@ -152,7 +152,7 @@ TEST_P(Adaptation, BatchSizeChangeLosesOneStep) {
   warmUp();
   for (int i = 0; i < 5; ++i) train();
   for (const std::uint64_t batch : {16, 4, 32}) {
-    EXPECT_TRUE(train(batch).lost());
+    EXPECT_TRUE(train(batch).lost()) << batch;
     EXPECT_LE(train(batch).misses, 2U);
     for (int i = 0; i < 5; ++i) EXPECT_EQ(train(batch).misses, 0U);
   }
@@ -160,6 +160,43 @@ TEST_P(Adaptation, BatchSizeChangeLosesOneStep) {
     EXPECT_LE(train(batch).misses, 1U);
     EXPECT_LE(train(batch).misses, 1U);
   }
+}
+
+// Every step has sizes of its own, none far from the others.
+TEST_P(Adaptation, SizesThatNeverComeAgainLoseNoStep) {
+  warmUp();
+  for (int i = 0; i < 3; ++i) train(100);
+  const std::size_t paths = driver_.profiler.state().paths;
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    EXPECT_LE(train(100 + i).misses, 1U) << i;
+    EXPECT_LE(train(100 - i).misses, 1U) << i;
+  }
+  EXPECT_EQ(driver_.profiler.state().paths, paths);
+  EXPECT_EQ(driver_.profiler.state().matching, Matching::kFollowing);
+  EXPECT_EQ(train(100).misses, 0U);
+}
+
+TEST_P(Adaptation, SizesThatComeAgainAreAPathOfTheirOwn) {
+  warmUp();
+  for (int i = 0; i < 3; ++i) train(100);
+  const std::size_t paths = driver_.profiler.state().paths;
+  for (int time = 0; time < 3; ++time) {
+    EXPECT_LE(train(110).misses, 1U) << time;
+    EXPECT_LE(train(100).misses, 1U) << time;
+  }
+  EXPECT_EQ(driver_.profiler.state().paths, paths + 1);
+  for (int i = 0; i < 3; ++i) train(110);
+  EXPECT_EQ(train(110).misses, 0U);
+}
+
+// A plan for the one would not do for the other.
+TEST_P(Adaptation, SizesThatAreFarAreANewSequence) {
+  warmUp();
+  for (int i = 0; i < 3; ++i) train(1000);
+  EXPECT_TRUE(train(2000).lost());
+  EXPECT_TRUE(train(500).lost());
+  EXPECT_LE(train(2000).misses, 2U);
+  EXPECT_LE(train(500).misses, 2U);
 }
 
 TEST_P(Adaptation, NewPhaseLosesOneStep) {
@@ -218,6 +255,47 @@ TEST_P(Adaptation, MixtureOfExperts) {
   }
   EXPECT_LE(driver_.profiler.state().memory_bytes,
             driver_.profiler.state().limit_bytes * 5 / 4);
+}
+
+// The tokens of a step are as many as ever, but shared anew among the experts.
+TEST_P(Adaptation, TokensSharedAnewAmongExpertsAreForecast) {
+  std::mt19937 random(5);
+  constexpr int kLayers = 4;
+  constexpr int kExperts = 4;
+  constexpr std::uint64_t kTokens = 2048;
+  const auto name = [](const char* what, int i) {
+    return what + std::to_string(i);
+  };
+  for (int i = 0; i < kLayers; ++i) {
+    driver_.create(name("attention", i), 1 << 20);
+    for (int e = 0; e < kExperts; ++e) {
+      driver_.create(name("expert", i * kExperts + e), 1 << 20);
+    }
+  }
+  for (int step = 0; step < 30; ++step) {
+    driver_.op("copy_in", {}, {"x"}, kTokens * 512);
+    for (int i = 0; i < kLayers; ++i) {
+      for (int k = 0; k < 10; ++k) {
+        driver_.op(name("attention", k), {"x", name("attention", i)}, {"x"},
+                   kTokens * 512);
+      }
+      std::uint64_t rest = kTokens;
+      for (int e = 0; e < kExperts; ++e) {
+        const std::uint64_t tokens =
+            e + 1 == kExperts ? rest : 1 + random() % (rest / 2);
+        rest -= tokens;
+        driver_.op("expert_mm", {"x", name("expert", i * kExperts + e)},
+                   {name("y", e)}, tokens * 512, tokens);
+        driver_.op("expert_act", {name("y", e)}, {name("z", e)}, tokens * 512,
+                   tokens);
+        driver_.op("scatter", {"+x", name("z", e)}, {}, 0, tokens);
+      }
+    }
+    const StepCount count = endStep();
+    if (step < 2) continue;
+    EXPECT_LE(count.misses, 1U) << step;
+  }
+  EXPECT_LE(driver_.profiler.state().paths, 3U);
 }
 
 TEST_P(Adaptation, RandomDivergencesStayLocal) {
@@ -298,8 +376,7 @@ TEST_P(Adaptation, EndlessNoveltyIsBounded) {
   OpDriver driver(1 << 20);
   driver.create("w", 4096);
   for (int i = 0; i < 60'000; ++i) {
-    driver.op("new", {"w"}, {"x" + std::to_string(i % 50)}, 4096,
-              static_cast<std::uint64_t>(i));
+    driver.op("new" + std::to_string(i), {"w"}, {"x" + std::to_string(i % 50)});
     if (GetParam() && i % 700 == 699) driver.profiler.step();
     if (i % 5000 == 0) {
       const ProfilerState state = driver.profiler.state();
