@@ -8,8 +8,9 @@
 //     --toggle-collect='run_steps*' build/tests/cpp/profiler_instructions
 //   callgrind_annotate --inclusive=yes callgrind.out.*
 //
-// Arguments: "seen" (default); "new": on sequences never seen before, which are
-// recorded; "alone": the loop and the tokens without the profiler, to subtract.
+// Arguments: "seen" (default); "alike": the same in sizes never seen before;
+// "new": on sequences never seen before, which are recorded; "alone": the loop
+// and the tokens without the profiler, to subtract.
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -57,11 +58,13 @@ __attribute__((noinline)) std::uint64_t make_token(std::uint64_t op,
 }
 
 __attribute__((noinline)) void one_op(Run& run, std::uint32_t i,
-                                      std::uint64_t salt) {
-  const std::array<std::uint64_t, 6> sizes{0x20001, 64, salt, 0x20002, 64, 64};
-  const std::uint64_t token = make_token(i % 50, sizes.data());
+                                      std::uint32_t first_op,
+                                      std::uint64_t size) {
+  const std::array<std::uint64_t, 6> sizes{0x20001, 64, size, 0x20002, 64, 64};
+  const std::uint32_t op = first_op + i % 50;
+  const std::uint64_t token = make_token(op, sizes.data());
   const std::array<Use, 2> uses{run.last, run.weights[i]};
-  OpTicket ticket = run.profiler.observe(i % 50, token, uses);
+  OpTicket ticket = run.profiler.observe(op, token, uses);
   const BlockSlot slot = run.profiler.result(ticket, ++run.identities, 4096);
   run.profiler.freed(run.last.slot, run.profiler.opCount());
   run.last = {run.identities, slot, Operand::kReads};
@@ -74,16 +77,17 @@ __attribute__((noinline)) void one_op_alone(Run& run, std::uint32_t i) {
   run.last = run.weights[i];
 }
 
-enum class Mode : std::uint8_t { kSeen, kNew, kAlone };
+enum class Mode : std::uint8_t { kSeen, kAlike, kNew, kAlone };
 
 __attribute__((noinline)) void run_steps(Run& run, int steps, Mode mode) {
   for (int step = 0; step < steps; ++step) {
-    const auto salt = static_cast<std::uint64_t>(1000 + step);
+    const auto other = static_cast<std::uint32_t>(1000 + step);
     for (std::uint32_t i = 0; i < kOps; ++i) {
       if (mode == Mode::kAlone) {
         one_op_alone(run, i);
       } else {
-        one_op(run, i, mode == Mode::kNew ? salt : 0);
+        one_op(run, i, mode == Mode::kNew ? 50 * other : 0,
+               mode == Mode::kAlike ? other : 0);
       }
     }
   }
@@ -91,7 +95,7 @@ __attribute__((noinline)) void run_steps(Run& run, int steps, Mode mode) {
 
 __attribute__((noinline)) void warm_up(Run& run) {
   for (int step = 0; step < 300; ++step) {
-    for (std::uint32_t i = 0; i < kOps; ++i) one_op(run, i, 0);
+    for (std::uint32_t i = 0; i < kOps; ++i) one_op(run, i, 0, 0);
   }
 }
 
@@ -100,6 +104,7 @@ __attribute__((noinline)) void warm_up(Run& run) {
 int main(int argc, char** argv) {
   const std::string_view word = argc > 1 ? argv[1] : "seen";
   const Mode mode = word == "new"     ? Mode::kNew
+                    : word == "alike" ? Mode::kAlike
                     : word == "alone" ? Mode::kAlone
                                       : Mode::kSeen;
   Run run;
