@@ -110,17 +110,20 @@ void Profiler::observeOther(std::uint32_t op, Token token,
     stopGroup();
     if (goOnAlike(op, token, uses, /*is_counted=*/true)) return;
   }
-  if (!recorder_.active()) {
-    const OpPath* const path = matcher_.path();
-    if (path != nullptr && matcher_.position() > 0) {
-      recorder_.startWithPrefix(history_.nextId(), *path, matcher_.position());
-    } else {
-      recorder_.start(history_.nextId());
-    }
-    recording_begin_ = round_begin_;
-  }
+  if (!recorder_.active()) startRecording();
   record(op, token, uses);
   findPlace();
+}
+
+// The round so far, which no recording was needed for.
+void Profiler::startRecording() {
+  const OpPath* const path = matcher_.path();
+  if (path != nullptr && matcher_.position() > 0) {
+    recorder_.startWithPrefix(history_.nextId(), *path, matcher_.position());
+  } else {
+    recorder_.start(history_.nextId());
+  }
+  recording_begin_ = round_begin_;
 }
 
 // What was followed to its end was only the beginning of a known longer path.
@@ -149,10 +152,7 @@ bool Profiler::beginsNext(Token token, std::size_t uses) {
   }
   // Markers say where rounds end: this one goes on, as far as known.
   OpPath* const path = matcher_.path();
-  if (!recorder_.active()) {
-    recorder_.startWithPrefix(history_.nextId(), *path, path->size());
-    recording_begin_ = round_begin_;
-  }
+  if (!recorder_.active()) startRecording();
   entered_at_ = kNone;
   round_begin_ = opCount() - 1;
   matcher_.startRound(next, path);

@@ -217,6 +217,7 @@ class Profiler {
   bool sizesAreNear() const noexcept;
   bool endAlike();
   void missed(std::uint32_t op, Token token, DivergenceKind kind);
+  void startRecording();
   void record(std::uint32_t op, Token token, std::span<const Use> uses);
   void findPlace();
   void goOnAt(const ContextMatch& match);

@@ -39,13 +39,7 @@ bool Profiler::goOnAlike(std::uint32_t op, Token token,
     is_counted = true;
   }
   if (!recorder_.active()) {
-    if (matcher_.position() > 0) {
-      recorder_.startWithPrefix(history_.nextId(), *matcher_.path(),
-                                matcher_.position());
-    } else {
-      recorder_.start(history_.nextId());
-    }
-    recording_begin_ = round_begin_;
+    startRecording();
     beginAlike(matcher_.position());
   }
   in_other_sizes_ = true;
@@ -71,7 +65,6 @@ bool Profiler::bearAlike(std::uint32_t position, std::uint32_t output,
                          BlockSlot slot) {
   const OpPath* const path = matcher_.path();
   if (path == nullptr || !path->rounds().empty() || onExpected() ||
-      matcher_.position() != position + 1 ||
       !matcher_.bearAlike(position, output, slot)) {
     return false;
   }

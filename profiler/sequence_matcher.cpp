@@ -64,18 +64,9 @@ bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
 
 bool SequenceMatcher::advanceRebinding(Token token, std::span<const Use> uses,
                                        bool& rebound) {
-  if (next_ == end_ || next_->token != token ||
-      path_->uses(position()).size() != uses.size()) {
-    return false;
-  }
-  const std::span<const Operand> operands = path_->uses(position());
+  if (next_ == end_ || next_->token != token) return false;
   bool other = false;
-  for (std::size_t i = 0; i < uses.size(); ++i) {
-    if (!bindable(*path_, position(), values_[operands[i].value()],
-                  blocks_[uses[i].slot], Sizes::kEqual, other)) {
-      return false;
-    }
-  }
+  if (!allBindable(uses, Sizes::kEqual, other)) return false;
   rebound = other;
   bindAll(uses);
   ++next_;
@@ -85,12 +76,18 @@ bool SequenceMatcher::advanceRebinding(Token token, std::span<const Use> uses,
 bool SequenceMatcher::isAlike(std::uint32_t op,
                               std::span<const Use> uses) const {
   if (next_ == end_ || next_->op != op) return false;
+  bool rebound = false;
+  return allBindable(uses, Sizes::kAny, rebound);
+}
+
+// Can the values that the next op uses be these?
+bool SequenceMatcher::allBindable(std::span<const Use> uses, Sizes sizes,
+                                  bool& rebound) const {
   const std::span<const Operand> operands = path_->uses(position());
   if (operands.size() != uses.size()) return false;
-  bool rebound = false;
   for (std::size_t i = 0; i < uses.size(); ++i) {
     if (!bindable(*path_, position(), values_[operands[i].value()],
-                  blocks_[uses[i].slot], Sizes::kAny, rebound)) {
+                  blocks_[uses[i].slot], sizes, rebound)) {
       return false;
     }
   }

@@ -149,6 +149,7 @@ class SequenceMatcher {
   bool bindable(const OpPath& path, std::uint32_t position,
                 const PathValue& value, const LiveBlock& block, Sizes sizes,
                 bool& rebound) const;
+  bool allBindable(std::span<const Use> uses, Sizes sizes, bool& rebound) const;
   void bind(std::uint32_t v, BlockSlot slot);
   void bindAll(std::span<const Use> uses);
   bool choose(const OpPath& path, std::uint32_t position, std::uint32_t op,

@@ -35,6 +35,25 @@ class Adaptation : public testing::TestWithParam<bool> {
     EXPECT_EQ(train().misses, 0U);
   }
 
+  // A model of attention and experts, by layer.
+  static std::string name(const char* what, int i) {
+    return what + std::to_string(i);
+  }
+  void createExperts(int layers, int experts) {
+    for (int i = 0; i < layers; ++i) {
+      driver_.create(name("attention", i), 1 << 20);
+      for (int e = 0; e < experts; ++e) {
+        driver_.create(name("expert", i * experts + e), 1 << 20);
+      }
+    }
+  }
+  void attend(int layer, std::uint64_t bytes) {
+    for (int k = 0; k < 10; ++k) {
+      driver_.op(name("attention", k), {"x", name("attention", layer)}, {"x"},
+                 bytes);
+    }
+  }
+
   OpDriver driver_;
   ToyModel model_{driver_, 24};
 };
@@ -223,22 +242,12 @@ TEST_P(Adaptation, MixtureOfExperts) {
   std::mt19937 random(5);
   constexpr int kLayers = 8;
   constexpr int kExperts = 4;
-  const auto name = [](const char* what, int i) {
-    return what + std::to_string(i);
-  };
-  for (int i = 0; i < kLayers; ++i) {
-    driver_.create(name("attention", i), 1 << 20);
-    for (int e = 0; e < kExperts; ++e) {
-      driver_.create(name("expert", i * kExperts + e), 1 << 20);
-    }
-  }
+  createExperts(kLayers, kExperts);
   for (int step = 0; step < 30; ++step) {
     std::uint32_t expert_ops = 0;
     driver_.op("copy_in", {}, {"x"});
     for (int i = 0; i < kLayers; ++i) {
-      for (int k = 0; k < 10; ++k) {
-        driver_.op(name("attention", k), {"x", name("attention", i)}, {"x"});
-      }
+      attend(i, 4096);
       for (int e = 0; e < kExperts; ++e) {
         const std::uint64_t tokens = 1 + random() % 1000;
         driver_.op("expert_mm", {"x", name("expert", i * kExperts + e)}, {"y"},
@@ -263,22 +272,11 @@ TEST_P(Adaptation, TokensSharedAnewAmongExpertsAreForecast) {
   constexpr int kLayers = 4;
   constexpr int kExperts = 4;
   constexpr std::uint64_t kTokens = 2048;
-  const auto name = [](const char* what, int i) {
-    return what + std::to_string(i);
-  };
-  for (int i = 0; i < kLayers; ++i) {
-    driver_.create(name("attention", i), 1 << 20);
-    for (int e = 0; e < kExperts; ++e) {
-      driver_.create(name("expert", i * kExperts + e), 1 << 20);
-    }
-  }
+  createExperts(kLayers, kExperts);
   for (int step = 0; step < 30; ++step) {
     driver_.op("copy_in", {}, {"x"}, kTokens * 512);
     for (int i = 0; i < kLayers; ++i) {
-      for (int k = 0; k < 10; ++k) {
-        driver_.op(name("attention", k), {"x", name("attention", i)}, {"x"},
-                   kTokens * 512);
-      }
+      attend(i, kTokens * 512);
       std::uint64_t rest = kTokens;
       for (int e = 0; e < kExperts; ++e) {
         const std::uint64_t tokens =
