@@ -312,74 +312,13 @@ bool SequenceMatcher::sameOp(const OpPath& path, std::uint32_t position,
   return true;
 }
 
-// Inside one recording a repetition is recognised by distance: each operand is
-// the same block, or was born the same number of ops before its use.
-bool SequenceMatcher::sameOpEarlier(std::uint32_t earlier,
-                                    std::uint32_t recorded) const {
-  const OpPath& own = recorder_.path();
-  if (own.op(recorded).token != own.op(earlier).token) return false;
-  const std::span<const Operand> here = own.uses(earlier);
-  const std::span<const Operand> there = own.uses(recorded);
-  if (here.size() != there.size()) return false;
-  for (std::size_t i = 0; i < here.size(); ++i) {
-    if (here[i].value() == there[i].value()) continue;
-    const PathValue& a = own.values()[here[i].value()];
-    const PathValue& b = own.values()[there[i].value()];
-    if (a.bytes != b.bytes || a.output != b.output) return false;
-    if (b.carried()) return false;
-    // The first round may use a carried value where later ones use what the
-    // round before made.
-    const std::uint32_t distance = recorded - b.birth_op;
-    if (a.carried() ? distance <= recorded - earlier
-                    : earlier - a.birth_op != distance) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// A step comes back to blocks that outlive it; ten equal allocations in a row
-// do not.
-bool SequenceMatcher::sharesBlock(std::uint32_t earlier,
-                                  std::uint32_t length) const {
-  const OpPath& own = recorder_.path();
-  for (std::uint32_t k = 0; k < length; ++k) {
-    const std::span<const Operand> here = own.uses(earlier - k);
-    const std::span<const Operand> there = own.uses(own.size() - 1 - k);
-    for (std::size_t i = 0; i < here.size(); ++i) {
-      if (here[i].value() == there[i].value()) return true;
-    }
-  }
-  return false;
-}
-
-// How far back a repetition may begin, so that it can share a block with the
-// last ops: as long as one of their operands has been there.
-std::uint32_t SequenceMatcher::longestUse() const {
-  const OpPath& own = recorder_.path();
-  std::uint32_t longest = 0;
-  const std::uint32_t window = std::min(own.size(), kContextLimit);
-  for (std::uint32_t i = own.size() - window; i < own.size(); ++i) {
-    for (const Operand use : own.uses(i)) {
-      const PathValue& value = own.values()[use.value()];
-      if (value.carried()) return kNone;
-      longest = std::max(longest, i - value.birth_op);
-    }
-  }
-  return longest;
-}
-
 std::uint32_t SequenceMatcher::context(const OpPath& path,
                                        std::uint32_t position,
                                        std::uint32_t limit) const {
-  const OpPath& own = recorder_.path();
-  const std::uint32_t last = own.size() - 1;
-  const bool itself = &path == &own;
+  const std::uint32_t last = recorder_.path().size() - 1;
   limit = std::min({limit, position + 1, last + 1});
   std::uint32_t length = 0;
-  while (length < limit &&
-         (itself ? sameOpEarlier(position - length, last - length)
-                 : sameOp(path, position - length, last - length))) {
+  while (length < limit && sameOp(path, position - length, last - length)) {
     ++length;
   }
   return length;
@@ -475,17 +414,8 @@ ContextMatch SequenceMatcher::relocate(bool in_itself) {
     best.length = context(*best.path, best.position, kNone);
   }
   if (in_itself) {
-    std::uint32_t here = 0;
-    const std::uint32_t longest = longestUse();
-    for (std::uint32_t i = own.previousLike(last);
-         i != kNone && last - i <= longest && here < kPerPath;
-         i = own.previousLike(i), ++here) {
-      const std::uint32_t length = context(own, i, kContextLimit);
-      if (length >= kCertain && length > best.length &&
-          sharesBlock(i, length)) {
-        return {&own, i, length};
-      }
-    }
+    const Repetition::Place place = repetition_.find(own, best.length);
+    if (place.length > 0) return {&own, place.position, place.length};
   }
   return best;
 }

@@ -23,6 +23,7 @@
 #include "profiler/op_history.h"
 #include "profiler/op_path.h"
 #include "profiler/op_recorder.h"
+#include "profiler/repetition.h"
 
 namespace chameleon::profiler {
 
@@ -36,8 +37,8 @@ struct ContextMatch {
 
 class SequenceMatcher {
  public:
-  // Ops of context that make a place certain, and a repetition one.
-  static constexpr std::uint32_t kCertain = 8;
+  // Ops of context that make a place certain.
+  static constexpr std::uint32_t kCertain = Repetition::kCertain;
 
   SequenceMatcher(LiveBlocks& blocks, OpHistory& history, OpRecorder& recorder)
       : blocks_(blocks), history_(history), recorder_(recorder) {}
@@ -159,9 +160,6 @@ class SequenceMatcher {
   const OpPath* pathOf(PathId id) const noexcept;
   bool sameOp(const OpPath& path, std::uint32_t position,
               std::uint32_t recorded) const;
-  bool sameOpEarlier(std::uint32_t earlier, std::uint32_t recorded) const;
-  bool sharesBlock(std::uint32_t earlier, std::uint32_t length) const;
-  std::uint32_t longestUse() const;
   std::uint32_t context(const OpPath& path, std::uint32_t position,
                         std::uint32_t limit) const;
   void tryPlace(OpPath& path, std::uint32_t position, ContextMatch& best) const;
@@ -171,6 +169,7 @@ class SequenceMatcher {
   LiveBlocks& blocks_;
   OpHistory& history_;
   OpRecorder& recorder_;
+  Repetition repetition_;
   OpPath* path_ = nullptr;
   // Into path_, as the hot path wants them; equal without a path.
   const PathOp* next_ = nullptr;
