@@ -104,7 +104,8 @@ void Profiler::findPlace() {
   entered_at_ = kNone;
   leaveAlike();
   if (expected_ != 0 && joinExpected()) return;
-  const ContextMatch match = matcher_.relocate(automatic());
+  const ContextMatch match =
+      matcher_.relocate(automatic(), unplaced_ < kPatience);
   if (match.path == nullptr) {
     // A few ops may have come between: the expected one is still expected. Any
     // number of them in a trace's step, which may have been a later one.

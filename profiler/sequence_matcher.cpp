@@ -324,23 +324,33 @@ std::uint32_t SequenceMatcher::context(const OpPath& path,
   return length;
 }
 
-// An operand says which place it is: a block that was there before.
-bool SequenceMatcher::anchored(const OpPath& path,
-                               std::uint32_t position) const {
-  const std::span<const Operand> uses = path.uses(position);
-  return std::any_of(uses.begin(), uses.end(), [&](Operand use) {
-    const PathValue& value = path.values()[use.value()];
-    return (value.carried() || value.handedIn()) &&
-           blocks_.stillAlive(value.slot, value.identity);
-  });
+// Equal layers have equal ops: which one it is say the blocks that were there
+// before.
+bool SequenceMatcher::anchored(const OpPath& path, std::uint32_t position,
+                               std::uint32_t length) const {
+  if (position < length) return true; // the path's beginning
+  for (std::uint32_t i = position; i > position - length; --i) {
+    const std::span<const Operand> uses = path.uses(i);
+    const bool is_anchor =
+        std::any_of(uses.begin(), uses.end(), [&](Operand use) {
+          const PathValue& value = path.values()[use.value()];
+          return (value.carried() || value.handedIn()) &&
+                 blocks_.stillAlive(value.slot, value.identity);
+        });
+    if (is_anchor) return true;
+  }
+  return false;
 }
 
 void SequenceMatcher::tryPlace(OpPath& path, std::uint32_t position,
+                               bool must_be_anchored,
                                ContextMatch& best) const {
   const std::uint32_t length = context(path, position, kContextLimit);
   if (length <= best.length) return;
   // One op of context says nothing, unless its operands do.
-  if (length == 1 && position != 0 && !anchored(path, position)) return;
+  if ((must_be_anchored || length == 1) && !anchored(path, position, length)) {
+    return;
+  }
   best = {&path, position, length};
 }
 
@@ -365,6 +375,21 @@ bool SequenceMatcher::fits(const OpPath& path, std::uint32_t position) const {
   return true;
 }
 
+// Is an operand of the op recorded last the very block that is expected there?
+bool SequenceMatcher::onBound(const OpPath& path,
+                              std::uint32_t position) const {
+  const OpPath& own = recorder_.path();
+  const std::span<const Operand> here = path.uses(position);
+  const std::span<const Operand> there = own.uses(own.size() - 1);
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    if (path.values()[here[i].value()].identity ==
+        own.values()[there[i].value()].identity) {
+      return true;
+    }
+  }
+  return false;
+}
+
 // The whole round so far is the beginning of a known path.
 ContextMatch SequenceMatcher::wholeRound() {
   const OpPath& own = recorder_.path();
@@ -378,20 +403,22 @@ ContextMatch SequenceMatcher::wholeRound() {
   return {};
 }
 
-// Ops came between or were left out: on in the path that was left.
+// Ops came between or were left out: on in the path that was left. (An op that
+// came between may be like one of the next layer.)
 ContextMatch SequenceMatcher::resume() {
   OpPath* const path = history_.find(left_path_);
   if (path == nullptr) return {};
   const std::uint32_t end =
       std::min(path->size(), left_position_ + kResumeWindow + 1);
   for (std::uint32_t i = left_position_; i < end; ++i) {
-    if (!fits(*path, i)) continue;
+    if (!fits(*path, i) || (i > left_position_ && !onBound(*path, i))) continue;
     return {path, i, std::max(context(*path, i, kNone), 1U)};
   }
   return {};
 }
 
-ContextMatch SequenceMatcher::relocate(bool in_itself) {
+ContextMatch SequenceMatcher::relocate(bool in_itself, bool has_time) {
+  const bool must_be_anchored = has_time && path_ != nullptr;
   lose();
   ContextMatch best = wholeRound();
   if (best.path == nullptr) best = resume();
@@ -405,7 +432,7 @@ ContextMatch SequenceMatcher::relocate(bool in_itself) {
     std::uint32_t here = 0;
     for (std::uint32_t i = path->lastLike(token); i != kNone && here < kPerPath;
          i = path->previousLike(i), ++here) {
-      tryPlace(*path, i, best);
+      tryPlace(*path, i, must_be_anchored, best);
     }
     tried += here;
     if (tried >= kAltogether) break;

@@ -137,8 +137,9 @@ class SequenceMatcher {
   // the beginning of a path; else close behind where the path was left; else
   // the longest equal context, in the path used last. `in_itself`: the
   // recording may repeat itself too (then its own path is given, and length >=
-  // kCertain).
-  ContextMatch relocate(bool in_itself);
+  // kCertain). `has_time`: a place that one of the next ops may contradict, for
+  // no op of its context is on a block that was there before, is none yet.
+  ContextMatch relocate(bool in_itself, bool has_time);
   // The first of these alone.
   ContextMatch wholeRound();
 
@@ -156,14 +157,17 @@ class SequenceMatcher {
   bool choose(const OpPath& path, std::uint32_t position, std::uint32_t op,
               std::span<const Use> uses);
   bool fits(const OpPath& path, std::uint32_t position) const;
+  bool onBound(const OpPath& path, std::uint32_t position) const;
   ContextMatch resume();
   const OpPath* pathOf(PathId id) const noexcept;
   bool sameOp(const OpPath& path, std::uint32_t position,
               std::uint32_t recorded) const;
   std::uint32_t context(const OpPath& path, std::uint32_t position,
                         std::uint32_t limit) const;
-  void tryPlace(OpPath& path, std::uint32_t position, ContextMatch& best) const;
-  bool anchored(const OpPath& path, std::uint32_t position) const;
+  void tryPlace(OpPath& path, std::uint32_t position, bool must_be_anchored,
+                ContextMatch& best) const;
+  bool anchored(const OpPath& path, std::uint32_t position,
+                std::uint32_t length) const;
   void hintCarried(OpPath& path);
 
   LiveBlocks& blocks_;

@@ -329,6 +329,25 @@ TEST_P(Adaptation, RandomDivergencesStayLocal) {
   EXPECT_LE(misses, 2 * other + 57);
 }
 
+// What is put into one layer is what another one has anyway: it is not that
+// one.
+TEST_P(Adaptation, AnOpThatComesBetweenIsNotOneOfTheNextLayer) {
+  constexpr int kLayers = 6;
+  for (int i = 0; i < kLayers; ++i) driver_.create(name("w", i), 1 << 20);
+  const auto run = [&](int put_in) {
+    driver_.op("copy_in", {}, {"x"});
+    for (int i = 0; i < kLayers; ++i) {
+      driver_.op("mm", {"x", name("w", i)}, {"x"});
+      driver_.op("scale", {"x"}, {"x"});
+      if (i == 3 || i == put_in) driver_.op("scale", {"x"}, {"x"});
+    }
+    return endStep();
+  };
+  for (int step = 0; step < 6; ++step) run(3);
+  EXPECT_EQ(run(3).misses, 0U);
+  EXPECT_LE(run(1).misses, 1U);
+}
+
 // The end of a round costs more than an op, so a loop of one op shall not end
 // one with every op; and what comes after the loop is found as ever.
 TEST(Unrolled, ALoopOfOneOpHasFewRoundsAndForecastsEveryOp) {
