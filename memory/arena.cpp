@@ -91,9 +91,8 @@ Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use,
   return takeUp(extent);
 }
 
-Extent* Arena::allocateIn(Extent* hole, std::size_t bytes) {
-  return takeUp(
-      extents_.allocateAt(hole, hole->offset, bytes, ExtentUse::kBlock));
+Extent* Arena::allocateAt(Extent* hole, std::size_t offset, std::size_t bytes) {
+  return takeUp(extents_.allocateAt(hole, offset, bytes, ExtentUse::kBlock));
 }
 
 // What was free just now is to be used. Null: it cannot be committed.
@@ -154,7 +153,7 @@ Extent* Arena::choose(std::size_t bytes, End end, ExtentUse use,
   return extents_.allocateAt(found, found_at, bytes, use);
 }
 
-void Arena::free(Extent* extent, const Fence& fence) {
+Extent* Arena::free(Extent* extent, const Fence& fence) {
   if (extent->use == ExtentUse::kInCall || extent->use == ExtentUse::kForeign) {
     adopt(extent, nullptr);
   }
@@ -164,7 +163,7 @@ void Arena::free(Extent* extent, const Fence& fence) {
     freed_.add(extent->offset, extent->bytes, extent->fence);
     extent->fence.clear();
   }
-  extents_.free(extent);
+  return extents_.free(extent);
 }
 
 void Arena::addFence(Extent* extent, const Fence& fence) {

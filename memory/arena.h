@@ -48,16 +48,17 @@ class Arena {
   // in use by earlier work, room is taken for which it waits least.
   Extent* allocate(std::size_t bytes, End end, ExtentUse use,
                    StreamIndex stream = kFirstCompute);
-  // The same at the lower end of a hole. REQUIRES: it is large enough.
-  Extent* allocateIn(Extent* hole, std::size_t bytes);
+  // The same in a hole, for a block. REQUIRES: the bytes are in it.
+  Extent* allocateAt(Extent* hole, std::size_t offset, std::size_t bytes);
   // How late `stream` can write to all of a hole: 0 at once, else the more the
   // later it was freed.
   std::uint64_t waits(const Extent& hole, StreamIndex stream) const {
     return apart_ ? freed_.youngest(hole.offset, hole.bytes, stream) : 0;
   }
   // `fence`: work that still uses the bytes (what is left in extent->fence is
-  // kept too). Callers with no such work pass an empty fence.
-  void free(Extent* extent, const Fence& fence);
+  // kept too). Callers with no such work pass an empty fence. Returns the hole
+  // that the extent is part of now.
+  Extent* free(Extent* extent, const Fence& fence);
 
   // Parts of an in-call extent (HeldHole), see ExtentMap.
   Extent* split(Extent* extent, std::size_t bytes);
@@ -138,12 +139,6 @@ class Arena {
   // back; its fence is the copy. Else as slideDown().
   runtime::Result<Position> move(Extent* extent, Extent* target,
                                  StreamIndex stream, const Fence& uses);
-  // Nobody gets the hole until it is given back (what move() left, too).
-  void reserve(Extent* hole) {
-    (void)extents_.allocateAt(hole, hole->offset, hole->bytes,
-                              ExtentUse::kBlock);
-  }
-  void giveBack(Extent* hole) { extents_.free(hole); }
 
  private:
   Arena(runtime::DeviceRuntime& runtime, Timelines& timelines, std::byte* base,

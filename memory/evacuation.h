@@ -1,6 +1,7 @@
 // One hole of a given size, made by moving what lies there into holes
-// elsewhere: which place, and what goes where. The search alone, on plain
-// figures; pager_compact.cpp carries it out.
+// elsewhere, which may have to be made in the same way first: which place, and
+// what goes where. The search alone, on plain figures; pager_compact.cpp
+// carries it out.
 #pragma once
 
 #include <cstddef>
@@ -22,22 +23,22 @@ struct Part {
 };
 
 struct Evacuation {
-  // Parts [begin, end) become the hole.
-  std::size_t begin;
-  std::size_t end;
-  // In this order, each to the lower end of what is left of a hole.
   struct Move {
-    std::size_t from;
-    std::size_t hole;
+    std::size_t from;   // a part; none moves twice
+    std::size_t offset; // where its first byte goes; free when its turn comes
   };
-  std::vector<Move> moves;
+  std::vector<Move> moves; // in this order; then the hole is there
+  std::size_t offset;      // the hole's
+  std::size_t cost;
 };
 
-// The cheapest place that can be emptied: what lies in it fits into the holes
-// outside, the largest first, each into the smallest one that takes it (of
-// those that need no wait, if there are any). Nothing: there is no such place,
-// or, among very many parts, none in the cheapest places.
+// Of the places that can be emptied for less than `most_cost` the one that
+// costs least. What lies in it goes into the holes outside, the largest first,
+// each into the smallest one that takes it (of those that need no wait, if
+// there are any); where none does, a place of its size is emptied for it first.
+// Nothing: no such place was found. Among very many parts not all are tried.
 std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
-                                          std::size_t bytes);
+                                          std::size_t bytes,
+                                          std::size_t most_cost);
 
 } // namespace chameleon::memory

@@ -312,7 +312,7 @@ void PagerImpl::makeLargeRoom(std::size_t bytes, StreamIndex stream,
   if (giveBackSpares() && arena_->largestFree() >= bytes) return;
   while (arena_->largestFree() < bytes && !shortage.failure) {
     if (!evacuateFor(bytes, stream, shortage) &&
-        !compactFor(bytes, kMovesPerByte * bytes, stream, shortage)) {
+        !compactFor(bytes, mostForMoves(bytes), stream, shortage)) {
       return;
     }
   }

@@ -1,6 +1,8 @@
 // Compaction: free bytes that lie in pieces become one hole, by copies inside
 // HBM on a compute stream.
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <vector>
 
 #include "backend/runtime/check.h"
@@ -14,6 +16,37 @@ namespace {
 // A move of a block waits for what is under way to or from it, and all later
 // ops with it: such blocks count this many times.
 constexpr std::size_t kUnderWay = 8;
+// A copy costs some microseconds beside its bytes: in these HBM moves so much.
+constexpr std::size_t kCopyBytes = 2 << 20;
+
+// While blocks move.
+class HolesByOffset {
+ public:
+  explicit HolesByOffset(std::span<Extent* const> extents) {
+    for (Extent* extent : extents) add(extent);
+  }
+  Extent* around(std::size_t offset) const {
+    return std::prev(holes_.upper_bound(offset))->second;
+  }
+  void taken(const Extent& extent) {
+    holes_.erase(extent.offset);
+    add(extent.previous);
+    add(extent.next);
+  }
+  void freed(Extent& hole) { // with its neighbours
+    holes_.erase(holes_.lower_bound(hole.offset),
+                 holes_.lower_bound(hole.offset + hole.bytes));
+    add(&hole);
+  }
+
+ private:
+  void add(Extent* extent) {
+    if (extent != nullptr && extent->use == ExtentUse::kFree) {
+      holes_[extent->offset] = extent;
+    }
+  }
+  std::map<std::size_t, Extent*> holes_;
+};
 
 } // namespace
 
@@ -27,10 +60,17 @@ bool PagerImpl::movable(const Extent& extent) const noexcept {
          Block::pinsOf(word) == block.claims;
 }
 
+// Moving a byte inside HBM reads and writes it there; that is some twenty times
+// faster than the link. Beyond that much a further eviction, whose copy nobody
+// waits for, is the cheaper way to one piece.
+std::size_t PagerImpl::mostForMoves(std::size_t bytes) noexcept {
+  return 16 * (bytes + kCopyBytes);
+}
+
 // In bytes to move, and what the move waits for.
 std::size_t PagerImpl::costOfMove(const Block& block,
                                   StreamIndex stream) noexcept {
-  const std::size_t bytes = block.rounded_bytes;
+  const std::size_t bytes = block.rounded_bytes + kCopyBytes;
   return inOrder(usesOf(block), stream) ? bytes : kUnderWay * bytes;
 }
 
@@ -97,7 +137,7 @@ bool PagerImpl::evacuateFor(std::size_t bytes, StreamIndex stream,
     extents.push_back(extent);
     parts.push_back(partOf(*extent, stream));
   }
-  const auto found = find_evacuation(parts, bytes);
+  const auto found = find_evacuation(parts, bytes, mostForMoves(bytes));
   return found && evacuate(extents, *found, stream, shortage);
 }
 
@@ -112,61 +152,50 @@ Part PagerImpl::partOf(const Extent& extent, StreamIndex stream) noexcept {
           costOfMove(*extent.block, stream)};
 }
 
-// False: one of the blocks could not be moved. Until all have moved nobody gets
-// what they leave: one of them would move into it.
+// False: one of the blocks could not be moved.
 bool PagerImpl::evacuate(std::span<Extent* const> extents,
                          const Evacuation& evacuation, StreamIndex stream,
                          Shortage& shortage) {
-  const auto place =
-      extents.subspan(evacuation.begin, evacuation.end - evacuation.begin);
-  std::vector<Extent*> holes;
-  for (Extent* extent : place) {
-    if (extent->use == ExtentUse::kFree) holes.push_back(extent);
-  }
   counters_.compactions.fetch_add(1, std::memory_order_relaxed);
-  for (Extent* hole : holes) arena_->reserve(hole);
-  const bool good =
-      std::all_of(evacuation.moves.begin(), evacuation.moves.end(),
-                  [&](const Evacuation::Move& move) {
-                    return relocate(*extents[move.from], *extents[move.hole],
-                                    stream, shortage);
-                  });
+  HolesByOffset holes(extents);
   for (const Evacuation::Move& move : evacuation.moves) {
-    Extent* const left = extents[move.from];
-    if (left->block == nullptr) arena_->free(left, {});
+    Extent& from = *extents[move.from];
+    Extent* const target =
+        arena_->allocateAt(holes.around(move.offset), move.offset, from.bytes);
+    if (target == nullptr) return false;
+    holes.taken(*target);
+    if (!relocate(from, *target, stream, shortage)) return false;
+    holes.freed(*arena_->free(&from, {}));
   }
-  for (Extent* hole : holes) arena_->giveBack(hole);
-  return good;
+  return true;
 }
 
-// Moves the extent's block to the lower end of a hole. False: it was pinned
-// just now, or the runtime failed.
-bool PagerImpl::relocate(Extent& extent, Extent& hole, StreamIndex stream,
+// Moves the extent's block into `target`. False: it was pinned just now, or the
+// runtime failed.
+bool PagerImpl::relocate(Extent& extent, Extent& target, StreamIndex stream,
                          Shortage& shortage) {
   Block& block = *extent.block;
-  Extent* const target = arena_->allocateIn(&hole, extent.bytes);
-  if (target == nullptr) return false;
-  target->block = &block;
+  target.block = &block;
   std::uint64_t word = block.word.load(std::memory_order_acquire);
   const std::uint64_t moving = word - Block::stateBits(Residency::kResident) +
                                Block::stateBits(Residency::kFetching);
   if (Block::pinsOf(word) != block.claims ||
       !block.word.compare_exchange_strong(word, moving,
                                           std::memory_order_acq_rel)) {
-    arena_->free(target, {});
+    arena_->free(&target, {});
     return false;
   }
   runtime::Result<Position> moved =
-      arena_->move(&extent, target, stream, usesOf(block));
+      arena_->move(&extent, &target, stream, usesOf(block));
   if (moved.ok()) {
     clearUses(block);
     block.last_write.store(moved->word, std::memory_order_release);
-    block.device = target;
-    block.device_address = arena_->address(*target);
+    block.device = &target;
+    block.device_address = arena_->address(target);
     note(Decision::kMove, block, block.bytes);
   } else {
     shortage.failure = moved.takeError();
-    arena_->free(target, {});
+    arena_->free(&target, {});
   }
   block.word.store(word, std::memory_order_release);
   return moved.ok();

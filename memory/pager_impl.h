@@ -414,21 +414,18 @@ class PagerImpl {
   // The most bytes in a row that eviction could free, as far as `enough`. With
   // `moving`, blocks that cannot be evicted but moved do not end a row.
   std::size_t largestRun(bool moving, std::size_t enough) const noexcept;
-  // Moving a byte inside HBM reads and writes it there; that is some twenty
-  // times faster than the link. Beyond that much a further eviction, whose copy
-  // nobody waits for, is the cheaper way to one piece.
-  static constexpr std::size_t kMovesPerByte = 8;
 
   // ---- pager_compact.cpp ----
   bool movable(const Extent& extent) const noexcept;
   std::size_t costOfMove(const Block& block, StreamIndex stream) noexcept;
+  static std::size_t mostForMoves(std::size_t bytes) noexcept;
   bool compactFor(std::size_t bytes, std::size_t limit, StreamIndex stream,
                   Shortage& shortage);
   bool evacuateFor(std::size_t bytes, StreamIndex stream, Shortage& shortage);
   Part partOf(const Extent& extent, StreamIndex stream) noexcept;
   bool evacuate(std::span<Extent* const> extents, const Evacuation& evacuation,
                 StreamIndex stream, Shortage& shortage);
-  bool relocate(Extent& extent, Extent& hole, StreamIndex stream,
+  bool relocate(Extent& extent, Extent& target, StreamIndex stream,
                 Shortage& shortage);
   bool slide(Extent& extent, StreamIndex stream, Shortage& shortage);
   void slideAll(StreamIndex stream, Shortage& shortage);

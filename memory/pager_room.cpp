@@ -10,6 +10,8 @@ using runtime::Error;
 
 namespace {
 
+constexpr std::size_t kMorePieces = 16;
+
 bool evictable(const Extent& extent) {
   if (extent.use != ExtentUse::kBlock) return false;
   const std::uint64_t word = extent.block->word.load(std::memory_order_relaxed);
@@ -46,15 +48,16 @@ Extent* PagerImpl::place(std::size_t bytes, End end, ExtentUse use,
       // Enough, but in pieces: moving a few blocks is cheaper than evicting.
       if (evacuateFor(bytes, stream, shortage)) continue;
       if (shortage.failure) return nullptr;
-      if (compactFor(bytes, kMovesPerByte * bytes, stream, shortage)) continue;
+      if (compactFor(bytes, mostForMoves(bytes), stream, shortage)) continue;
       if (shortage.failure || largestRun(/*moving=*/true, bytes) < bytes) {
         return nullptr;
       }
     }
+    // Where enough is free, but in pieces, a few more make the search easier.
     const std::size_t free_bytes = arena_->freeBytes();
-    if (evictNext(shortage, free_bytes < bytes ? bytes - free_bytes : 1)) {
-      continue;
-    }
+    const std::size_t more =
+        free_bytes < bytes ? bytes - free_bytes : bytes / kMorePieces;
+    if (evictNext(shortage, std::max<std::size_t>(more, 1))) continue;
     if (shortage.failure || !compactFor(bytes, SIZE_MAX, stream, shortage)) {
       return nullptr;
     }

@@ -257,7 +257,7 @@ class Program {
       if (made != nullptr) tensors_.push_back({made, seed, stream});
       if (enough) return;
       if (!call.worthRetrying()) {
-        must(noRoom());
+        must(std::move(no_room_));
         return;
       }
     }
@@ -291,7 +291,10 @@ class Program {
   bool allocate(Call& call, std::size_t bytes, std::byte*& address,
                 std::vector<ByteRange>& writes) {
     auto result = pager_->allocate(call, bytes);
-    if (!result.ok()) return false;
+    if (!result.ok()) {
+      no_room_ = result.takeError();
+      return false;
+    }
     address = *result;
     writes.push_back({address, bytes});
     return true;
@@ -312,10 +315,6 @@ class Program {
         });
   }
 
-  static Error noRoom() {
-    return {runtime::ErrorCode::kOutOfDeviceMemory, "no room inside a kernel"};
-  }
-
   std::mt19937_64 random_;
   std::vector<std::string> misuses_;
   std::uint64_t wrong_kernels_ = 0;
@@ -326,6 +325,7 @@ class Program {
   std::unique_ptr<Pager> pager_;
   std::vector<Tensor> tensors_;
   OpMemory memory_[2];
+  Error no_room_; // of the last kernel that had none
   bool good_ = true;
   bool expects_errors_ = false;
   std::uint64_t errors_ = 0;
