@@ -25,7 +25,8 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
   if (call.failures_ == 0) { // a retry is the op that was seen already
     call.observed_ = request.identity != nullptr;
     if (call.observed_) {
-      if (durations_.shouldSample()) [[unlikely]] {
+      if (durations_.shouldLook() &&
+          durations_.shouldSample(request.identity->whole())) [[unlikely]] {
         startTiming(call, request.stream, *request.identity);
       }
       if (observe(call, *request.identity, operands)) [[unlikely]] {

@@ -1,6 +1,7 @@
 #include "profiler/cycle_builder.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "profiler/op_names.h"
 
@@ -94,6 +95,16 @@ std::vector<Operand> sorted_operands(const PathSnapshot& snapshot,
   return operands;
 }
 
+// As they were set.
+std::vector<std::int64_t> durations_of(const OpPath& path) {
+  std::vector<std::int64_t> durations_ns;
+  durations_ns.reserve(path.size());
+  for (std::uint32_t i = 0; i < path.size(); ++i) {
+    durations_ns.push_back(path.elapsed_ns(i + 1) - path.elapsed_ns(i));
+  }
+  return durations_ns;
+}
+
 } // namespace
 
 std::optional<PathSnapshot> CycleBuilder::take(PathId id) const {
@@ -127,11 +138,7 @@ std::optional<PathSnapshot> CycleBuilder::copyOf(PathId id) const {
   }
   // A trace's path knows no tokens, but its times.
   if (path.size() > 0 && path.op(0).token == 0) {
-    snapshot.durations_ns.reserve(path.size());
-    for (std::uint32_t i = 0; i < path.size(); ++i) {
-      snapshot.durations_ns.push_back(path.elapsed_ns(i + 1) -
-                                      path.elapsed_ns(i));
-    }
+    snapshot.durations_ns = durations_of(path);
   }
   return snapshot;
 }
@@ -188,6 +195,28 @@ void CycleBuilder::setTimes(PathTimes times) {
   if (OpPath* const live = profiler_.history_.find(times.path)) {
     live->setElapsed(std::move(times.elapsed));
   }
+}
+
+double CycleBuilder::timesOff(PathId id) const {
+  std::shared_ptr<const OpPath> path;
+  std::vector<std::int64_t> set_ns;
+  {
+    const Profiler::Guard guard(profiler_.lock_);
+    path = profiler_.history_.share(id);
+    if (path == nullptr || path->size() == 0 || path->op(0).token == 0) {
+      return 0;
+    }
+    set_ns = durations_of(*path);
+  }
+  std::int64_t off_ns = 0;
+  std::int64_t all_ns = 0;
+  for (std::uint32_t i = 0; i < path->size(); ++i) {
+    off_ns += std::abs(duration(*path, i) - set_ns[i]);
+    all_ns += set_ns[i];
+  }
+  return all_ns == 0
+             ? 0
+             : static_cast<double>(off_ns) / static_cast<double>(all_ns);
 }
 
 std::optional<CycleMap> CycleBuilder::build(PathId id) {

@@ -75,6 +75,9 @@ class CycleBuilder {
   std::optional<PathSnapshot> take(PathId path) const;
   static CycleMap cycle(const PathSnapshot& snapshot);
   void setTimes(PathTimes times);
+  // How far off they are by what is known now: what ops take longer or less,
+  // as a share of the whole. 0: not known.
+  double timesOff(PathId path) const;
 
   // All of this at once.
   std::optional<CycleMap> build(PathId path);

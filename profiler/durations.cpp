@@ -6,12 +6,13 @@
 namespace chameleon::profiler {
 namespace {
 
-constexpr double kWeight = 0.2;       // of a new sample
-constexpr double kOutlier = 4.0;      // times the estimate
-constexpr int kBelieved = 3;          // outliers in a row
-constexpr double kSurprise = 0.1;     // a change that matters to a plan
-constexpr double kFade = 0.995;       // of the fit, per sample
-constexpr std::uint32_t kSettle = 32; // samples before sampling less
+constexpr double kWeight = 0.2;              // of a new sample
+constexpr double kOutlier = 4.0;             // times the estimate
+constexpr int kBelieved = 3;                 // outliers in a row
+constexpr double kSurprise = 0.1;            // a change that matters to a plan
+constexpr double kFade = 0.995;              // of the fit, per sample
+constexpr std::uint32_t kSettle = 32;        // samples before sampling less
+constexpr std::uint32_t kAllKnown = 1 << 13; // looks: more than most steps
 constexpr std::uint64_t kLargeCopyBytes = 1 << 20;
 constexpr std::uint64_t kSmallCopyBytes = 64 << 10;
 constexpr double kLinkFade = 0.95;
@@ -26,10 +27,39 @@ bool Durations::rearm() noexcept {
   const std::uint32_t distance =
       stride / 2 +
       static_cast<std::uint32_t>((std::uint64_t{phase} * stride) >> 32);
-  const bool all = all_.load(std::memory_order_relaxed);
+  const bool all = all_.load(std::memory_order_relaxed) ||
+                   looks_at_all_.load(std::memory_order_relaxed);
   countdown_.store(all ? 1 : static_cast<std::int32_t>(std::max(distance, 1U)),
                    std::memory_order_relaxed);
   return true;
+}
+
+bool Durations::shouldSample(Token token) {
+  if (all_.load(std::memory_order_relaxed)) return true;
+  const std::lock_guard guard(lock_);
+  Estimate& of_token = estimate(token);
+  const bool is_new = of_token.asked_for < kFirst;
+  if (is_new) ++of_token.asked_for;
+  if (!looks_at_all_.load(std::memory_order_relaxed)) {
+    const std::uint32_t more = stride_.load(std::memory_order_relaxed) / kDense;
+    looks_left_ = std::min(looks_left_ + more, kMostLooks);
+    if (is_new && looks_left_ >= kMostLooks / 2) {
+      known_in_a_row_ = 0;
+      looks_at_all_.store(true, std::memory_order_relaxed);
+    }
+    return true;
+  }
+  --looks_left_;
+  known_in_a_row_ = is_new ? 0 : known_in_a_row_ + 1;
+  if (looks_left_ == 0 || known_in_a_row_ == kAllKnown) {
+    looks_at_all_.store(false, std::memory_order_relaxed);
+  }
+  return is_new;
+}
+
+Durations::Estimate& Durations::estimate(Token token) {
+  if (tokens_.size() >= kMaxTokens && !tokens_.contains(token)) makeRoom();
+  return tokens_[token];
 }
 
 double Durations::line(std::uint64_t bytes) const noexcept {
@@ -53,14 +83,15 @@ void Durations::addOp(Token token, std::uint64_t bytes,
                       std::int64_t duration_ns) {
   if (duration_ns < 0) return;
   const std::lock_guard guard(lock_);
-  if (tokens_.size() >= kMaxTokens && !tokens_.contains(token)) makeRoom();
-  Estimate& estimate = tokens_[token];
+  Estimate& estimate = this->estimate(token);
   estimate.fresh = true;
   const auto sample = static_cast<double>(duration_ns);
   const double old = estimate.duration_ns;
   double now = sample;
   bool unknown = estimate.samples == 0;
-  if (!unknown) {
+  if (!unknown && estimate.samples < kFirst) {
+    now = std::min(old, sample);
+  } else if (!unknown) {
     const int sign =
         sample > old * kOutlier ? 1 : (sample * kOutlier < old ? -1 : 0);
     const int before = estimate.outliers;
@@ -104,7 +135,7 @@ void Durations::addOp(Token token, std::uint64_t bytes,
 std::int64_t Durations::op(Token token, std::uint64_t bytes) const {
   const std::lock_guard guard(lock_);
   const auto at = tokens_.find(token);
-  const double ns = at != tokens_.end()
+  const double ns = at != tokens_.end() && at->second.samples > 0
                         ? static_cast<double>(at->second.duration_ns)
                         : line(bytes);
   return static_cast<std::int64_t>(ns);
@@ -112,7 +143,8 @@ std::int64_t Durations::op(Token token, std::uint64_t bytes) const {
 
 bool Durations::known(Token token) const {
   const std::lock_guard guard(lock_);
-  return tokens_.contains(token);
+  const auto at = tokens_.find(token);
+  return at != tokens_.end() && at->second.samples > 0;
 }
 
 std::size_t Durations::tokens() const {

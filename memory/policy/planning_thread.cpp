@@ -1,6 +1,7 @@
 #include "memory/policy/planning_thread.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "backend/runtime/nvtx_range.h"
@@ -47,15 +48,26 @@ PathPlanPtr PlanningThread::findOrOrder(profiler::PathId path,
                                         std::uint64_t budget_bytes) {
   for (profiler::PathTimes& times : times_) builder_.setTimes(std::move(times));
   times_.clear();
-  const auto found =
-      std::find_if(plans_.begin(), plans_.end(), [&](const PathPlanPtr& plan) {
-        return plan->path == path && plan->budget_bytes == budget_bytes;
-      });
+  const auto found = find(path, budget_bytes);
   if (found == plans_.end()) return order(path, budget_bytes);
   plans_.splice(plans_.begin(), plans_, found);
-  PathPlanPtr plan = plans_.front();
-  if (differs_much(plan->link, link_.now())) order(path, budget_bytes);
+  ++found->asked_for;
+  PathPlanPtr plan = found->plan;
+  if (isOutdated(*found)) order(path, budget_bytes);
   return plan;
+}
+
+PlanningThread::Plans::iterator PlanningThread::find(
+    profiler::PathId path, std::uint64_t budget_bytes) {
+  return std::find_if(plans_.begin(), plans_.end(), [&](const Kept& kept) {
+    return kept.plan->path == path && kept.plan->budget_bytes == budget_bytes;
+  });
+}
+
+bool PlanningThread::isOutdated(const Kept& kept) const {
+  if (differs_much(kept.plan->link, link_.now())) return true;
+  return kept.asked_for > 1 && std::has_single_bit(kept.asked_for) &&
+         builder_.timesOff(kept.plan->path) > kTimesOff;
 }
 
 // The last one ordered is the first one served. Null: it will take a while.
@@ -79,7 +91,7 @@ PathPlanPtr PlanningThread::order(profiler::PathId path,
     while (search->tryNext()) {
     }
     keep(search->plan());
-    return plans_.front();
+    return plans_.front().plan;
   }
   orders_.push_back(std::move(order));
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
@@ -161,16 +173,16 @@ void PlanningThread::goOn(std::unique_lock<Mutex>& lock) {
 
 void PlanningThread::keep(PathPlanPtr plan) {
   ++plans_made_;
-  plans_.remove_if([&](const PathPlanPtr& old) {
-    return old->path == plan->path && old->budget_bytes == plan->budget_bytes;
-  });
-  plans_.push_front(std::move(plan));
+  const auto old = find(plan->path, plan->budget_bytes);
+  const std::uint64_t asked_for = old == plans_.end() ? 0 : old->asked_for;
+  if (old != plans_.end()) plans_.erase(old);
+  plans_.push_front({std::move(plan), asked_for});
   if (plans_.size() > kMaxPlans) plans_.pop_back();
 }
 
 std::vector<Assignment> PlanningThread::hints(profiler::PathId path) const {
   std::vector<Assignment> found;
-  for (const PathPlanPtr& plan : plans_) {
+  for (const auto& [plan, asked_for] : plans_) {
     if (plan->path != path || plan->assignment.joins.empty()) continue;
     found.push_back(plan->assignment);
   }

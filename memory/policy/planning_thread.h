@@ -2,9 +2,10 @@
 // it, and finds it there some milliseconds later.
 //
 // A path is planned once for each budget, and again when the link turns out to
-// differ much from what it was taken to be (link_estimate.h); the old plan
-// holds meanwhile. Of several that are asked for the
-// last comes first. The thread starts with the first request.
+// differ much from what it was taken to be (link_estimate.h), or its ops to
+// take other times (looked at in its 2nd, 4th, 8th, ... round); the old plan
+// holds meanwhile. Of several that are asked for the last comes first. The
+// thread starts with the first request.
 //
 // The first plan of a path only swaps. Where ops may be run again, the thread
 // then goes on to search for a better one (plan_search.h), and publishes what
@@ -65,6 +66,9 @@ class PlanningThread {
  private:
   static constexpr std::size_t kMaxPlans = 32;
   static constexpr std::size_t kMaxSearches = 4; // that wait
+  // Where ops take other times than a plan has it, by this share of the cycle,
+  // what is worth running again may be something else.
+  static constexpr double kTimesOff = 0.05;
 
   using Mutex = runtime::RankedMutex<runtime::LockRank::kPlans>;
   struct Order {
@@ -75,9 +79,16 @@ class PlanningThread {
   };
   // A better plan for a path, while there is time.
   using SearchPtr = std::unique_ptr<PlanSearch>;
+  struct Kept {
+    PathPlanPtr plan;
+    std::uint64_t asked_for; // how often, it or one before it
+  };
+  using Plans = std::list<Kept>;
 
   void run();
   // These REQUIRE mutex_.
+  Plans::iterator find(profiler::PathId path, std::uint64_t budget_bytes);
+  bool isOutdated(const Kept& kept) const;
   PathPlanPtr findOrOrder(profiler::PathId path, std::uint64_t budget_bytes);
   PathPlanPtr order(profiler::PathId path, std::uint64_t budget_bytes);
   void serveOrder(std::unique_lock<Mutex>& lock);
@@ -96,7 +107,7 @@ class PlanningThread {
 
   mutable Mutex mutex_; // guards what is below; a leaf
   runtime::RankedCondition<runtime::LockRank::kPlans> changed_;
-  std::list<PathPlanPtr> plans_;           // used last first
+  Plans plans_;                            // used last first
   std::vector<Order> orders_;              // served from the back
   std::vector<profiler::PathTimes> times_; // for their paths, by plan()
   std::uint64_t plans_made_ = 0;

@@ -2,7 +2,9 @@
 // them, and what both keep is small.
 #include <gtest/gtest.h>
 
+#include "memory/policy/planning_thread.h"
 #include "miniature_training.h"
+#include "profiler/forecast.h"
 
 namespace chameleon::memory {
 namespace {
@@ -21,6 +23,37 @@ TEST(Planning, OpsNeverWaitForIt) {
   EXPECT_GT(device.pager->policyCosts().plans_made, 10U);
   EXPECT_EQ(device.pager->profiler().state().lock_waits, 0U);
   EXPECT_EQ(device.pager->durations().lockWaits(), 0U);
+}
+
+TEST(Planning, IsDoneAgainWhereOpsTakeOtherTimes) {
+  Device device("lru", kBudget);
+  Training training(*device.pager, kLayers);
+  for (int step = 0; step < 4; ++step) training.step();
+  profiler::Profiler& profiler = device.pager->profiler();
+  const profiler::PathId path = profiler::Forecast(profiler).position().path;
+  profiler::Durations durations;
+  const auto forward_takes = [&](std::int64_t duration_ns) {
+    for (int i = 0; i < 100; ++i) durations.addOp(2, 3 * kBytes, duration_ns);
+  };
+  for (profiler::Token token = 1; token <= 4; ++token) {
+    durations.addOp(token, 3 * kBytes, 10'000);
+  }
+  PlanningThread planning(
+      profiler, durations, LinkEstimate(durations, {}), [] {},
+      /*at_once=*/true);
+  const auto plansAfter = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      EXPECT_NE(planning.plan(path, kBudget).value(), nullptr);
+    }
+    return planning.plansMade();
+  };
+  EXPECT_EQ(plansAfter(9), 1U);
+  forward_takes(11'000); // of 4 ops one takes a tenth more
+  EXPECT_EQ(plansAfter(16), 1U);
+  forward_takes(40'000);
+  EXPECT_EQ(plansAfter(7), 1U); // 31 rounds
+  EXPECT_EQ(plansAfter(1), 2U);
+  EXPECT_EQ(plansAfter(200), 2U);
 }
 
 } // namespace

@@ -54,38 +54,77 @@ TEST(Durations, UnknownShapesAreEstimatedFromTheirBytes) {
   }
 }
 
-TEST(Durations, SamplesDenselyAtFirstAndSparselyLater) {
+bool asked(Durations& durations, Token token) {
+  return durations.shouldLook() && durations.shouldSample(token);
+}
+
+TEST(Durations, TheShortestOfTheFirstThreeCounts) {
+  Durations durations;
+  for (const std::int64_t ns : {90'000, 1000, 5000}) {
+    durations.addOp(1, 4096, ns);
+  }
+  EXPECT_EQ(durations.op(1, 4096), 1000);
+  durations.addOp(1, 4096, 2000);
+  EXPECT_EQ(durations.op(1, 4096), 1200);
+}
+
+TEST(Durations, EachOfTheFirstThreeOfATokenIsSampled) {
+  Durations durations;
+  std::vector<int> seen(100);
+  const auto step = [&] {
+    for (Token token = 0; token < seen.size(); ++token) {
+      if (asked(durations, token)) ++seen[token];
+    }
+  };
+  for (int i = 0; i < 3; ++i) step();
+  EXPECT_EQ(seen, std::vector<int>(100, 3));
+  EXPECT_FALSE(durations.known(7)); // nothing was reported yet
+  for (int i = 0; i < 3; ++i) step();
+  EXPECT_EQ(seen, std::vector<int>(100, 3));
+  for (int i = 0; i < 1000; ++i) step(); // all positions in turn
+  for (const int count : seen) EXPECT_GT(count, 20);
+  // New ones are met soon, and then all of them.
+  seen.resize(200);
+  for (int i = 0; i < 10; ++i) step();
+  for (std::size_t token = 100; token < 200; ++token) EXPECT_GE(seen[token], 3);
+}
+
+TEST(Durations, SamplesSparselyLater) {
   Durations durations;
   std::mt19937 random(29);
   const auto sampled = [&](int ops) {
     int count = 0;
     for (int i = 0; i < ops; ++i) {
-      if (!durations.shouldSample()) continue;
-      ++count;
       const Token token = random() % 50;
+      if (!asked(durations, token)) continue;
+      ++count;
       durations.addOp(token, 4096, 1000 * static_cast<std::int64_t>(token) + 1);
     }
     return count;
   };
-  EXPECT_GT(sampled(1000), 60);
+  EXPECT_EQ(sampled(1000), 150);
   sampled(300'000);
   const int late = sampled(100'000);
   EXPECT_LT(late, 300); // "a few ops a step"
   EXPECT_GT(late, 100);
 }
 
-TEST(Durations, SamplingMeetsEveryPositionOfAStep) {
+TEST(Durations, WhereAllIsNewForEverAFewAreSampled) {
   Durations durations;
-  std::vector<int> seen(100);
-  for (int i = 0; i < 100'000; ++i) {
-    if (durations.shouldSample()) ++seen[static_cast<std::size_t>(i % 100)];
-  }
-  for (const int count : seen) EXPECT_GT(count, 20);
+  Token next = 0;
+  const auto sampled = [&](int ops) {
+    int count = 0;
+    for (int i = 0; i < ops; ++i, ++next)
+      count += asked(durations, next) ? 1 : 0;
+    return count;
+  };
+  sampled(200'000);
+  EXPECT_LT(sampled(400'000), 400'000 / 4);
 }
 
 TEST(Durations, VersionGrowsWithSurprisesOnly) {
   Durations durations;
-  durations.addOp(1, 4096, 1000);
+  for (int i = 0; i < 3; ++i) durations.addOp(1, 4096, 1000);
   const std::uint64_t version = durations.version();
   for (int i = 0; i < 10; ++i) durations.addOp(1, 4096, 1000 + i);
   EXPECT_EQ(durations.version(), version);
@@ -136,9 +175,8 @@ TEST(Durations, ManyThreads) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&durations, t] {
       for (int i = 0; i < 2000; ++i) {
-        if (durations.shouldSample()) {
-          durations.addOp(static_cast<Token>(i % 10), 4096, 1000 + t);
-        }
+        const auto token = static_cast<Token>(i % 10);
+        if (asked(durations, token)) durations.addOp(token, 4096, 1000 + t);
         durations.addCopy(Direction::kOut, t % 2 == 0, 1 << 20, 20'000);
         (void)durations.op(static_cast<Token>(i % 12), 4096);
       }

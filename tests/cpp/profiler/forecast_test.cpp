@@ -304,6 +304,7 @@ TEST(Forecast, TimesComeFromDurations) {
   };
   durations.addOp(token("first"), 4096, 64'000);
   durations.addOp(token("second"), 4096, 128'000);
+  durations.addOp(token("third"), 4096, 64'000);
   const Forecast forecast(driver.profiler);
   EXPECT_EQ(forecast.nextUse(driver.block("b").slot).in_ns,
             2 * OpPath::kUnknownOp_ns);
@@ -311,6 +312,13 @@ TEST(Forecast, TimesComeFromDurations) {
   ASSERT_TRUE(builder.build(forecast.position().path).has_value());
   EXPECT_EQ(forecast.nextUse(driver.block("b").slot).in_ns, 192'000);
   EXPECT_FALSE(builder.build(12345).has_value());
+  const PathId path = forecast.position().path;
+  EXPECT_EQ(builder.timesOff(path), 0);
+  for (int i = 0; i < 100; ++i) durations.addOp(token("first"), 4096, 32'000);
+  EXPECT_NEAR(builder.timesOff(path), 32'000. / 256'000, 0.001);
+  ASSERT_TRUE(builder.build(path).has_value());
+  EXPECT_EQ(builder.timesOff(path), 0);
+  EXPECT_EQ(builder.timesOff(12345), 0);
 }
 
 } // namespace
