@@ -17,6 +17,18 @@ using runtime::Result;
 
 // Clean values first, always.
 constexpr double kCleanFirst = 1e6;
+// What waits no longer than that takes its compute time.
+constexpr double kNoWait = 1.0001;
+
+bool waits(const ModelledStep& step) {
+  return step.duration_ns > kNoWait * step.compute_ns;
+}
+
+// Of plans that do not wait the one that moves less.
+bool is_better(const ModelledStep& a, const ModelledStep& b) {
+  if (waits(a) || waits(b)) return a.duration_ns < b.duration_ns;
+  return a.bytes_in + a.bytes_out < b.bytes_in + b.bytes_out;
+}
 
 } // namespace
 
@@ -103,8 +115,7 @@ Result<PlanPtr> plan_cycle(const profiler::Cycle& cycle,
     // Few steps tell candidates apart; the winner gets the full count.
     plan.modelled = model_plan(table, plan, options.link, 1, 3);
     const ModelledStep modelled = plan.modelled;
-    if (best.action_end.empty() ||
-        modelled.duration_ns < best.modelled.duration_ns) {
+    if (best.action_end.empty() || is_better(modelled, best.modelled)) {
       best = std::move(plan);
       best_parameters = parameters;
     }
