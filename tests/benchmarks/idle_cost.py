@@ -26,7 +26,7 @@ from collections.abc import Callable
 from op_instructions import Profile, profiles_of, rows
 
 LOOPS = (2, 8)  # steps
-WARM = 20
+WARM = 100  # more ops than are looked at where new ones turned up
 FOLDERS = ("profiler/", "memory/policy/")
 
 

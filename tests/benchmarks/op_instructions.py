@@ -33,9 +33,9 @@ import time
 from collections.abc import Callable, Iterator
 
 # Rounds of the two loops, before which as many run unseen as the profiler
-# takes to know them.
+# takes to know them, and to stop looking at each.
 LOOPS = {"alone": (100, 600), "sequence": (10, 60)}
-WARM = {"alone": 5000, "sequence": 200}
+WARM = {"alone": 10_000, "sequence": 200}
 WARM_LONG = 2000  # of cases that are many ops
 PLANNING_SECONDS = 1  # in the background, of what was seen by then
 SEQUENCE_OPS = 50
