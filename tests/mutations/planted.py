@@ -91,8 +91,8 @@ MUTATIONS = (
     Mutation(
         "a move inside HBM does not wait for the uses of the block",
         "memory/pager_compact.cpp",
-        "      arena_->move(&extent, target, stream, usesOf(block));",
-        "      arena_->move(&extent, target, stream, Fence());",
+        "      arena_->move(&extent, &target, stream, usesOf(block));",
+        "      arena_->move(&extent, &target, stream, Fence());",
         ("memory_pager_async_test", "memory_pager_cuda_test"),
     ),
     Mutation(
