@@ -135,11 +135,12 @@ bool Layout::empty(const Place& place, bool makes_holes, Limits& limits) {
   for (const Piece& block : blocks) {
     cost_ += block.cost;
     if (cost_ >= limits.cost) return false;
-    if (findHole(block.bytes) == holes_.end() &&
-        (!makes_holes || !makeHole(block.bytes, limits))) {
-      return false;
+    Holes::iterator hole = findHole(block.bytes);
+    if (hole == holes_.end() && makes_holes && makeHole(block.bytes, limits)) {
+      hole = findHole(block.bytes);
     }
-    moveInto(findHole(block.bytes), block);
+    if (hole == holes_.end()) return false;
+    moveInto(hole, block);
   }
   return true;
 }
@@ -201,14 +202,14 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   const Layout now(parts);
   const std::vector<Place> places = now.places(bytes);
   std::optional<Evacuation> best;
-  std::size_t cost = most_cost;
+  Limits limits{most_cost, kMostPieces};
   for (const bool makes_holes : {false, true}) {
-    Limits limits{cost, kMostPieces};
+    limits.pieces = kMostPieces;
     for (const Place& place : places) {
       if (!limits.allow(place.cost, parts.size())) break;
       Layout after = now;
       if (!after.empty(place, makes_holes, limits)) continue;
-      limits.cost = cost = after.cost();
+      limits.cost = after.cost();
       best = {after.takeMoves(), now.offset(place), after.cost()};
     }
   }

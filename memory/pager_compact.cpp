@@ -1,8 +1,8 @@
 // Compaction: free bytes that lie in pieces become one hole, by copies inside
 // HBM on a compute stream.
-#include <algorithm>
 #include <iterator>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "backend/runtime/check.h"
