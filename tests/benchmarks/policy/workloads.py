@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
-from integration.llama import Llama, llama_1b3
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 DEVICE = "chameleon"
 Step = Callable[[], None]
@@ -33,20 +30,43 @@ def _step(
     return step
 
 
-def _checkpointed(blocks: Iterable[nn.Module]) -> None:
-    for block in blocks:
-        block.forward = functools.partial(
-            checkpoint, block.forward, use_reentrant=False
+def _causal_lm(**sizes: int) -> nn.Module:
+    """A Llama; without sizes that of Llama 2 7B."""
+    import transformers
+    from transformers.integrations import sdpa_attention
+
+    # Whether a mask is needed is read from values, which a simulated device has
+    # none of; an attention of another name gets no mask.
+    transformers.AttentionInterface.register(
+        "causal", sdpa_attention.sdpa_attention_forward
+    )
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            attn_implementation="causal", use_cache=False, **sizes
         )
+    )
+
+
+def _language_step(
+    model: nn.Module, batch: int, optimizer: torch.optim.Optimizer
+) -> Step:
+    tokens = torch.randint(0, 32000, (batch, 2048), device=DEVICE)
+    return _step(lambda: model(tokens, labels=tokens).loss, optimizer)
 
 
 def _llama(fused: bool, checkpointed: bool) -> Step:
-    model = _on_device(llama_1b3)
+    model = _on_device(
+        lambda: _causal_lm(
+            hidden_size=2048,
+            intermediate_size=5504,
+            num_hidden_layers=24,
+            num_attention_heads=16,
+        )
+    )
     if checkpointed:
-        _checkpointed(model.blocks)
-    tokens = torch.randint(0, 32000, (8, 2048), device=DEVICE)
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused or None)
-    return _step(lambda: model(tokens), optimizer)
+    return _language_step(model, 8, optimizer)
 
 
 def _resnet50() -> Step:
@@ -61,33 +81,17 @@ def _resnet50() -> Step:
     )
 
 
-class _Adapted(nn.Module):
-    """A frozen linear layer with an adapter of low rank."""
-
-    def __init__(self, linear: nn.Linear, rank: int) -> None:
-        super().__init__()
-        self.linear = linear.requires_grad_(False)
-        self.down = nn.Linear(linear.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, linear.out_features, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x) + self.up(self.down(x))
-
-
 def _lora() -> Step:
-    def make() -> nn.Module:
-        model = Llama(32, 4096, 32, 11008, 32000).requires_grad_(False)
-        for block in model.blocks:
-            for name in ("qkv", "out", "gate", "up", "down"):
-                setattr(block, name, _Adapted(getattr(block, name), 16))
-        return model
+    import peft
 
-    model = _on_device(make)
-    tokens = torch.randint(0, 32000, (2, 2048), device=DEVICE)
-    optimizer = torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad], fused=True
+    adapters = peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
+    model = _on_device(
+        lambda: peft.get_peft_model(
+            _causal_lm(), adapters, autocast_adapter_dtype=False
+        )
     )
-    return _step(lambda: model(tokens), optimizer)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return _language_step(model, 2, torch.optim.AdamW(trained, fused=True))
 
 
 class _Experts(nn.Module):
