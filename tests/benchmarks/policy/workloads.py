@@ -48,9 +48,8 @@ def _causal_lm(**sizes: int) -> nn.Module:
 
 
 def _language_step(
-    model: nn.Module, batch: int, optimizer: torch.optim.Optimizer
+    model: nn.Module, tokens: torch.Tensor, optimizer: torch.optim.Optimizer
 ) -> Step:
-    tokens = torch.randint(0, 32000, (batch, 2048), device=DEVICE)
     return _step(lambda: model(tokens, labels=tokens).loss, optimizer)
 
 
@@ -65,8 +64,9 @@ def _llama(fused: bool, checkpointed: bool) -> Step:
     )
     if checkpointed:
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    tokens = torch.randint(0, 32000, (8, 2048), device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused or None)
-    return _language_step(model, 8, optimizer)
+    return _language_step(model, tokens, optimizer)
 
 
 def _resnet50() -> Step:
@@ -90,8 +90,10 @@ def _lora() -> Step:
             _causal_lm(), adapters, autocast_adapter_dtype=False
         )
     )
+    tokens = torch.randint(0, 32000, (2, 2048), device=DEVICE)
     trained = [p for p in model.parameters() if p.requires_grad]
-    return _language_step(model, 2, torch.optim.AdamW(trained, fused=True))
+    optimizer = torch.optim.AdamW(trained, fused=True)
+    return _language_step(model, tokens, optimizer)
 
 
 class _Experts(nn.Module):
@@ -189,7 +191,7 @@ def _gpt2_xl() -> Step:
     model = _on_device(lambda: transformers.GPT2LMHeadModel(config))
     tokens = torch.randint(0, 50257, (4, 1024), device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    return _step(lambda: model(tokens, labels=tokens).loss, optimizer)
+    return _language_step(model, tokens, optimizer)
 
 
 def _vit_l() -> Step:
