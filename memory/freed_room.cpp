@@ -47,7 +47,7 @@ std::uint64_t FreedRoom::youngest(std::size_t offset, std::size_t bytes,
        at != pieces_.end() && at->first < offset + bytes; ++at) {
     for (const Position position : at->second.fence.slots()) {
       if (position.none()) break;
-      if (position.stream() == stream || timelines_.passed(position)) continue;
+      if (timelines_.follows(stream, position)) continue;
       youngest = std::max(youngest, at->second.freed);
     }
   }

@@ -312,10 +312,7 @@ void PagerImpl::makeLargeRoom(std::size_t bytes, StreamIndex stream,
   if (arena_->freeBytes() < bytes || arena_->largestFree() >= bytes) return;
   if (giveBackSpares() && arena_->largestFree() >= bytes) return;
   while (arena_->largestFree() < bytes && !shortage.failure) {
-    if (!evacuateFor(bytes, stream, shortage) &&
-        !compactFor(bytes, mostForMoves(bytes), stream, shortage)) {
-      return;
-    }
+    if (!moveFor(bytes, stream, shortage)) return;
   }
 }
 

@@ -1,5 +1,6 @@
 // Compaction: free bytes that lie in pieces become one hole, by copies inside
 // HBM on a compute stream.
+#include <algorithm>
 #include <iterator>
 #include <map>
 #include <span>
@@ -16,6 +17,8 @@ namespace {
 // A move of a block waits for what is under way to or from it, and all later
 // ops with it: such blocks count this many times.
 constexpr std::size_t kUnderWay = 8;
+// Bytes moved for a byte that does not have to leave.
+constexpr std::size_t kMovesPerEviction = 16;
 // A copy costs some microseconds beside its bytes: in these HBM moves so much.
 constexpr std::size_t kCopyBytes = 2 << 20;
 
@@ -60,11 +63,21 @@ bool PagerImpl::movable(const Extent& extent) const noexcept {
          Block::pinsOf(word) == block.claims;
 }
 
+// Makes one hole of `bytes` by moves, while that is cheaper than to have the
+// next victim leave. True: look again.
+//
 // Moving a byte inside HBM reads and writes it there; that is some twenty times
-// faster than the link. Beyond that much a further eviction, whose copy nobody
-// waits for, is the cheaper way to one piece.
-std::size_t PagerImpl::mostForMoves(std::size_t bytes) noexcept {
-  return 16 * (bytes + kCopyBytes);
+// faster than the link. Beyond that much an eviction, whose copy nobody waits
+// for, is the cheaper way to one piece. It takes a victim as it is: one that is
+// larger than what is missing is worth more.
+bool PagerImpl::moveFor(std::size_t bytes, StreamIndex stream,
+                        Shortage& shortage) {
+  std::size_t spared = bytes;
+  const Block* const victim = policy_->nextVictim(&evictable, room_needed_at_);
+  if (victim != nullptr) spared = std::max(spared, victim->rounded_bytes);
+  const std::size_t limit = kMovesPerEviction * (spared + kCopyBytes);
+  if (evacuateFor(bytes, limit, stream, shortage)) return true;
+  return !shortage.failure && compactFor(bytes, limit, stream, shortage);
 }
 
 // In bytes to move, and what the move waits for.
@@ -126,8 +139,8 @@ bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
 
 // Makes one hole of `bytes` by moving what lies in it into holes elsewhere.
 // True: look again. Where it fails some of the blocks may have moved.
-bool PagerImpl::evacuateFor(std::size_t bytes, StreamIndex stream,
-                            Shortage& shortage) {
+bool PagerImpl::evacuateFor(std::size_t bytes, std::size_t limit,
+                            StreamIndex stream, Shortage& shortage) {
   if (arena_->freeBytes() < bytes) return false;
   const PhaseRange range("compact");
   std::vector<Extent*> extents;
@@ -137,7 +150,7 @@ bool PagerImpl::evacuateFor(std::size_t bytes, StreamIndex stream,
     extents.push_back(extent);
     parts.push_back(partOf(*extent, stream));
   }
-  const auto found = find_evacuation(parts, bytes, mostForMoves(bytes));
+  const auto found = find_evacuation(parts, bytes, limit);
   return found && evacuate(extents, *found, stream, shortage);
 }
 

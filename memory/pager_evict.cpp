@@ -8,6 +8,12 @@ namespace chameleon::memory {
 
 using runtime::Error;
 
+bool PagerImpl::evictable(const Block& block) noexcept {
+  const std::uint64_t word = block.word.load(std::memory_order_relaxed);
+  return Block::stateOf(word) == Residency::kResident &&
+         Block::pinsOf(word) == 0;
+}
+
 // Takes an unpinned Resident block out of HBM; its extent is free at once,
 // behind a fence. Anything but kDone leaves the block as it was.
 PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage,
@@ -136,11 +142,6 @@ bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes) {
     return true;
   }
   const PhaseRange range("evict");
-  const auto usable = [](const Block& block) {
-    const std::uint64_t word = block.word.load(std::memory_order_relaxed);
-    return Block::stateOf(word) == Residency::kResident &&
-           Block::pinsOf(word) == 0;
-  };
   const LinkModel link = link_.now();
   // As in plans: a batch's room is free when all of it is copied.
   const auto batch_bytes =
@@ -161,7 +162,7 @@ bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes) {
     return true;
   };
   while (chosen_bytes < bytes) {
-    Block* const victim = policy_->victim(usable, room_needed_at_);
+    Block* const victim = policy_->victim(&evictable, room_needed_at_);
     if (victim == nullptr) break;
     const std::size_t victim_bytes = victim->rounded_bytes;
     if (out_bytes + victim_bytes > batch_bytes && !close()) {

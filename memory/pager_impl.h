@@ -190,11 +190,9 @@ class PagerImpl {
   }
   void addTo(Fence& fence, const Fence& other) noexcept;
   void joinTo(Fence& fence, Position position) noexcept;
-  // True: later work on the stream runs after the position in any case. (The
-  // last index may stand for several streams.)
+  // True: later work on the stream runs after the position in any case.
   bool inOrder(Position position, StreamIndex stream) const noexcept {
-    return (position.stream() == stream && stream + 1u < kMaxStreams) ||
-           timelines_.passed(position);
+    return timelines_.follows(stream, position);
   }
   bool inOrder(const Fence& fence, StreamIndex stream) const noexcept {
     for (const Position position : fence.slots()) {
@@ -308,6 +306,7 @@ class PagerImpl {
 
   // ---- pager_evict.cpp ----
   enum class Evicted { kDone, kBusy, kHostFull, kFailed };
+  static bool evictable(const Block& block) noexcept;
   Evicted evict(Block& block, Shortage& shortage,
                 Decision why = Decision::kVictim);
   Evicted beginEvict(Block& block, Shortage& shortage, Decision why);
@@ -418,10 +417,11 @@ class PagerImpl {
   // ---- pager_compact.cpp ----
   bool movable(const Extent& extent) const noexcept;
   std::size_t costOfMove(const Block& block, StreamIndex stream) noexcept;
-  static std::size_t mostForMoves(std::size_t bytes) noexcept;
+  bool moveFor(std::size_t bytes, StreamIndex stream, Shortage& shortage);
   bool compactFor(std::size_t bytes, std::size_t limit, StreamIndex stream,
                   Shortage& shortage);
-  bool evacuateFor(std::size_t bytes, StreamIndex stream, Shortage& shortage);
+  bool evacuateFor(std::size_t bytes, std::size_t limit, StreamIndex stream,
+                   Shortage& shortage);
   Part partOf(const Extent& extent, StreamIndex stream) noexcept;
   bool evacuate(std::span<Extent* const> extents, const Evacuation& evacuation,
                 StreamIndex stream, Shortage& shortage);

@@ -162,6 +162,7 @@ void PagerImpl::watchStep(StepMeter::Last& last) {
                  std::max<std::int64_t>(0, step.duration_ns - step.compute_ns));
   }
   const Lock lock(*this);
+  policy_->stepEnded(step.plan.get(), step.duration_ns);
   const auto peak = counters_.peak_logical_bytes.load();
   std::optional<SlowdownReport> report =
       watch_.look({step, transfer_ns, static_cast<std::size_t>(peak),

@@ -12,13 +12,6 @@ namespace {
 
 constexpr std::size_t kMorePieces = 16;
 
-bool evictable(const Extent& extent) {
-  if (extent.use != ExtentUse::kBlock) return false;
-  const std::uint64_t word = extent.block->word.load(std::memory_order_relaxed);
-  return Block::stateOf(word) == Residency::kResident &&
-         Block::pinsOf(word) == 0;
-}
-
 } // namespace
 
 // What is free as it is. Null: no hole is large enough, or the runtime failed.
@@ -46,9 +39,7 @@ Extent* PagerImpl::place(std::size_t bytes, End end, ExtentUse use,
     }
     if (arena_->freeBytes() >= bytes) {
       // Enough, but in pieces: moving a few blocks is cheaper than evicting.
-      if (evacuateFor(bytes, stream, shortage)) continue;
-      if (shortage.failure) return nullptr;
-      if (compactFor(bytes, mostForMoves(bytes), stream, shortage)) continue;
+      if (moveFor(bytes, stream, shortage)) continue;
       if (shortage.failure || largestRun(/*moving=*/true, bytes) < bytes) {
         return nullptr;
       }
@@ -58,7 +49,9 @@ Extent* PagerImpl::place(std::size_t bytes, End end, ExtentUse use,
     const std::size_t more =
         free_bytes < bytes ? bytes - free_bytes : bytes / kMorePieces;
     if (evictNext(shortage, std::max<std::size_t>(more, 1))) continue;
-    if (shortage.failure || !compactFor(bytes, SIZE_MAX, stream, shortage)) {
+    // What is fetched ahead is not worth moves without end.
+    if (shortage.failure || room_needed_at_ != 0 ||
+        !compactFor(bytes, SIZE_MAX, stream, shortage)) {
       return nullptr;
     }
   }
@@ -70,7 +63,8 @@ std::size_t PagerImpl::largestRun(bool moving,
   std::size_t run = 0;
   for (const Extent* extent = arena_->extents().first();
        extent != nullptr && largest < enough; extent = extent->next) {
-    if (extent->use == ExtentUse::kFree || evictable(*extent)) {
+    if (extent->use == ExtentUse::kFree ||
+        (extent->use == ExtentUse::kBlock && evictable(*extent->block))) {
       run += extent->bytes;
       largest = std::max(largest, run);
     } else if (!moving || !movable(*extent)) {

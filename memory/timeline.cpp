@@ -96,15 +96,7 @@ bool Timelines::poll(Position position) {
 
 Error Timelines::wait(StreamIndex index, Position position) {
   const StreamIndex source = position.stream();
-  if (passed(position)) return {};
-  const bool one_stream = !shared(index);
-  if (one_stream) {
-    if (source == index) return {};
-    if (lines_[index].follows[source].load(std::memory_order_acquire) >=
-        position.count()) {
-      return {};
-    }
-  }
+  if (follows(index, position)) return {};
   Line& line = lines_[source];
   Result<Recorded*> recorded = cover(line, position.count());
   if (!recorded.ok()) return recorded.takeError();
@@ -112,7 +104,7 @@ Error Timelines::wait(StreamIndex index, Position position) {
   // Without the lock: this blocks the host where compute runs inline.
   const std::uint64_t covered = (*recorded)->count;
   Error error = waitForEvent(lines_[index], (*recorded)->event);
-  if (!error && one_stream) raise(lines_[index].follows[source], covered);
+  if (!error && !shared(index)) raise(lines_[index].follows[source], covered);
   release(line, *recorded);
   return error;
 }
@@ -275,11 +267,6 @@ Error Timelines::waitForEvent(Line& line, Event event) {
     if (Error error = runtime_.wait(stream, event)) return error;
   }
   return {};
-}
-
-bool Timelines::shared(StreamIndex index) const noexcept {
-  return index == kLastIndex &&
-         last_line_shared_.load(std::memory_order_acquire);
 }
 
 } // namespace chameleon::memory

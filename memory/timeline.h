@@ -70,6 +70,13 @@ class Timelines {
     }
     return true;
   }
+  // True: later work on the stream `index` runs after the position in any case.
+  bool follows(StreamIndex index, Position position) const noexcept {
+    if (shared(index)) return passed(position);
+    return position.stream() == index || passed(position) ||
+           lines_[index].follows[position.stream()].load(
+               std::memory_order_acquire) >= position.count();
+  }
   // As passed(), after asking the runtime for news. Records an event when
   // none covers the position, so that repeated polls come true.
   bool poll(Position position);
@@ -126,7 +133,11 @@ class Timelines {
   void retire(Line& line);
   runtime::Error waitForEvent(Line& line, runtime::Event event);
   bool drain(Line& line) noexcept;
-  bool shared(StreamIndex index) const noexcept;
+  // The index stands for several streams.
+  bool shared(StreamIndex index) const noexcept {
+    return index == kMaxStreams - 1 &&
+           last_line_shared_.load(std::memory_order_acquire);
+  }
 
   runtime::DeviceRuntime& runtime_;
   std::array<Line, kMaxStreams> lines_;

@@ -48,8 +48,9 @@ void ForecastPolicy::planFor(profiler::PathId path) {
   planning_.planAndWait(path, budget_bytes_);
 }
 
-PolicyCosts ForecastPolicy::costs() const {
-  return {planning_.plansMade(), plan_ == nullptr ? 0 : plan_->memoryBytes()};
+PolicyCosts ForecastPolicy::costs() {
+  return {planning_.plansMade(), plan_ == nullptr ? 0 : plan_->memoryBytes(),
+          plan_ != nullptr && planning_.isTrying(path_, budget_bytes_)};
 }
 
 // ---- the plan --------------------------------------------------------------
@@ -326,34 +327,39 @@ void ForecastPolicy::rank() {
             [](const Victim& a, const Victim& b) { return better(b, a); });
 }
 
-Block* ForecastPolicy::victim(Usable usable, std::uint64_t needed_at) {
+Block* ForecastPolicy::nextVictim(Usable usable, std::uint64_t needed_at) {
   const std::uint64_t ops = profiler_.opCount();
   const std::uint32_t cycle = forecast_.position().ops;
   bool fresh = false;
   if (ops - ranked_at_ > cycle / kRanksPerCycle) ranked_.clear();
   for (;;) {
     while (!ranked_.empty()) {
-      const Victim best = ranked_.back();
-      ranked_.pop_back();
+      const Victim& best = ranked_.back();
       Block& block = *best.block;
       if (block.identity != best.identity || block.policy_slot == kNotIn ||
           (!best.far &&
            block.last_use_tick.load(std::memory_order_relaxed) != best.tick) ||
           !usable(block)) {
+        ranked_.pop_back();
         continue;
       }
-      if (needed_at != 0 && !best.far && best.next_use <= needed_at) {
-        ranked_.push_back(best);
-        return nullptr;
-      }
-      left(block);
-      if (path_ops_ != 0) expectBack(block);
-      return &block;
+      const bool sooner =
+          needed_at != 0 && !best.far && best.next_use <= needed_at;
+      return sooner ? nullptr : &block;
     }
     if (fresh) return nullptr;
     rank();
     fresh = true;
   }
+}
+
+Block* ForecastPolicy::victim(Usable usable, std::uint64_t needed_at) {
+  Block* const block = nextVictim(usable, needed_at);
+  if (block == nullptr) return nullptr;
+  ranked_.pop_back();
+  left(*block);
+  if (path_ops_ != 0) expectBack(*block);
+  return block;
 }
 
 } // namespace chameleon::memory

@@ -50,6 +50,7 @@ class ForecastPolicy final : public Policy {
   void entered(Block& block) override;
   void left(Block& block) noexcept override;
   using Policy::victim;
+  Block* nextVictim(Usable usable, std::uint64_t needed_at) override;
   Block* victim(Usable usable, std::uint64_t needed_at) override;
   std::size_t size() const noexcept override { return blocks_.size(); }
 
@@ -57,10 +58,13 @@ class ForecastPolicy final : public Policy {
   bool wishes(const profiler::OpTicket& ticket,
               std::vector<Wish>& list) override;
   void budgetChanged(std::size_t budget_bytes) override;
+  void stepEnded(const Plan* plan, std::int64_t duration_ns) override {
+    planning_.stepEnded(plan, duration_ns);
+  }
   PlanPtr plan() const override {
     return plan_ == nullptr ? nullptr : plan_->plan;
   }
-  PolicyCosts costs() const override;
+  PolicyCosts costs() override;
 
  private:
   static constexpr std::uint32_t kNotIn = ~std::uint32_t{0};

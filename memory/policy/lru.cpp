@@ -66,7 +66,7 @@ void LruPolicy::left(Block& block) noexcept {
   if (block.policy_slot != kNotIn) remove(block.policy_slot);
 }
 
-Block* LruPolicy::victim(Usable usable, std::uint64_t /*needed_at*/) {
+Block* LruPolicy::nextVictim(Usable usable, std::uint64_t /*needed_at*/) {
   Block* found = nullptr;
   while (!heap_.empty()) {
     Block& block = *heap_.front().block;
@@ -76,15 +76,21 @@ Block* LruPolicy::victim(Usable usable, std::uint64_t /*needed_at*/) {
       siftDown(0, now);
       continue;
     }
-    remove(0);
     if (usable(block)) {
       found = &block;
       break;
     }
+    remove(0);
     skipped_.push_back(&block);
   }
   for (Block* block : skipped_) entered(*block);
   skipped_.clear();
+  return found;
+}
+
+Block* LruPolicy::victim(Usable usable, std::uint64_t needed_at) {
+  Block* const found = nextVictim(usable, needed_at);
+  if (found != nullptr) left(*found);
   return found;
 }
 

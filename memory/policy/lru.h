@@ -23,6 +23,7 @@ class LruPolicy final : public Policy {
   void entered(Block& block) override;
   void left(Block& block) noexcept override;
   using Policy::victim;
+  Block* nextVictim(Usable usable, std::uint64_t needed_at) override;
   Block* victim(Usable usable, std::uint64_t needed_at) override;
   std::size_t size() const noexcept override { return heap_.size(); }
 
@@ -43,7 +44,7 @@ class LruPolicy final : public Policy {
   void remove(std::size_t slot) noexcept;
 
   std::vector<Entry> heap_;
-  std::vector<Block*> skipped_; // scratch of victim()
+  std::vector<Block*> skipped_; // scratch of nextVictim()
 };
 
 } // namespace chameleon::memory

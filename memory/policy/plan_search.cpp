@@ -1,6 +1,9 @@
 #include "memory/policy/plan_search.h"
 
+#include <cmath>
 #include <utility>
+
+#include "memory/policy/slack_trial.h"
 
 namespace chameleon::memory {
 
@@ -38,6 +41,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
   if (!swapping.ok()) return;
   chosen_ = std::move(*swapping);
+  compute_ns_ = chosen_->modelled.compute_ns;
   carried_.emplace(map_.cycle);
   if (chosen_->actions.empty()) return;
   if (!waits(chosen_->modelled, kHardlyWaits)) leaveWhatIsFree();
@@ -49,7 +53,11 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
 }
 
 void PlanSearch::leave(std::uint64_t share) {
-  options_.budget_bytes = request_.budget_bytes - request_.budget_bytes / share;
+  const double slack = std::pow(SlackTrial::kFactor, request_.slack);
+  const std::uint64_t usual = request_.budget_bytes / share;
+  const auto left = slack * static_cast<double>(usual);
+  options_.budget_bytes =
+      request_.budget_bytes - static_cast<std::uint64_t>(left);
 }
 
 void PlanSearch::leaveWhatIsFree() {
@@ -113,8 +121,10 @@ PathPlanPtr PlanSearch::plan() {
   made->path = request_.path;
   made->budget_bytes = request_.budget_bytes;
   made->link = request_.link;
+  made->slack = request_.slack;
   if (chosen_ == nullptr) return made;
   made->assignment = assignment_;
+  made->compute_ns = compute_ns_;
   auto plan = std::make_shared<Plan>(*chosen_);
   plan->shares = carried_->under(*plan);
   made->setPlan(std::move(plan), map_);

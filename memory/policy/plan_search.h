@@ -28,6 +28,7 @@ class PlanSearch {
     LinkModel link;
     std::uint64_t keep_bytes; // values of at most so many never move
     bool recompute;
+    int slack = 0; // more or less is left than usual (slack_trial.h)
   };
   // The first plan is made. `hints`: what was best for the path under other
   // budgets or links; these are tried now, too.
@@ -53,7 +54,7 @@ class PlanSearch {
  private:
   static constexpr std::uint32_t kMaxTries = 600; // in a round
 
-  // What plans leave of the budget from now on.
+  // What plans leave of the budget from now on, as the trial's slack has it.
   void leave(std::uint64_t share);
   void leaveWhatIsFree();
   bool beginRound(std::uint64_t share);
@@ -68,6 +69,7 @@ class PlanSearch {
 
   PlanPtr chosen_; // null: the path cannot be planned
   Assignment assignment_;
+  double compute_ns_ = 0; // of the path's own ops
   // A plan that takes less is better, by the model and as the search sees it.
   double limit_ns_ = 0;
   double searched_limit_ns_ = 0;

@@ -49,30 +49,32 @@ PathPlanPtr PlanningThread::findOrOrder(profiler::PathId path,
   for (profiler::PathTimes& times : times_) builder_.setTimes(std::move(times));
   times_.clear();
   const auto found = find(path, budget_bytes);
-  if (found == plans_.end()) return order(path, budget_bytes);
+  if (found == plans_.end()) return order(path, budget_bytes, 0);
   plans_.splice(plans_.begin(), plans_, found);
   ++found->asked_for;
-  PathPlanPtr plan = found->plan;
-  if (isOutdated(*found)) order(path, budget_bytes);
+  PathPlanPtr plan = found->trial.plan();
+  if (isOutdated(*found)) order(path, budget_bytes, found->trial.slack());
   return plan;
 }
 
 PlanningThread::Plans::iterator PlanningThread::find(
     profiler::PathId path, std::uint64_t budget_bytes) {
   return std::find_if(plans_.begin(), plans_.end(), [&](const Kept& kept) {
-    return kept.plan->path == path && kept.plan->budget_bytes == budget_bytes;
+    const PathPlan& plan = *kept.trial.plan();
+    return plan.path == path && plan.budget_bytes == budget_bytes;
   });
 }
 
 bool PlanningThread::isOutdated(const Kept& kept) const {
-  if (differs_much(kept.plan->link, link_.now())) return true;
+  const PathPlan& plan = *kept.trial.plan();
+  if (differs_much(plan.link, link_.now())) return true;
   return kept.asked_for > 1 && std::has_single_bit(kept.asked_for) &&
-         builder_.timesOff(kept.plan->path) > kTimesOff;
+         builder_.timesOff(plan.path) > kTimesOff;
 }
 
 // The last one ordered is the first one served. Null: it will take a while.
 PathPlanPtr PlanningThread::order(profiler::PathId path,
-                                  std::uint64_t budget_bytes) {
+                                  std::uint64_t budget_bytes, int slack) {
   if (working_ == std::pair(path, budget_bytes)) return nullptr;
   const auto ordered =
       std::find_if(orders_.begin(), orders_.end(), [&](const Order& other) {
@@ -84,19 +86,57 @@ PathPlanPtr PlanningThread::order(profiler::PathId path,
   }
   std::optional<profiler::PathSnapshot> snapshot = builder_.take(path);
   if (!snapshot) return nullptr;
-  Order order{path, budget_bytes, link_.now(), std::move(*snapshot)};
+  Order order{path, budget_bytes, slack, link_.now(), std::move(*snapshot)};
   if (at_once_) {
     const SearchPtr search = begin(order, hints(path));
     builder_.setTimes(profiler::times_of(search->map()));
     while (search->tryNext()) {
     }
     keep(search->plan());
-    return plans_.front().plan;
+    return plans_.front().trial.plan();
   }
   orders_.push_back(std::move(order));
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   changed_.notify_all();
   return nullptr;
+}
+
+void PlanningThread::stepEnded(const Plan* plan, std::int64_t duration_ns) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  PathPlanPtr wanted;
+  int slack = 0;
+  for (Kept& kept : plans_) {
+    const PathPlanPtr& followed = kept.trial.plan();
+    const bool counts = followed->plan.get() == plan && !isAtWork(*followed);
+    if (!kept.trial.stepEnded(counts ? plan : nullptr, duration_ns)) continue;
+    wanted = followed;
+    slack = kept.trial.slack();
+  }
+  if (wanted) order(wanted->path, wanted->budget_bytes, slack);
+}
+
+bool PlanningThread::isTrying(profiler::PathId path,
+                              std::uint64_t budget_bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto found = find(path, budget_bytes);
+  return found != plans_.end() && !found->trial.isOver();
+}
+
+// Something for the same is ordered, or being made.
+bool PlanningThread::isAtWork(const PathPlan& plan) const {
+  const auto same = [&](profiler::PathId path, std::uint64_t budget_bytes) {
+    return path == plan.path && budget_bytes == plan.budget_bytes;
+  };
+  return (working_ && same(working_->first, working_->second)) ||
+         std::any_of(orders_.begin(), orders_.end(),
+                     [&](const Order& order) {
+                       return same(order.path, order.budget_bytes);
+                     }) ||
+         std::any_of(searches_.begin(), searches_.end(),
+                     [&](const SearchPtr& search) {
+                       return same(search->path(), search->budgetBytes());
+                     });
 }
 
 // Small values move in small budgets, too.
@@ -173,26 +213,31 @@ void PlanningThread::goOn(std::unique_lock<Mutex>& lock) {
 
 void PlanningThread::keep(PathPlanPtr plan) {
   ++plans_made_;
-  const auto old = find(plan->path, plan->budget_bytes);
-  const std::uint64_t asked_for = old == plans_.end() ? 0 : old->asked_for;
-  if (old != plans_.end()) plans_.erase(old);
-  plans_.push_front({std::move(plan), asked_for});
+  const auto known = find(plan->path, plan->budget_bytes);
+  if (known != plans_.end()) {
+    known->trial.add(std::move(plan));
+    plans_.splice(plans_.begin(), plans_, known);
+    return;
+  }
+  plans_.push_front({SlackTrial(std::move(plan)), 0});
   if (plans_.size() > kMaxPlans) plans_.pop_back();
 }
 
 std::vector<Assignment> PlanningThread::hints(profiler::PathId path) const {
   std::vector<Assignment> found;
-  for (const auto& [plan, asked_for] : plans_) {
-    if (plan->path != path || plan->assignment.joins.empty()) continue;
-    found.push_back(plan->assignment);
+  for (const Kept& kept : plans_) {
+    const PathPlan& plan = *kept.trial.plan();
+    if (plan.path != path || plan.assignment.joins.empty()) continue;
+    found.push_back(plan.assignment);
   }
   return found;
 }
 
 PlanningThread::SearchPtr PlanningThread::begin(
     const Order& order, const std::vector<Assignment>& hints) const {
-  const PlanSearch::Request request{order.path, order.budget_bytes, order.link,
-                                    keptBytes(order.budget_bytes), recompute_};
+  const PlanSearch::Request request{order.path, order.budget_bytes,
+                                    order.link, keptBytes(order.budget_bytes),
+                                    recompute_, order.slack};
   return std::make_unique<PlanSearch>(
       request, profiler::CycleBuilder::cycle(order.snapshot), hints);
 }

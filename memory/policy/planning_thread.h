@@ -11,7 +11,8 @@
 // then goes on to search for a better one (plan_search.h), and publishes what
 // is worth it, until nothing better turns up; a path that is ordered meanwhile
 // comes first. Under another budget or link the search begins with what was
-// best under the last one.
+// best under the last one. And while a path is followed step after step it is
+// found out how much of the budget its plan had better leave (slack_trial.h).
 //
 // Thread safety: any thread. plan() never waits for a plan that is being made,
 // and not for the lock either: where another thread holds it, it answers "none
@@ -33,6 +34,7 @@
 #include "memory/policy/link_estimate.h"
 #include "memory/policy/path_plan.h"
 #include "memory/policy/plan_search.h"
+#include "memory/policy/slack_trial.h"
 #include "profiler/cycle_builder.h"
 #include "profiler/durations.h"
 #include "profiler/profiler.h"
@@ -59,6 +61,11 @@ class PlanningThread {
   // The same for whoever has time: it is made when this returns, and nothing
   // better is being searched for.
   void planAndWait(profiler::PathId path, std::uint64_t budget_bytes);
+  // A step ended that followed this plan; null: it followed none. Where the
+  // thread is at its plans just now the step does not count.
+  void stepEnded(const Plan* plan, std::int64_t duration_ns);
+  // Plans with more and less slack are being compared.
+  bool isTrying(profiler::PathId path, std::uint64_t budget_bytes);
   std::uint64_t plansMade() const;
   // Values of at most so many bytes never move in a plan.
   static std::uint64_t keptBytes(std::uint64_t budget_bytes);
@@ -74,14 +81,15 @@ class PlanningThread {
   struct Order {
     profiler::PathId path;
     std::uint64_t budget_bytes;
+    int slack;
     LinkModel link; // as it is taken to be
     profiler::PathSnapshot snapshot;
   };
   // A better plan for a path, while there is time.
   using SearchPtr = std::unique_ptr<PlanSearch>;
   struct Kept {
-    PathPlanPtr plan;
-    std::uint64_t asked_for; // how often, it or one before it
+    SlackTrial trial;
+    std::uint64_t asked_for; // how often its plans were
   };
   using Plans = std::list<Kept>;
 
@@ -90,7 +98,9 @@ class PlanningThread {
   Plans::iterator find(profiler::PathId path, std::uint64_t budget_bytes);
   bool isOutdated(const Kept& kept) const;
   PathPlanPtr findOrOrder(profiler::PathId path, std::uint64_t budget_bytes);
-  PathPlanPtr order(profiler::PathId path, std::uint64_t budget_bytes);
+  bool isAtWork(const PathPlan& plan) const;
+  PathPlanPtr order(profiler::PathId path, std::uint64_t budget_bytes,
+                    int slack);
   void serveOrder(std::unique_lock<Mutex>& lock);
   void goOn(std::unique_lock<Mutex>& lock);
   std::vector<Assignment> hints(profiler::PathId path) const;

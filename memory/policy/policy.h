@@ -70,6 +70,7 @@ class WishGate {
 struct PolicyCosts {
   std::uint64_t plans_made = 0;
   std::size_t plan_bytes = 0; // the plan that is followed just now
+  bool is_trying = false;     // others are still being compared with it
 };
 
 class Policy {
@@ -87,11 +88,13 @@ class Policy {
   virtual void left(Block& block) noexcept = 0;
 
   // The next victim in order of preference, or null when there is none that
-  // `usable` accepts (pinned blocks are not). It is not known any more: a
-  // victim that could not be evicted after all comes back through entered().
-  // `needed_at`: as Wish says; then null may also mean that all others are
-  // needed sooner, as far as that is known.
+  // `usable` accepts (pinned blocks are not). `needed_at`: as Wish says; then
+  // null may also mean that all others are needed sooner, as far as that is
+  // known.
   using Usable = bool (*)(const Block&);
+  virtual Block* nextVictim(Usable usable, std::uint64_t needed_at) = 0;
+  // The same, and it is not known any more: a victim that could not be evicted
+  // after all comes back through entered().
   virtual Block* victim(Usable usable, std::uint64_t needed_at) = 0;
   Block* victim(Usable usable) { return victim(usable, 0); }
 
@@ -106,9 +109,11 @@ class Policy {
     return false;
   }
   virtual void budgetChanged(std::size_t /*budget_bytes*/) {}
+  // A step ended that followed this plan; null: it followed none.
+  virtual void stepEnded(const Plan* /*plan*/, std::int64_t /*duration_ns*/) {}
   // The plan that is followed just now; null: none.
   virtual PlanPtr plan() const { return nullptr; }
-  virtual PolicyCosts costs() const { return {}; }
+  virtual PolicyCosts costs() { return {}; }
 };
 
 // What policies decide from.

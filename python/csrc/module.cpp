@@ -303,6 +303,7 @@ void bind_testing(py::module_& m) {
     row["path_bytes"] = state.path_bytes;
     row["plan_bytes"] = policy.plan_bytes;
     row["plans_made"] = policy.plans_made;
+    row["is_trying"] = policy.is_trying;
     row["live_block_bytes"] = state.live_block_bytes;
     row["lock_waits"] = state.lock_waits + used.durations().lockWaits();
     return row;

@@ -126,7 +126,7 @@ def set_cpu_adversary(text: str) -> None: ...  # before first use
 def set_cpu_clock(profile: str) -> None: ...  # before first use
 def set_cpu_devices(count: int) -> None: ...  # before first use
 def workspace_ops() -> list[str]: ...  # of simulated devices
-def forecast_costs() -> dict[str, int]: ...
+def forecast_costs() -> dict[str, int]: ...  # is_trying: 0 or 1
 def start_decision_log(limit: int, index: int = -1) -> None: ...
 
 # (call, decision, block, offset, bytes), see memory/decision_log.h

@@ -17,13 +17,14 @@ import warnings
 
 import torch
 import torch_chameleon
-from torch_chameleon import config, swap_stats
+from torch_chameleon import _C, config, swap_stats
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 from workloads import SMALL, VARYING, WORKLOADS  # noqa: E402
 
+MOST_WARM_UP = 48  # steps in which plans are compared
 STEADY_STEPS = 3  # a run ends when so many in a row take the same time,
 STEADY_SHARE = 1e-3  # within this share of it; figures are their means
 MOST_STEPS = 16  # of a run that does not get steady, or whose steps differ;
@@ -77,6 +78,12 @@ def export(folder: str, number: int) -> None:
     torch_chameleon.profiler.record_timeline()
 
 
+def is_comparing(steps: int) -> bool:
+    """Whether the policy still looks for the best of several plans."""
+    planned = 3 if config.policy != "lru" else 0
+    return steps < planned or _C.forecast_costs()["is_trying"]
+
+
 def is_steady(times: list[float]) -> bool:
     """Whether the last steps took the same time."""
     last = times[-STEADY_STEPS:]
@@ -119,6 +126,13 @@ def train(
     varies = workload in VARYING
     if varies and traces:
         torch_chameleon.profiler.record_timeline()  # see export()
+    warm_up: list[dict] = []
+    while (
+        not varies  # figures are of the same steps, whatever the policy
+        and len(warm_up) < MOST_WARM_UP
+        and is_comparing(len(warm_up))
+    ):
+        warm_up.append(one_step(step))
     rows: list[dict] = []
     steady = False
     while not steady and len(rows) < MOST_STEPS:
@@ -135,6 +149,7 @@ def train(
     def mean(key: str) -> float:
         return sum(row[key] for row in of_mean) / len(of_mean)
 
+    rows = warm_up + rows
     ms, times = mean("ms"), [row["ms"] for row in rows]
     return {
         "ms": ms,

@@ -2,17 +2,14 @@
 // again: the shipping code on a modelled clock, without a framework above it.
 // Prints one JSON object.
 //
-//   replay_trace [--k K] [--policy P] [--steps N] [--wait MS] [--recompute 1]
-//                < trace.jsonl
+//   replay_trace [--k K] [--policy P] [--steps N] [--recompute 1] < trace.jsonl
 //
 //   --k K        budget = the trace's peak / K (default 2)
 //   --policy P   lru, forecast (default)
-//   --steps N    default 12 (at least six); the figures are means of the last
-//   six
-//   --wait MS    real time for the planner after each step (default 200)
+//   --steps N    before those that the figures are means of (default 6, of 20);
+//                more where plans are still being compared
 //   --recompute  ops may be run again (rerun_names.h)
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -20,7 +17,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -39,14 +35,14 @@ namespace {
 using memory::Access;
 using memory::Block;
 
-constexpr int kSteady = 6;           // last steps, for the figures
+constexpr int kSteady = 20;          // last steps, for the figures
+constexpr int kMost = 60;            // before these
 constexpr double kBytesPerNs = 4000; // of the modelled device memory
 
 struct Arguments {
   double k = 2;
   std::string policy = "forecast";
-  int steps = 12;
-  int wait_ms = 200;
+  int steps = 6;
   bool recompute = false;
 };
 
@@ -266,11 +262,13 @@ int run(const Arguments& arguments) {
   }
   const profiler::Cycle cycle = profiler::make_cycle(*trace).value();
   Replay replay(*trace, cycle, arguments);
-  for (int i = 0; i < arguments.steps; ++i) {
-    if (i == arguments.steps - kSteady) replay.pager().resetStats();
+  for (int i = 0; i < arguments.steps ||
+                  (i < kMost && replay.pager().policyCosts().is_trying);
+       ++i) {
     replay.step();
-    std::this_thread::sleep_for(std::chrono::milliseconds(arguments.wait_ms));
   }
+  replay.pager().resetStats();
+  for (int i = 0; i < kSteady; ++i) replay.step();
   const std::vector<runtime::Moment> moments = replay.moments();
   const memory::Stats stats = replay.pager().stats();
   std::printf("{\"k\":%g,\"policy\":\"%s\",\"steps_ms\":[", arguments.k,
@@ -311,7 +309,6 @@ int main(int count, char** values) {
     if (name == "--k") arguments.k = std::atof(values[i + 1]);
     if (name == "--policy") arguments.policy = values[i + 1];
     if (name == "--steps") arguments.steps = std::atoi(values[i + 1]);
-    if (name == "--wait") arguments.wait_ms = std::atoi(values[i + 1]);
     if (name == "--recompute") arguments.recompute = values[i + 1][0] == '1';
   }
   return chameleon::benchmarks::run(arguments);

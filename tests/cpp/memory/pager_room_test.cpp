@@ -56,12 +56,14 @@ TEST_F(PagerTest, CompactsRatherThanEvicts) {
   }
 }
 
-// Two units are free, one on each side of a large block. Beside its bytes each
-// copy, and what is needed, counts as 2 MiB: 32 units.
+// Two units are free, one on each side of a large block; the next victim is a
+// small one, for which there is no other place. Beside its bytes each copy, and
+// what is needed, counts as 2 MiB: 32 units.
 TEST_F(PagerTest, MovesUpToSixteenTimesWhatIsNeeded) {
   static_assert(32 * kUnit == 2 * kMiB);
   for (const std::size_t units : {512, 513}) {
-    open((units + 2) * kUnit);
+    open((units + 4) * kUnit);
+    Block* const victim = filled(2 * kUnit, 0);
     Block* const low = filled(kUnit, 1);
     Block* const large = filled(units * kUnit, 2);
     Block* const high = filled(kUnit, 3);
@@ -74,9 +76,27 @@ TEST_F(PagerTest, MovesUpToSixteenTimesWhatIsNeeded) {
     EXPECT_FALSE(failed(expect(block, 4)));
     EXPECT_FALSE(failed(expect(large, 2)));
     check();
+    pager->release(victim);
     pager->release(block);
     pager->release(large);
   }
+}
+
+// The same where the large block is the next victim.
+TEST_F(PagerTest, MovesUpToSixteenTimesWhatWouldLeave) {
+  constexpr std::size_t kLarge = 513 * kUnit;
+  open(kLarge + 2 * kUnit);
+  Block* const low = filled(kUnit, 1);
+  Block* const large = filled(kLarge, 2);
+  Block* const high = filled(kUnit, 3);
+  pager->release(low);
+  pager->release(high);
+  Block* const block = filled(2 * kUnit, 4);
+  EXPECT_EQ(pager->stats().compactions, 1);
+  EXPECT_EQ(pager->stats().evictions, 0);
+  EXPECT_FALSE(failed(expect(block, 4)));
+  EXPECT_FALSE(failed(expect(large, 2)));
+  check();
 }
 
 TEST_F(PagerTest, MovesWhateverItTakesWhereNothingCanBeEvicted) {

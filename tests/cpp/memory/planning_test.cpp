@@ -56,5 +56,43 @@ TEST(Planning, IsDoneAgainWhereOpsTakeOtherTimes) {
   EXPECT_EQ(plansAfter(200), 2U);
 }
 
+// Steps that take longer than the ops alone: the path is planned with less
+// slack, and that plan is the one to follow.
+TEST(Planning, OtherSlackIsTried) {
+  Device device("lru", kBudget);
+  Training training(*device.pager, kLayers);
+  for (int step = 0; step < 4; ++step) training.step();
+  profiler::Profiler& profiler = device.pager->profiler();
+  const profiler::PathId path = profiler::Forecast(profiler).position().path;
+  profiler::Durations durations;
+  for (profiler::Token token = 1; token <= 4; ++token) {
+    durations.addOp(token, 3 * kBytes, 10'000);
+  }
+  PlanningThread planning(
+      profiler, durations, LinkEstimate(durations, {}), [] {},
+      /*at_once=*/true);
+  const PathPlanPtr first = planning.plan(path, kBudget).value();
+  ASSERT_FALSE(first->plan->actions.empty());
+  const auto step_ns = static_cast<std::int64_t>(2 * first->compute_ns);
+  constexpr std::size_t kSteps = SlackTrial::kTakeOver + SlackTrial::kSteps;
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    EXPECT_EQ(planning.plan(path, kBudget).value(), first);
+    planning.stepEnded(first->plan.get(), step_ns);
+  }
+  const PathPlanPtr second = planning.plan(path, kBudget).value();
+  EXPECT_EQ(second->slack, -1);
+  EXPECT_GT(second->plan->budget_bytes, first->plan->budget_bytes);
+  EXPECT_TRUE(planning.isTrying(path, kBudget));
+  EXPECT_EQ(planning.plansMade(), 2U);
+  for (int slower = 1; planning.isTrying(path, kBudget); ++slower) {
+    ASSERT_LT(slower, 100);
+    const PathPlanPtr now = planning.plan(path, kBudget).value();
+    planning.stepEnded(now->plan.get(), slower * step_ns);
+  }
+  EXPECT_EQ(planning.plan(path, kBudget).value(), first);
+  EXPECT_EQ(planning.plansMade(), 3U);
+  EXPECT_FALSE(planning.isTrying(path, 2 * kBudget));
+}
+
 } // namespace
 } // namespace chameleon::memory

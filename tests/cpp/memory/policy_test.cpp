@@ -92,6 +92,20 @@ TEST_F(LruTest, UnusableBlocksStayKnown) {
   EXPECT_EQ(policy->victim(unpinned), blocks[0].get());
 }
 
+TEST_F(LruTest, TheNextVictimStaysKnown) {
+  for (std::size_t i = 0; i < 3; ++i) {
+    use(i, i);
+    policy->entered(*blocks[i]);
+  }
+  blocks[0]->word = 1; // pinned
+  EXPECT_EQ(policy->nextVictim(unpinned, 0), blocks[1].get());
+  EXPECT_EQ(policy->nextVictim(unpinned, 0), blocks[1].get());
+  EXPECT_EQ(policy->size(), 3u);
+  EXPECT_EQ(policy->victim(unpinned), blocks[1].get());
+  EXPECT_EQ(policy->nextVictim(unpinned, 0), blocks[2].get());
+  EXPECT_EQ(policy->size(), 2u);
+}
+
 // Against a model that sorts, with uses, removals and victims in any order.
 TEST_F(LruTest, AgreesWithAModel) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {

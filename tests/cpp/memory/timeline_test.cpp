@@ -176,6 +176,22 @@ TEST_F(TimelinesTest, AMarkKeepsWaitsShort) {
   runtime_.fails = false;
 }
 
+TEST_F(TimelinesTest, AStreamFollowsWhatItWaitedFor) {
+  const Position early = advance(kCopyIn);
+  const Position late = advance(kCopyIn);
+  EXPECT_TRUE(timelines_->follows(kCopyIn, late));
+  EXPECT_FALSE(timelines_->follows(compute_, early));
+  timelines_->mark(kCopyIn);
+  const Position next = advance(kCopyIn);
+  ASSERT_FALSE(timelines_->wait(compute_, late));
+  EXPECT_TRUE(timelines_->follows(compute_, early));
+  EXPECT_TRUE(timelines_->follows(compute_, late));
+  EXPECT_FALSE(timelines_->follows(compute_, next));
+  EXPECT_FALSE(timelines_->follows(second_, early));
+  EXPECT_FALSE(timelines_->passed(early));
+  EXPECT_TRUE(timelines_->follows(second_, Position{}));
+}
+
 TEST_F(TimelinesTest, OwnStreamNeedsNoWait) {
   ASSERT_TRUE(timelines_->wait(compute_, advance(compute_)).ok());
   EXPECT_TRUE(runtime_.events.empty());

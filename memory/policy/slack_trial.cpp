@@ -1,0 +1,70 @@
+#include "memory/policy/slack_trial.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace chameleon::memory {
+
+double SlackTrial::Tried::meanNs() const {
+  const std::int64_t shortest =
+      *std::min_element(duration_ns.begin(), duration_ns.end());
+  double sum = 0;
+  int counted = 0;
+  for (const std::int64_t ns : duration_ns) {
+    const auto duration = static_cast<double>(ns);
+    if (duration > kSomethingElse * static_cast<double>(shortest)) continue;
+    sum += duration;
+    ++counted;
+  }
+  return sum / counted;
+}
+
+void SlackTrial::add(PathPlanPtr plan) {
+  if (is_over_) {
+    best_ = {};
+    tried_.reset();
+    is_over_ = false;
+  }
+  in_a_row_ = 0;
+  if (std::exchange(wanted_, std::nullopt) && plan->plan == nullptr) {
+    is_over_ = true; // so much cannot be left
+    return;
+  }
+  now_ = {};
+  now_.plan = std::move(plan);
+}
+
+bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
+  if (is_over_ || wanted_ || plan == nullptr || plan != now_.plan->plan.get()) {
+    in_a_row_ = 0;
+    return false;
+  }
+  if (++in_a_row_ <= kTakeOver) return false;
+  now_.duration_ns[now_.steps++] = duration_ns;
+  if (now_.steps == kSteps) judge();
+  return wanted_.has_value();
+}
+
+// Follows the best so far, until the next one is there.
+void SlackTrial::judge() {
+  const bool first = best_.plan == nullptr;
+  tried_.set(static_cast<std::size_t>(now_.plan->slack - kLeast));
+  if (first || now_.meanNs() < kBetter * best_.meanNs()) best_ = now_;
+  const bool good =
+      first && (best_.plan->plan->actions.empty() ||
+                best_.meanNs() < kGoodEnough * best_.plan->compute_ns);
+  now_ = best_;
+  in_a_row_ = 0;
+  if (!good) wanted_ = untried();
+  is_over_ = !wanted_;
+}
+
+std::optional<int> SlackTrial::untried() const {
+  for (const int slack : {best_.plan->slack - 1, best_.plan->slack + 1}) {
+    if (slack < kLeast || slack > kMost) continue;
+    if (!tried_[static_cast<std::size_t>(slack - kLeast)]) return slack;
+  }
+  return std::nullopt;
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,76 @@
+// How much of the budget the plan of a path leaves, found out by what its steps
+// really take.
+//
+// A plan's model knows nothing of where blocks lie. The more a plan leaves, the
+// more has to be moved or run again; the less it leaves, the more moves inside
+// HBM and victims that no plan chose it takes to find room. Which weighs more
+// differs from model to model and from card to card (README.md). So where a
+// path is followed step after step it is planned again, with less left and with
+// more; each of these plans is followed for some steps, and the one whose steps
+// are the shortest stays.
+//
+// Not thread-safe.
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "memory/policy/path_plan.h"
+
+namespace chameleon::memory {
+
+class SlackTrial {
+ public:
+  // Slack counts in powers of this; 0 is what plan_search.h begins with.
+  static constexpr double kFactor = 1.6;
+  static constexpr int kLeast = -2;
+  static constexpr int kMost = 1;
+  // Steps of a plan that count, behind those in which it takes over.
+  static constexpr std::size_t kSteps = 6;
+  static constexpr std::size_t kTakeOver = 2;
+
+  explicit SlackTrial(PathPlanPtr first) { now_.plan = std::move(first); }
+
+  // The one to follow.
+  const PathPlanPtr& plan() const noexcept { return now_.plan; }
+  // The slack that is to be tried next, or else that of plan().
+  int slack() const noexcept { return wanted_.value_or(now_.plan->slack); }
+  bool isOver() const noexcept { return is_over_; }
+
+  // A plan was made: it is the one to follow. If it is for another link, or for
+  // other times, than those before, and no other is wanted: all begins anew.
+  void add(PathPlanPtr plan);
+  // A step ended that followed this plan; null: none. True: a plan with another
+  // slack() is wanted.
+  bool stepEnded(const Plan* plan, std::int64_t duration_ns);
+
+ private:
+  // What takes that many times the shortest step has done something else, like
+  // saving a checkpoint.
+  static constexpr double kSomethingElse = 1.5;
+  // Better by more than steps differ anyway.
+  static constexpr double kBetter = 0.998;
+  // Times the ops alone: there is nothing to gain.
+  static constexpr double kGoodEnough = 1.005;
+
+  struct Tried {
+    PathPlanPtr plan;
+    std::array<std::int64_t, kSteps> duration_ns{};
+    std::size_t steps = 0;
+    double meanNs() const;
+  };
+  void judge();
+  std::optional<int> untried() const; // beside the best
+
+  Tried now_;
+  Tried best_; // of those that were tried
+  std::bitset<kMost - kLeast + 1> tried_;
+  std::optional<int> wanted_;
+  std::size_t in_a_row_ = 0; // steps that followed now_
+  bool is_over_ = false;
+};
+
+} // namespace chameleon::memory
