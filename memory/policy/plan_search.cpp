@@ -1,5 +1,6 @@
 #include "memory/policy/plan_search.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -104,16 +105,26 @@ bool PlanSearch::isWorthIt(bool more) const {
   return planner_->searched_ns() < (more ? 0.99 : 1) * searched_limit_ns_;
 }
 
-void PlanSearch::choose() {
-  if (!planner_) return;
+// False: the last one is still the best.
+bool PlanSearch::choose() {
+  if (!planner_) return false;
   const PlanPtr best = planner_->best();
+  // Better or not: what the search took for the best was made.
+  if (const double searched_ns = planner_->searched_ns(); searched_ns > 0) {
+    searched_limit_ns_ = std::min(searched_limit_ns_, searched_ns);
+  }
   // Where nothing is dropped the plan is the one that only swaps.
-  if (best->recorded.empty() || best->modelled.duration_ns >= limit_ns_) return;
+  if (best->recorded.empty() || best->modelled.duration_ns >= limit_ns_) {
+    return false;
+  }
   chosen_ = best;
   assignment_ = planner_->bestAssignment();
   limit_ns_ = best->modelled.duration_ns;
   searched_limit_ns_ = planner_->searched_ns();
+  return true;
 }
+
+PathPlanPtr PlanSearch::better() { return choose() ? plan() : nullptr; }
 
 PathPlanPtr PlanSearch::plan() {
   choose();

@@ -50,6 +50,8 @@ class PlanSearch {
   bool isWorthIt(bool more) const;
   // The best so far.
   PathPlanPtr plan();
+  // The same, if it is better than what was made last; else null.
+  PathPlanPtr better();
 
  private:
   static constexpr std::uint32_t kMaxTries = 600; // in a round
@@ -59,7 +61,7 @@ class PlanSearch {
   void leaveWhatIsFree();
   bool beginRound(std::uint64_t share);
   bool beginLastRound();
-  void choose();
+  bool choose();
 
   const Request request_;
   const profiler::CycleMap map_;

@@ -199,7 +199,7 @@ void PlanningThread::goOn(std::unique_lock<Mutex>& lock) {
   lock.unlock();
   const bool more = search->tryNext();
   PathPlanPtr better;
-  if (search->isWorthIt(more)) better = search->plan();
+  if (search->isWorthIt(more)) better = search->better();
   lock.lock();
   working_.reset();
   const bool is_better = better != nullptr;
