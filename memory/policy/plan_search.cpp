@@ -124,10 +124,14 @@ bool PlanSearch::choose() {
   return true;
 }
 
-PathPlanPtr PlanSearch::better() { return choose() ? plan() : nullptr; }
-
 PathPlanPtr PlanSearch::plan() {
   choose();
+  return chosen();
+}
+
+PathPlanPtr PlanSearch::better() { return choose() ? chosen() : nullptr; }
+
+PathPlanPtr PlanSearch::chosen() const {
   auto made = std::make_shared<PathPlan>();
   made->path = request_.path;
   made->budget_bytes = request_.budget_bytes;

@@ -62,6 +62,7 @@ class PlanSearch {
   bool beginRound(std::uint64_t share);
   bool beginLastRound();
   bool choose();
+  PathPlanPtr chosen() const; // on its path
 
   const Request request_;
   const profiler::CycleMap map_;

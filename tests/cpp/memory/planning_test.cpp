@@ -25,22 +25,33 @@ TEST(Planning, OpsNeverWaitForIt) {
   EXPECT_EQ(device.pager->durations().lockWaits(), 0U);
 }
 
-TEST(Planning, IsDoneAgainWhereOpsTakeOtherTimes) {
-  Device device("lru", kBudget);
-  Training training(*device.pager, kLayers);
-  for (int step = 0; step < 4; ++step) training.step();
-  profiler::Profiler& profiler = device.pager->profiler();
-  const profiler::PathId path = profiler::Forecast(profiler).position().path;
+// A path that is known, its four ops of ten microseconds, and plans at once.
+class PlanningAtOnce : public ::testing::Test {
+ protected:
+  PlanningAtOnce() {
+    for (int step = 0; step < 4; ++step) training_.step();
+    path = profiler::Forecast(profiler_).position().path;
+    for (profiler::Token token = 1; token <= 4; ++token) {
+      durations.addOp(token, 3 * kBytes, 10'000);
+    }
+  }
+
+ private:
+  Device device_{"lru", kBudget};
+  Training training_{*device_.pager, kLayers};
+  profiler::Profiler& profiler_ = device_.pager->profiler();
+
+ protected:
+  profiler::PathId path = 0;
   profiler::Durations durations;
+  PlanningThread planning{profiler_, durations, LinkEstimate(durations, {}),
+                          [] {}, /*at_once=*/true};
+};
+
+TEST_F(PlanningAtOnce, IsDoneAgainWhereOpsTakeOtherTimes) {
   const auto forward_takes = [&](std::int64_t duration_ns) {
     for (int i = 0; i < 100; ++i) durations.addOp(2, 3 * kBytes, duration_ns);
   };
-  for (profiler::Token token = 1; token <= 4; ++token) {
-    durations.addOp(token, 3 * kBytes, 10'000);
-  }
-  PlanningThread planning(
-      profiler, durations, LinkEstimate(durations, {}), [] {},
-      /*at_once=*/true);
   const auto plansAfter = [&](int rounds) {
     for (int i = 0; i < rounds; ++i) {
       EXPECT_NE(planning.plan(path, kBudget).value(), nullptr);
@@ -58,19 +69,7 @@ TEST(Planning, IsDoneAgainWhereOpsTakeOtherTimes) {
 
 // Steps that take longer than the ops alone: the path is planned with less
 // slack, and that plan is the one to follow.
-TEST(Planning, OtherSlackIsTried) {
-  Device device("lru", kBudget);
-  Training training(*device.pager, kLayers);
-  for (int step = 0; step < 4; ++step) training.step();
-  profiler::Profiler& profiler = device.pager->profiler();
-  const profiler::PathId path = profiler::Forecast(profiler).position().path;
-  profiler::Durations durations;
-  for (profiler::Token token = 1; token <= 4; ++token) {
-    durations.addOp(token, 3 * kBytes, 10'000);
-  }
-  PlanningThread planning(
-      profiler, durations, LinkEstimate(durations, {}), [] {},
-      /*at_once=*/true);
+TEST_F(PlanningAtOnce, OtherSlackIsTried) {
   const PathPlanPtr first = planning.plan(path, kBudget).value();
   ASSERT_FALSE(first->plan->actions.empty());
   const auto step_ns = static_cast<std::int64_t>(2 * first->compute_ns);
