@@ -1,22 +1,35 @@
 #include "memory/policy/slack_trial.h"
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 #include <utility>
 
 namespace chameleon::memory {
 
-double SlackTrial::Tried::meanNs() const {
-  const std::int64_t shortest =
-      *std::min_element(duration_ns.begin(), duration_ns.end());
+SlackTrial::Mean SlackTrial::Tried::mean() const {
+  const std::span<const std::int64_t> measured(duration_ns.data(), steps);
+  const auto longest =
+      kSomethingElse * static_cast<double>(*std::ranges::min_element(measured));
   double sum = 0;
-  int counted = 0;
-  for (const std::int64_t ns : duration_ns) {
+  double squares = 0;
+  double counted = 0;
+  for (const std::int64_t ns : measured) {
     const auto duration = static_cast<double>(ns);
-    if (duration > kSomethingElse * static_cast<double>(shortest)) continue;
+    if (duration > longest) continue;
     sum += duration;
+    squares += duration * duration;
     ++counted;
   }
-  return sum / counted;
+  const double mean = sum / counted;
+  const double variance = std::max(squares / counted - mean * mean, 0.0);
+  return {mean, std::sqrt(variance / std::max(counted - 1, 1.0))};
+}
+
+bool SlackTrial::Tried::isKnown() const {
+  if (steps < kLeastSteps || steps == kMostSteps) return steps == kMostSteps;
+  const Mean known = mean();
+  return known.error_ns < kKnown * known.ns;
 }
 
 void SlackTrial::add(PathPlanPtr plan) {
@@ -41,7 +54,7 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
   }
   if (++in_a_row_ <= kTakeOver) return false;
   now_.duration_ns[now_.steps++] = duration_ns;
-  if (now_.steps == kSteps) judge();
+  if (now_.isKnown()) judge();
   return wanted_.has_value();
 }
 
@@ -49,10 +62,10 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
 void SlackTrial::judge() {
   const bool first = best_.plan == nullptr;
   tried_.set(static_cast<std::size_t>(now_.plan->slack - kLeast));
-  if (first || now_.meanNs() < kBetter * best_.meanNs()) best_ = now_;
+  if (first || now_.mean().ns < kBetter * best_.mean().ns) best_ = now_;
   const bool good =
       first && (best_.plan->plan->actions.empty() ||
-                best_.meanNs() < kGoodEnough * best_.plan->compute_ns);
+                best_.mean().ns < kGoodEnough * best_.plan->compute_ns);
   now_ = best_;
   in_a_row_ = 0;
   if (!good) wanted_ = untried();

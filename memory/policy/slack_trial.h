@@ -28,8 +28,10 @@ class SlackTrial {
   static constexpr double kFactor = 1.6;
   static constexpr int kLeast = -2;
   static constexpr int kMost = 1;
-  // Steps of a plan that count, behind those in which it takes over.
-  static constexpr std::size_t kSteps = 6;
+  // Steps of a plan that count, behind those in which it takes over: until
+  // their mean is known.
+  static constexpr std::size_t kLeastSteps = 6;
+  static constexpr std::size_t kMostSteps = 18;
   static constexpr std::size_t kTakeOver = 2;
 
   explicit SlackTrial(PathPlanPtr first) { now_.plan = std::move(first); }
@@ -51,16 +53,23 @@ class SlackTrial {
   // What takes that many times the shortest step has done something else, like
   // saving a checkpoint.
   static constexpr double kSomethingElse = 1.5;
-  // Better by more than steps differ anyway.
+  // Of the mean: its standard error, where it is known.
+  static constexpr double kKnown = 0.001;
+  // Better by more than that.
   static constexpr double kBetter = 0.998;
   // Times the ops alone: there is nothing to gain.
   static constexpr double kGoodEnough = 1.005;
 
+  struct Mean {
+    double ns;
+    double error_ns; // standard error
+  };
   struct Tried {
     PathPlanPtr plan;
-    std::array<std::int64_t, kSteps> duration_ns{};
+    std::array<std::int64_t, kMostSteps> duration_ns{};
     std::size_t steps = 0;
-    double meanNs() const;
+    Mean mean() const;
+    bool isKnown() const;
   };
   void judge();
   std::optional<int> untried() const; // beside the best

@@ -36,7 +36,7 @@ using memory::Access;
 using memory::Block;
 
 constexpr int kSteady = 20;          // last steps, for the figures
-constexpr int kMost = 60;            // before these
+constexpr int kMost = 100;           // before these
 constexpr double kBytesPerNs = 4000; // of the modelled device memory
 
 struct Arguments {

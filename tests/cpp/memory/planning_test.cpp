@@ -73,7 +73,8 @@ TEST_F(PlanningAtOnce, OtherSlackIsTried) {
   const PathPlanPtr first = planning.plan(path, kBudget).value();
   ASSERT_FALSE(first->plan->actions.empty());
   const auto step_ns = static_cast<std::int64_t>(2 * first->compute_ns);
-  constexpr std::size_t kSteps = SlackTrial::kTakeOver + SlackTrial::kSteps;
+  constexpr std::size_t kSteps =
+      SlackTrial::kTakeOver + SlackTrial::kLeastSteps;
   for (std::size_t i = 0; i < kSteps; ++i) {
     EXPECT_EQ(planning.plan(path, kBudget).value(), first);
     planning.stepEnded(first->plan.get(), step_ns);

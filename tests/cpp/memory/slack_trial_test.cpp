@@ -8,7 +8,7 @@ namespace chameleon::memory {
 namespace {
 
 constexpr double kComputeNs = 1e6;
-constexpr auto kAll = SlackTrial::kTakeOver + SlackTrial::kSteps;
+constexpr auto kAll = SlackTrial::kTakeOver + SlackTrial::kLeastSteps;
 
 PathPlanPtr made(int slack, bool moves = true) {
   auto plan = std::make_shared<Plan>();
@@ -78,6 +78,20 @@ TEST(SlackTrial, MoreWhereLessIsNotBetter) {
     EXPECT_TRUE(trial.isOver());
     EXPECT_EQ(trial.plan(), third);
   }
+}
+
+TEST(SlackTrial, StepsThatDifferAreMeasuredForLonger) {
+  SlackTrial trial(made(0));
+  const std::size_t all = SlackTrial::kTakeOver + SlackTrial::kMostSteps;
+  for (std::size_t i = 1; i < all; ++i) {
+    EXPECT_FALSE(follow(trial, i % 3 == 0 ? 1.6 : 1.4, 1)) << i;
+  }
+  EXPECT_TRUE(follow(trial, 1.4, 1));
+  const PathPlanPtr second = made(-1);
+  trial.add(second);
+  EXPECT_FALSE(follow(trial, 1.45, kAll - 1));
+  EXPECT_TRUE(follow(trial, 1.45, 1)); // 1.467 was the other's mean
+  EXPECT_EQ(trial.plan(), second);
 }
 
 TEST(SlackTrial, OnlyStepsInARowCount) {
