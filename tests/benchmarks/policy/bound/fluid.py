@@ -21,13 +21,19 @@ from .step import Links, Step, Storage
 SCALE = 1e-6  # bytes to MB, ns to ms
 _MIN_BYTES = 1 << 18  # smaller ones are free: they only make it slower
 
+# By default a slot begins in so many stretches, and at so many large ops: more
+# where that is quick, since among few ops each one matters.
+_FEW_OPS = 1000
+_RESOLUTION = (40, 60)
+_RESOLUTION_OF_FEW = (200, 100)
+
 
 def fluid_bound_ns(
     step: Step,
     budget_bytes: int,
     links: Links,
-    slots: int = 40,
-    largest: int = 60,
+    slots: int | None = None,
+    largest: int | None = None,
 ) -> float:
     """A lower bound on the duration of the step, in nanoseconds.
 
@@ -36,16 +42,19 @@ def fluid_bound_ns(
         budget_bytes: Memory for all that is resident.
         links: Bandwidths.
         slots: In how many stretches of equal time a slot begins at the op with
-            the most bytes alive.
+            the most bytes alive. Default: 40, or 200 among fewer than 1,000
+            ops.
         largest: At how many further ops, those with the most bytes of
             operands, a slot begins too: what such an op has resident leaves
-            the least room for all else.
+            the least room for all else. Default: 60, or 100.
 
     Raises:
         ValueError: One op alone needs more than the budget.
     """
     step.check_feasible(budget_bytes)
-    bounds = boundaries(step, slots, largest)
+    few = step.ops < _FEW_OPS
+    usual = _RESOLUTION_OF_FEW if few else _RESOLUTION
+    bounds = boundaries(step, slots or usual[0], largest or usual[1])
     program = SlotProgram(step, budget_bytes, bounds)
     program.move(step.storages)
     return max(step.compute_ns, program.least_ns(links))
