@@ -45,12 +45,12 @@ void ForecastPolicy::budgetChanged(std::size_t budget_bytes) {
 
 void ForecastPolicy::planFor(profiler::PathId path) {
   known_path_ = path;
-  planning_.planAndWait(path, budget_bytes_);
+  planning_.planAndWait({path, budget_bytes_});
 }
 
 PolicyCosts ForecastPolicy::costs() {
   return {planning_.plansMade(), plan_ == nullptr ? 0 : plan_->memoryBytes(),
-          plan_ != nullptr && planning_.isTrying(path_, budget_bytes_)};
+          plan_ != nullptr && planning_.isTrying({path_, budget_bytes_})};
 }
 
 // ---- the plan --------------------------------------------------------------
@@ -93,7 +93,7 @@ bool ForecastPolicy::findHeld(std::uint32_t position) {
   }
   if (!values_.empty()) {
     bound_.resize(values_.size());
-    forecast_.bound(plan_->path, values_, bound_);
+    forecast_.bound(plan_->key.path, values_, bound_);
     for (std::size_t i = 0; 2 * i < values_.size(); ++i) {
       const Bound& bound = either(i);
       if (bound.identity != 0) held_[held[first + i].value] = bound;
@@ -121,12 +121,11 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
   if (place.path == 0 || place.next_op != ticket.position + 1) return;
   path_ = place.path;
   path_ops_ = place.ops;
-  if (const auto plan = planning_.plan(place.path, budget_bytes_)) {
+  const PlanKey key{place.path, budget_bytes_};
+  if (const auto plan = planning_.plan(key)) {
     plan_ = *plan;
   } else { // what is followed stays, and the next op asks again
-    const bool fits = before != nullptr && before->path == place.path &&
-                      before->budget_bytes == budget_bytes_;
-    plan_ = fits ? before : nullptr;
+    plan_ = before != nullptr && before->key == key ? before : nullptr;
     gate_.ask();
   }
   held_done_ = recorded_done_ = 0;
@@ -145,8 +144,7 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
   const bool again = same && begins(begin + path_ops_);
   const bool goes_on = same && begins(begin) && done_ <= ticket.position;
   if (goes_on && !again && before != nullptr && plan_ != nullptr &&
-      before->budget_bytes == plan_->budget_bytes &&
-      ticket.position > kCatchUp) {
+      before->key == plan_->key && ticket.position > kCatchUp) {
     plan_ = before; // a better one waits for the next round
   }
   if (same && plan_ == before) {
@@ -276,7 +274,7 @@ void ForecastPolicy::resolve(std::vector<Wish>& list) {
     values_.push_back(names.second);
   }
   bound_.resize(values_.size());
-  forecast_.bound(plan_->path, values_, bound_);
+  forecast_.bound(plan_->key.path, values_, bound_);
   for (std::size_t i = 0; i < actions_.size(); ++i) {
     const Bound* bound = &either(i);
     if (bound->identity == 0) { // not born yet, or dead already; or held

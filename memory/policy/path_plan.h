@@ -13,12 +13,18 @@
 
 namespace chameleon::memory {
 
-// A plan, and what its values are on the path that it was made for.
-struct PathPlan {
+// What a plan is made for.
+struct PlanKey {
   profiler::PathId path = 0;
   std::uint64_t budget_bytes = 0;
+  friend bool operator==(const PlanKey&, const PlanKey&) = default;
+};
+
+// A plan, and what its values are on the path that it was made for.
+struct PathPlan {
+  PlanKey key;
   LinkModel link; // as it was taken to be
-  PlanPtr plan;   // null: this path cannot be planned (see problem)
+  PlanPtr plan;   // null: this path cannot be planned
   // Per value of the plan: the path's values that stand for it, kNone: none. A
   // value whose life crosses the end of the step is two of the path.
   struct Names {

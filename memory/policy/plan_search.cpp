@@ -55,10 +55,10 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
 
 void PlanSearch::leave(std::uint64_t share) {
   const double slack = std::pow(SlackTrial::kFactor, request_.slack);
-  const std::uint64_t usual = request_.budget_bytes / share;
+  const std::uint64_t usual = request_.key.budget_bytes / share;
   const auto left = slack * static_cast<double>(usual);
   options_.budget_bytes =
-      request_.budget_bytes - static_cast<std::uint64_t>(left);
+      request_.key.budget_bytes - static_cast<std::uint64_t>(left);
 }
 
 void PlanSearch::leaveWhatIsFree() {
@@ -133,8 +133,7 @@ PathPlanPtr PlanSearch::better() { return choose() ? chosen() : nullptr; }
 
 PathPlanPtr PlanSearch::chosen() const {
   auto made = std::make_shared<PathPlan>();
-  made->path = request_.path;
-  made->budget_bytes = request_.budget_bytes;
+  made->key = request_.key;
   made->link = request_.link;
   made->slack = request_.slack;
   if (chosen_ == nullptr) return made;

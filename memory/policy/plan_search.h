@@ -23,8 +23,7 @@ namespace chameleon::memory {
 class PlanSearch {
  public:
   struct Request {
-    profiler::PathId path;
-    std::uint64_t budget_bytes;
+    PlanKey key;
     LinkModel link;
     std::uint64_t keep_bytes; // values of at most so many never move
     bool recompute;
@@ -37,8 +36,7 @@ class PlanSearch {
   PlanSearch(const PlanSearch&) = delete; // the planner refers to the cycle
   PlanSearch& operator=(const PlanSearch&) = delete;
 
-  profiler::PathId path() const noexcept { return request_.path; }
-  std::uint64_t budgetBytes() const noexcept { return request_.budget_bytes; }
+  const PlanKey& key() const noexcept { return request_.key; }
   const profiler::CycleMap& map() const noexcept { return map_; }
 
   // There is something to try.

@@ -29,39 +29,34 @@ PlanningThread::~PlanningThread() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::optional<PathPlanPtr> PlanningThread::plan(profiler::PathId path,
-                                                std::uint64_t budget_bytes) {
+std::optional<PathPlanPtr> PlanningThread::plan(const PlanKey& key) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return std::nullopt;
-  return findOrOrder(path, budget_bytes);
+  return findOrOrder(key);
 }
 
-void PlanningThread::planAndWait(profiler::PathId path,
-                                 std::uint64_t budget_bytes) {
+void PlanningThread::planAndWait(const PlanKey& key) {
   std::unique_lock lock(mutex_);
-  (void)findOrOrder(path, budget_bytes);
+  (void)findOrOrder(key);
   changed_.wait(
       lock, [&] { return orders_.empty() && searches_.empty() && !working_; });
 }
 
-PathPlanPtr PlanningThread::findOrOrder(profiler::PathId path,
-                                        std::uint64_t budget_bytes) {
+PathPlanPtr PlanningThread::findOrOrder(const PlanKey& key) {
   for (profiler::PathTimes& times : times_) builder_.setTimes(std::move(times));
   times_.clear();
-  const auto found = find(path, budget_bytes);
-  if (found == plans_.end()) return order(path, budget_bytes, 0);
+  const auto found = find(key);
+  if (found == plans_.end()) return order(key, 0);
   plans_.splice(plans_.begin(), plans_, found);
   ++found->asked_for;
   PathPlanPtr plan = found->trial.plan();
-  if (isOutdated(*found)) order(path, budget_bytes, found->trial.slack());
+  if (isOutdated(*found)) order(key, found->trial.slack());
   return plan;
 }
 
-PlanningThread::Plans::iterator PlanningThread::find(
-    profiler::PathId path, std::uint64_t budget_bytes) {
+PlanningThread::Plans::iterator PlanningThread::find(const PlanKey& key) {
   return std::find_if(plans_.begin(), plans_.end(), [&](const Kept& kept) {
-    const PathPlan& plan = *kept.trial.plan();
-    return plan.path == path && plan.budget_bytes == budget_bytes;
+    return kept.trial.plan()->key == key;
   });
 }
 
@@ -69,26 +64,24 @@ bool PlanningThread::isOutdated(const Kept& kept) const {
   const PathPlan& plan = *kept.trial.plan();
   if (differs_much(plan.link, link_.now())) return true;
   return kept.asked_for > 1 && std::has_single_bit(kept.asked_for) &&
-         builder_.timesOff(plan.path) > kTimesOff;
+         builder_.timesOff(plan.key.path) > kTimesOff;
 }
 
 // The last one ordered is the first one served. Null: it will take a while.
-PathPlanPtr PlanningThread::order(profiler::PathId path,
-                                  std::uint64_t budget_bytes, int slack) {
-  if (working_ == std::pair(path, budget_bytes)) return nullptr;
+PathPlanPtr PlanningThread::order(const PlanKey& key, int slack) {
+  if (working_ == key) return nullptr;
   const auto ordered =
-      std::find_if(orders_.begin(), orders_.end(), [&](const Order& other) {
-        return other.path == path && other.budget_bytes == budget_bytes;
-      });
+      std::find_if(orders_.begin(), orders_.end(),
+                   [&](const Order& other) { return other.key == key; });
   if (ordered != orders_.end()) {
     std::rotate(ordered, ordered + 1, orders_.end());
     return nullptr;
   }
-  std::optional<profiler::PathSnapshot> snapshot = builder_.take(path);
+  std::optional<profiler::PathSnapshot> snapshot = builder_.take(key.path);
   if (!snapshot) return nullptr;
-  Order order{path, budget_bytes, slack, link_.now(), std::move(*snapshot)};
+  Order order{key, slack, link_.now(), std::move(*snapshot)};
   if (at_once_) {
-    const SearchPtr search = begin(order, hints(path));
+    const SearchPtr search = begin(order, hints(key.path));
     builder_.setTimes(profiler::times_of(search->map()));
     while (search->tryNext()) {
     }
@@ -104,39 +97,33 @@ PathPlanPtr PlanningThread::order(profiler::PathId path,
 void PlanningThread::stepEnded(const Plan* plan, std::int64_t duration_ns) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
-  PathPlanPtr wanted;
-  int slack = 0;
+  const Kept* wanted = nullptr;
   for (Kept& kept : plans_) {
     const PathPlanPtr& followed = kept.trial.plan();
-    const bool counts = followed->plan.get() == plan && !isAtWork(*followed);
+    const bool counts =
+        followed->plan.get() == plan && !isAtWork(followed->key);
     if (!kept.trial.stepEnded(counts ? plan : nullptr, duration_ns)) continue;
-    wanted = followed;
-    slack = kept.trial.slack();
+    wanted = &kept;
   }
-  if (wanted) order(wanted->path, wanted->budget_bytes, slack);
+  if (wanted == nullptr) return;
+  const PlanKey key = wanted->trial.plan()->key;
+  order(key, wanted->trial.slack());
 }
 
-bool PlanningThread::isTrying(profiler::PathId path,
-                              std::uint64_t budget_bytes) {
+bool PlanningThread::isTrying(const PlanKey& key) {
   const std::lock_guard lock(mutex_);
-  const auto found = find(path, budget_bytes);
+  const auto found = find(key);
   return found != plans_.end() && !found->trial.isOver();
 }
 
 // Something for the same is ordered, or being made.
-bool PlanningThread::isAtWork(const PathPlan& plan) const {
-  const auto same = [&](profiler::PathId path, std::uint64_t budget_bytes) {
-    return path == plan.path && budget_bytes == plan.budget_bytes;
-  };
-  return (working_ && same(working_->first, working_->second)) ||
+bool PlanningThread::isAtWork(const PlanKey& key) const {
+  return working_ == key ||
          std::any_of(orders_.begin(), orders_.end(),
-                     [&](const Order& order) {
-                       return same(order.path, order.budget_bytes);
-                     }) ||
-         std::any_of(searches_.begin(), searches_.end(),
-                     [&](const SearchPtr& search) {
-                       return same(search->path(), search->budgetBytes());
-                     });
+                     [&](const Order& order) { return order.key == key; }) ||
+         std::any_of(
+             searches_.begin(), searches_.end(),
+             [&](const SearchPtr& search) { return search->key() == key; });
 }
 
 // Small values move in small budgets, too.
@@ -170,8 +157,8 @@ void PlanningThread::serveOrder(std::unique_lock<Mutex>& lock) {
   const runtime::NvtxRange range("plan");
   const Order order = std::move(orders_.back());
   orders_.pop_back();
-  working_ = std::pair(order.path, order.budget_bytes);
-  const std::vector<Assignment> known = hints(order.path);
+  working_ = order.key;
+  const std::vector<Assignment> known = hints(order.key.path);
   lock.unlock();
   SearchPtr search = begin(order, known);
   PathPlanPtr made = search->plan();
@@ -179,8 +166,7 @@ void PlanningThread::serveOrder(std::unique_lock<Mutex>& lock) {
   lock.lock();
   working_.reset();
   std::erase_if(searches_, [&](const SearchPtr& other) {
-    return other->path() == made->path &&
-           other->budgetBytes() == made->budget_bytes;
+    return other->key() == made->key;
   });
   keep(std::move(made));
   times_.push_back(std::move(times));
@@ -195,7 +181,7 @@ void PlanningThread::goOn(std::unique_lock<Mutex>& lock) {
   const runtime::NvtxRange range("plan");
   SearchPtr search = std::move(searches_.back());
   searches_.pop_back();
-  working_ = std::pair(search->path(), search->budgetBytes());
+  working_ = search->key();
   lock.unlock();
   const bool more = search->tryNext();
   PathPlanPtr better;
@@ -213,7 +199,7 @@ void PlanningThread::goOn(std::unique_lock<Mutex>& lock) {
 
 void PlanningThread::keep(PathPlanPtr plan) {
   ++plans_made_;
-  const auto known = find(plan->path, plan->budget_bytes);
+  const auto known = find(plan->key);
   if (known != plans_.end()) {
     known->trial.add(std::move(plan));
     plans_.splice(plans_.begin(), plans_, known);
@@ -227,7 +213,7 @@ std::vector<Assignment> PlanningThread::hints(profiler::PathId path) const {
   std::vector<Assignment> found;
   for (const Kept& kept : plans_) {
     const PathPlan& plan = *kept.trial.plan();
-    if (plan.path != path || plan.assignment.joins.empty()) continue;
+    if (plan.key.path != path || plan.assignment.joins.empty()) continue;
     found.push_back(plan.assignment);
   }
   return found;
@@ -235,8 +221,8 @@ std::vector<Assignment> PlanningThread::hints(profiler::PathId path) const {
 
 PlanningThread::SearchPtr PlanningThread::begin(
     const Order& order, const std::vector<Assignment>& hints) const {
-  const PlanSearch::Request request{order.path, order.budget_bytes,
-                                    order.link, keptBytes(order.budget_bytes),
+  const PlanSearch::Request request{order.key, order.link,
+                                    keptBytes(order.key.budget_bytes),
                                     recompute_, order.slack};
   return std::make_unique<PlanSearch>(
       request, profiler::CycleBuilder::cycle(order.snapshot), hints);

@@ -56,16 +56,15 @@ class PlanningThread {
 
   // The plan for a path, ordered if there is none; null: none yet; nothing: the
   // thread is at its plans just now.
-  std::optional<PathPlanPtr> plan(profiler::PathId path,
-                                  std::uint64_t budget_bytes);
+  std::optional<PathPlanPtr> plan(const PlanKey& key);
   // The same for whoever has time: it is made when this returns, and nothing
   // better is being searched for.
-  void planAndWait(profiler::PathId path, std::uint64_t budget_bytes);
+  void planAndWait(const PlanKey& key);
   // A step ended that followed this plan; null: it followed none. Where the
   // thread is at its plans just now the step does not count.
   void stepEnded(const Plan* plan, std::int64_t duration_ns);
   // Plans with more and less slack are being compared.
-  bool isTrying(profiler::PathId path, std::uint64_t budget_bytes);
+  bool isTrying(const PlanKey& key);
   std::uint64_t plansMade() const;
   // Values of at most so many bytes never move in a plan.
   static std::uint64_t keptBytes(std::uint64_t budget_bytes);
@@ -79,8 +78,7 @@ class PlanningThread {
 
   using Mutex = runtime::RankedMutex<runtime::LockRank::kPlans>;
   struct Order {
-    profiler::PathId path;
-    std::uint64_t budget_bytes;
+    PlanKey key;
     int slack;
     LinkModel link; // as it is taken to be
     profiler::PathSnapshot snapshot;
@@ -95,12 +93,11 @@ class PlanningThread {
 
   void run();
   // These REQUIRE mutex_.
-  Plans::iterator find(profiler::PathId path, std::uint64_t budget_bytes);
+  Plans::iterator find(const PlanKey& key);
   bool isOutdated(const Kept& kept) const;
-  PathPlanPtr findOrOrder(profiler::PathId path, std::uint64_t budget_bytes);
-  bool isAtWork(const PathPlan& plan) const;
-  PathPlanPtr order(profiler::PathId path, std::uint64_t budget_bytes,
-                    int slack);
+  PathPlanPtr findOrOrder(const PlanKey& key);
+  bool isAtWork(const PlanKey& key) const;
+  PathPlanPtr order(const PlanKey& key, int slack);
   void serveOrder(std::unique_lock<Mutex>& lock);
   void goOn(std::unique_lock<Mutex>& lock);
   std::vector<Assignment> hints(profiler::PathId path) const;
@@ -121,7 +118,7 @@ class PlanningThread {
   std::vector<Order> orders_;              // served from the back
   std::vector<profiler::PathTimes> times_; // for their paths, by plan()
   std::uint64_t plans_made_ = 0;
-  std::optional<std::pair<profiler::PathId, std::uint64_t>> working_;
+  std::optional<PlanKey> working_;
   std::vector<SearchPtr> searches_; // the last one goes on
   bool stop_ = false;
   std::thread thread_;

@@ -54,7 +54,7 @@ TEST_F(PlanningAtOnce, IsDoneAgainWhereOpsTakeOtherTimes) {
   };
   const auto plansAfter = [&](int rounds) {
     for (int i = 0; i < rounds; ++i) {
-      EXPECT_NE(planning.plan(path, kBudget).value(), nullptr);
+      EXPECT_NE(planning.plan({path, kBudget}).value(), nullptr);
     }
     return planning.plansMade();
   };
@@ -70,28 +70,28 @@ TEST_F(PlanningAtOnce, IsDoneAgainWhereOpsTakeOtherTimes) {
 // Steps that take longer than the ops alone: the path is planned with less
 // slack, and that plan is the one to follow.
 TEST_F(PlanningAtOnce, OtherSlackIsTried) {
-  const PathPlanPtr first = planning.plan(path, kBudget).value();
+  const PathPlanPtr first = planning.plan({path, kBudget}).value();
   ASSERT_FALSE(first->plan->actions.empty());
   const auto step_ns = static_cast<std::int64_t>(2 * first->compute_ns);
   constexpr std::size_t kSteps =
       SlackTrial::kTakeOver + SlackTrial::kLeastSteps;
   for (std::size_t i = 0; i < kSteps; ++i) {
-    EXPECT_EQ(planning.plan(path, kBudget).value(), first);
+    EXPECT_EQ(planning.plan({path, kBudget}).value(), first);
     planning.stepEnded(first->plan.get(), step_ns);
   }
-  const PathPlanPtr second = planning.plan(path, kBudget).value();
+  const PathPlanPtr second = planning.plan({path, kBudget}).value();
   EXPECT_EQ(second->slack, -1);
   EXPECT_GT(second->plan->budget_bytes, first->plan->budget_bytes);
-  EXPECT_TRUE(planning.isTrying(path, kBudget));
+  EXPECT_TRUE(planning.isTrying({path, kBudget}));
   EXPECT_EQ(planning.plansMade(), 2U);
-  for (int slower = 1; planning.isTrying(path, kBudget); ++slower) {
+  for (int slower = 1; planning.isTrying({path, kBudget}); ++slower) {
     ASSERT_LT(slower, 100);
-    const PathPlanPtr now = planning.plan(path, kBudget).value();
+    const PathPlanPtr now = planning.plan({path, kBudget}).value();
     planning.stepEnded(now->plan.get(), slower * step_ns);
   }
-  EXPECT_EQ(planning.plan(path, kBudget).value(), first);
+  EXPECT_EQ(planning.plan({path, kBudget}).value(), first);
   EXPECT_EQ(planning.plansMade(), 3U);
-  EXPECT_FALSE(planning.isTrying(path, 2 * kBudget));
+  EXPECT_FALSE(planning.isTrying({path, 2 * kBudget}));
 }
 
 } // namespace
