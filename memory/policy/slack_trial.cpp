@@ -27,9 +27,10 @@ SlackTrial::Mean SlackTrial::Tried::mean() const {
 }
 
 bool SlackTrial::Tried::isKnown() const {
-  if (steps < kLeastSteps || steps == kMostSteps) return steps == kMostSteps;
-  const Mean known = mean();
-  return known.error_ns < kKnown * known.ns;
+  if (steps < kLeastSteps) return false;
+  if (steps == kMostSteps) return true;
+  const Mean so_far = mean();
+  return so_far.error_ns < kKnown * so_far.ns;
 }
 
 void SlackTrial::add(PathPlanPtr plan) {

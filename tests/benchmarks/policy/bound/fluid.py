@@ -21,12 +21,7 @@ from .step import Links, Step, Storage
 SCALE = 1e-6  # bytes to MB, ns to ms
 _MIN_BYTES = 1 << 18  # smaller ones are free: they only make it slower
 
-# By default a slot begins in so many stretches, and at so many large ops: more
-# where that is quick, since among few ops each one matters.
-_FEW_OPS = 1000
-_RESOLUTION = (40, 60)
-_RESOLUTION_OF_FEW = (200, 100)
-
+_FEW_OPS = 1000  # each of them matters, and finer slots are quick
 
 def fluid_bound_ns(
     step: Step,
@@ -53,8 +48,11 @@ def fluid_bound_ns(
     """
     step.check_feasible(budget_bytes)
     few = step.ops < _FEW_OPS
-    usual = _RESOLUTION_OF_FEW if few else _RESOLUTION
-    bounds = boundaries(step, slots or usual[0], largest or usual[1])
+    if slots is None:
+        slots = 200 if few else 40
+    if largest is None:
+        largest = 100 if few else 60
+    bounds = boundaries(step, slots, largest)
     program = SlotProgram(step, budget_bytes, bounds)
     program.move(step.storages)
     return max(step.compute_ns, program.least_ns(links))
