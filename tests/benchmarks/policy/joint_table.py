@@ -13,18 +13,13 @@ minutes.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from bound import Links, Step, joint_bound_ns
+from bound import joint_bound_ns
+from study import LINKS, figures, print_row, read_step
 
 HERE = Path(__file__).parent
-TRACES = HERE / "traces"
-LINKS = Links(55e9, 55e9, 90e9)  # those of the traces
 
 # Per trace and k: the best plan of an earlier simulation of the same traces,
 # and the best way to run it with each block checkpointed by hand; ms.
@@ -50,26 +45,6 @@ MISTAKES = (
     ("link half as fast", ["--thought", "0.5"]),
     ("link twice as fast", ["--thought", "2"]),
 )
-
-
-def figures(
-    tool: str, trace: str, k: float, arguments: list[str]
-) -> dict[str, float]:
-    """Runs the tool on one trace."""
-    text = gzip.decompress((TRACES / f"{trace}.jsonl.gz").read_bytes())
-    result = subprocess.run(
-        [tool, "--k", str(k), *arguments],
-        input=text,
-        capture_output=True,
-        check=False,
-    )
-    if result.returncode != 0:
-        sys.exit(result.stderr.decode())
-    return json.loads(result.stdout)
-
-
-def print_row(cells: list[str]) -> None:
-    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def table(tool: str, slow: bool) -> None:
@@ -126,7 +101,7 @@ def bounds() -> None:
     print_row(["trace", "k", "compute", "bound"])
     print("|--" * 4 + "|")
     for trace, points in KNOWN.items():
-        step = Step.read(TRACES / f"{trace}.jsonl.gz")
+        step = read_step(trace)
         for k in points:
             bound_ns = joint_bound_ns(
                 step, int(step.peak_bytes / k), LINKS, names.__contains__

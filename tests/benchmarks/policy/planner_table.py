@@ -9,17 +9,10 @@ its folder under tests/benchmarks/policy/. --all tries the whole portfolio.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
-import subprocess
 import sys
-from pathlib import Path
 
-from bound import Links, Step, lower_bound_ns
-
-TRACES = Path(__file__).parent / "traces"
-
-LINKS = Links(bw_in=55e9, bw_out=55e9, bw_both=90e9)
+from bound import lower_bound_ns
+from study import LINKS, figures, print_row, read_step
 
 # Per trace: {k: best plan known before this planner} in ms; see
 # traces/README.md for where they come from.
@@ -30,7 +23,7 @@ KNOWN = {
     "resnet50_b256": {1.25: 84.2, 2: 208, 4: 312},
     "lora_7b": {1.25: 295.2, 2: 479, 4: 812},
 }
-COLUMNS = (
+COLUMNS = [
     "trace",
     "k",
     "compute",
@@ -45,21 +38,7 @@ COLUMNS = (
     "GB in/out",
     "stall",
     "planning ms",
-)
-
-
-def figures(
-    tool: str, trace: str, k: float, everything: bool
-) -> dict[str, float]:
-    """Runs the tool on one trace."""
-    command = [tool, "--k", str(k), *(["--all"] if everything else [])]
-    text = gzip.decompress((TRACES / f"{trace}.jsonl.gz").read_bytes())
-    result = subprocess.run(
-        command, input=text, capture_output=True, check=False
-    )
-    if result.returncode != 0:
-        sys.exit(result.stderr.decode())
-    return json.loads(result.stdout)
+]
 
 
 def row(
@@ -92,16 +71,16 @@ def main() -> None:
         "--all", action="store_true", help="the whole portfolio"
     )
     arguments = parser.parse_args()
-    print("| " + " | ".join(COLUMNS) + " |")
+    options = ["--all"] if arguments.all else []
+    print_row(COLUMNS)
     print("|--" * len(COLUMNS) + "|")
     failed = False
     for trace, points in KNOWN.items():
-        step = Step.read(TRACES / f"{trace}.jsonl.gz")
+        step = read_step(trace)
         for k, best in points.items():
-            got = figures(arguments.plan_trace, trace, k, arguments.all)
+            got = figures(arguments.plan_trace, trace, k, options)
             bound = lower_bound_ns(step, int(step.peak_bytes / k), LINKS) / 1e6
-            cells = row(trace, k, bound, best, got)
-            print("| " + " | ".join(cells) + " |", flush=True)
+            print_row(row(trace, k, bound, best, got))
             failed = failed or got["plan_ms"] < 0.999 * bound
     if failed:
         sys.exit("a plan is faster than its lower bound: the model is wrong")

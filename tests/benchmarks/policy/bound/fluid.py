@@ -23,6 +23,7 @@ _MIN_BYTES = 1 << 18  # smaller ones are free: they only make it slower
 
 _FEW_OPS = 1000  # each of them matters, and finer slots are quick
 
+
 def fluid_bound_ns(
     step: Step,
     budget_bytes: int,
