@@ -302,14 +302,14 @@ Error Arena::decommitAbove(std::size_t limit_bytes) {
   return {};
 }
 
-Result<Position> Arena::slideDown(Extent* extent, StreamIndex stream,
+Result<Position> Arena::slideDown(Extent* extent, std::size_t to,
                                   const Fence& uses) {
   Extent* hole = extent->previous;
   CHAMELEON_CHECK(extent->use == ExtentUse::kBlock && hole != nullptr &&
-                      hole->use == ExtentUse::kFree,
+                      hole->use == ExtentUse::kFree && hole->offset <= to &&
+                      to < extent->offset,
                   "slideDown needs a block's extent above a free one");
   const std::size_t from = extent->offset;
-  const std::size_t to = hole->offset;
   const std::size_t bytes = extent->bytes;
   const std::size_t distance = from - to;
   // The way down may lead over space that was never used.
@@ -327,17 +327,22 @@ Result<Position> Arena::slideDown(Extent* extent, StreamIndex stream,
   for (const Fence* fence :
        {&uses, &std::as_const(hole->fence), &std::as_const(extent->fence),
         &std::as_const(below)}) {
-    if (Error error = timelines_.wait(stream, *fence)) {
+    if (Error error = timelines_.wait(kMoves, *fence)) {
       return failed(std::move(error));
     }
   }
   revived(to, gained);
   const runtime::Copy copy{base_ + to, base_ + from, bytes};
-  if (Error error = submitMove(stream, copy)) {
+  if (Error error = submitMove(copy)) {
     discarded(to, gained);
     return failed(std::move(error));
   }
-  const Position moved = timelines_.advance(stream);
+  const Position moved = timelines_.advance(kMoves);
+  Extent* kept = nullptr; // of the hole, below the extent's new place
+  if (hole->offset < to) {
+    kept = extents_.allocateAt(hole, hole->offset, to - hole->offset,
+                               ExtentUse::kBlock);
+  }
   extent->fence.clear();
   extent->fence.add(moved);
   if (apart_) {
@@ -348,20 +353,21 @@ Result<Position> Arena::slideDown(Extent* extent, StreamIndex stream,
     hole->fence = extent->fence;
   }
   extents_.slideDown(extent);
+  if (kept != nullptr) extents_.free(kept);
   discarded(from + bytes - gained, gained);
   return moved;
 }
 
-Result<Position> Arena::move(Extent* extent, Extent* target, StreamIndex stream,
+Result<Position> Arena::move(Extent* extent, Extent* target,
                              const Fence& uses) {
   for (const Fence* fence :
        {&uses, &std::as_const(target->fence), &std::as_const(extent->fence)}) {
-    if (Error error = timelines_.wait(stream, *fence)) return error;
+    if (Error error = timelines_.wait(kMoves, *fence)) return error;
   }
   const runtime::Copy copy{address(*target), address(*extent), extent->bytes};
-  if (Error error = submitMove(stream, copy)) return error;
-  const Position moved = timelines_.advance(stream);
-  timelines_.mark(stream);
+  if (Error error = submitMove(copy)) return error;
+  const Position moved = timelines_.advance(kMoves);
+  timelines_.mark(kMoves);
   target->block = std::exchange(extent->block, nullptr);
   target->fence.clear();
   extent->fence.clear();
@@ -370,9 +376,9 @@ Result<Position> Arena::move(Extent* extent, Extent* target, StreamIndex stream,
 }
 
 // Where it fails nothing of it is under way any more.
-Error Arena::submitMove(StreamIndex stream, const runtime::Copy& copy) {
-  Error error = runtime_.copy(timelines_.stream(stream), {&copy, 1});
-  if (error) (void)timelines_.synchronize(timelines_.advance(stream)).ok();
+Error Arena::submitMove(const runtime::Copy& copy) {
+  Error error = runtime_.copy(timelines_.stream(kMoves), {&copy, 1});
+  if (error) (void)timelines_.synchronize(timelines_.advance(kMoves)).ok();
   return error;
 }
 

@@ -66,7 +66,6 @@ class Arena {
   // Who gets the extent's bytes next waits for `fence` as well.
   void addFence(Extent* extent, const Fence& fence);
   // An extent's bytes hold no value any more / are about to be written.
-  runtime::Error submitMove(StreamIndex stream, const runtime::Copy& copy);
   void discarded(const Extent& extent) noexcept {
     discarded(extent.offset, extent.bytes);
   }
@@ -123,22 +122,22 @@ class Arena {
   const runtime::Error& lastError() const noexcept { return last_error_; }
   void check() const;
 
-  // Moves a kBlock extent down into the hole before it, by a copy on compute
-  // stream `stream`, which first waits for `uses` and for the fences of both.
+  // Moves a kBlock extent down, to `offset` in the hole before it, by a copy on
+  // the move stream, which first waits for `uses` and for the fences of both.
   // Returns the copy's position: the block's last write, and the fence of the
   // extent and of the hole that follows it. The block's device_address is the
   // caller's to update. On an Error nothing has moved.
   // May block the host on a runtime whose compute streams run inline.
-  // REQUIRES: extent->previous is free.
-  runtime::Result<Position> slideDown(Extent* extent, StreamIndex stream,
+  // REQUIRES: extent->previous is free, and `offset` in it.
+  runtime::Result<Position> slideDown(Extent* extent, std::size_t offset,
                                       const Fence& uses);
 
   // Moves a kBlock extent's bytes to `target`, an extent of the same size, by a
-  // copy on compute stream `stream`, which first waits for `uses` and for the
-  // fences of both. `extent` is nobody's afterwards, until the caller gives it
-  // back; its fence is the copy. Else as slideDown().
+  // copy on the move stream, which first waits for `uses` and for the fences of
+  // both. `extent` is nobody's afterwards, until the caller gives it back; its
+  // fence is the copy. Else as slideDown().
   runtime::Result<Position> move(Extent* extent, Extent* target,
-                                 StreamIndex stream, const Fence& uses);
+                                 const Fence& uses);
 
  private:
   Arena(runtime::DeviceRuntime& runtime, Timelines& timelines, std::byte* base,
@@ -146,6 +145,7 @@ class Arena {
   Extent* choose(std::size_t bytes, End end, ExtentUse use, StreamIndex stream);
   Extent* takeUp(Extent* extent);
   std::size_t commitLimit() const noexcept;
+  runtime::Error submitMove(const runtime::Copy& copy);
   runtime::Error commit(const Extent& extent);
   runtime::Error decommitAbove(std::size_t limit_bytes);
   void discarded(std::size_t offset, std::size_t bytes) noexcept;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -11,7 +12,9 @@ namespace {
 using Kind = Part::Kind;
 
 // Pieces looked at before the search gives up: a fraction of a millisecond.
-constexpr std::size_t kMostPieces = std::size_t{1} << 18;
+constexpr std::size_t kMostLooks = std::size_t{1} << 17;
+// Places tried for a hole that is only to make room for another.
+constexpr std::size_t kFewPlaces = 4;
 
 constexpr std::size_t kEnd = ~std::size_t{0};
 
@@ -23,6 +26,24 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
+// One after another, the cheapest first.
+class Places {
+ public:
+  explicit Places(std::vector<Place> places) : left_(std::move(places)) {
+    std::ranges::make_heap(left_, std::greater<>());
+  }
+  std::optional<Place> next() {
+    if (left_.empty()) return std::nullopt;
+    std::ranges::pop_heap(left_, std::greater<>());
+    const Place place = left_.back();
+    left_.pop_back();
+    return place;
+  }
+
+ private:
+  std::vector<Place> left_;
+};
+
 struct Hole {
   std::size_t cost;
   std::size_t bytes;
@@ -30,28 +51,27 @@ struct Hole {
   auto operator<=>(const Hole&) const = default;
 };
 
-struct Limits {
-  std::size_t cost;   // of the best so far
-  std::size_t pieces; // to be looked at
-
-  bool allow(std::size_t least_cost, std::size_t more_pieces) {
-    if (least_cost >= cost || pieces < more_pieces) return false;
-    pieces -= more_pieces;
-    return true;
-  }
-};
-
-// The arena as it is after some moves.
+// The arena as it is after some moves. What has moved, or is about to, is in
+// none of the places that it finds.
 class Layout {
  public:
-  explicit Layout(std::span<const Part> parts);
+  // `looks` counts the pieces looked at, of this one and its copies.
+  Layout(std::span<const Part> parts, std::size_t& looks);
 
-  // The cheapest first. What was moved, or is about to be, is in none.
-  std::vector<Place> places(std::size_t bytes) const;
-  // Moves what is in the place elsewhere; into holes that are there, or that
-  // are made in the same way. False: it could not, and the layout is good for
-  // nothing any more.
-  bool empty(const Place& place, bool makes_holes, Limits& limits);
+  // Those that could be emptied for less than `most_cost`, if there were holes
+  // for their blocks.
+  Places places(std::size_t bytes, std::size_t most_cost) const;
+  // Each of the place's blocks fits into a hole, as long as it is alone.
+  bool mayFit(const Place& place) const;
+  // From a hole to a hole, with `bytes` free: where the least has to slide.
+  std::optional<Place> slide(std::size_t bytes) const;
+
+  // Moves what is in the place elsewhere, into holes that are there, or also
+  // into some that are made. False: it could not, or not for less than
+  // `most_cost`, and the layout is good for nothing any more.
+  bool empty(const Place& place, bool makes_holes, std::size_t most_cost);
+  // Down. Returns where all that is free in the place lies then, at its end.
+  std::size_t slideTogether(const Place& place);
 
   std::size_t cost() const noexcept { return cost_; }
   std::size_t offset(const Place& place) const {
@@ -70,17 +90,22 @@ class Layout {
   };
   using Holes = std::vector<Hole>;
 
+  std::size_t start() const { return pieces_.empty() ? kEnd : 0; }
   Holes::iterator findHole(std::size_t bytes);
-  bool makeHole(std::size_t bytes, Limits& limits);
+  bool makeHole(std::size_t bytes, std::size_t most_cost);
+  Piece emptied(const Place& place) const;
   void moveInto(Holes::iterator hole, const Piece& block);
+  void addHole(std::size_t piece);
 
-  std::vector<Piece> pieces_; // the first one is that of address 0
+  std::vector<Piece> pieces_;
   Holes holes_;               // ascending
   std::vector<Evacuation::Move> moves_;
   std::size_t cost_ = 0;
+  std::size_t* looks_;
 };
 
-Layout::Layout(std::span<const Part> parts) {
+Layout::Layout(std::span<const Part> parts, std::size_t& looks)
+    : looks_(&looks) {
   std::size_t offset = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
@@ -92,18 +117,18 @@ Layout::Layout(std::span<const Part> parts) {
   std::sort(holes_.begin(), holes_.end());
 }
 
-std::vector<Place> Layout::places(std::size_t bytes) const {
+Places Layout::places(std::size_t bytes, std::size_t most_cost) const {
   std::vector<Place> found;
-  if (pieces_.empty()) return found;
-  std::size_t first = 0;
+  std::size_t first = start();
   std::size_t held = 0;
   std::size_t cost = 0;
   const auto cost_of = [](const Piece& piece) {
     return piece.kind == Kind::kFree ? 0 : piece.cost;
   };
-  for (std::size_t i = 0; i != kEnd; i = pieces_[i].next) {
+  for (std::size_t i = first; i != kEnd; i = pieces_[i].next) {
     const Piece& piece = pieces_[i];
-    if (piece.kind == Kind::kStays) {
+    ++*looks_;
+    if (piece.kind == Kind::kStays || piece.kind == Kind::kSlides) {
       first = piece.next;
       held = cost = 0;
       continue;
@@ -114,13 +139,63 @@ std::vector<Place> Layout::places(std::size_t bytes) const {
       held -= pieces_[first].bytes;
       cost -= cost_of(pieces_[first]);
     }
-    if (held >= bytes) found.push_back({cost, first, piece.next});
+    if (held >= bytes && cost < most_cost) {
+      found.push_back({cost, first, piece.next});
+    }
   }
-  std::sort(found.begin(), found.end());
-  return found;
+  return Places(std::move(found));
 }
 
-bool Layout::empty(const Place& place, bool makes_holes, Limits& limits) {
+bool Layout::mayFit(const Place& place) const {
+  std::size_t largest = 0;
+  std::size_t end = offset(place);
+  for (std::size_t i = place.first; i != place.end; i = pieces_[i].next) {
+    const Piece& piece = pieces_[i];
+    ++*looks_;
+    end += piece.bytes;
+    if (piece.kind == Kind::kMovable) largest = std::max(largest, piece.bytes);
+  }
+  return largest == 0 || std::ranges::any_of(holes_, [&](const Hole& hole) {
+           const std::size_t at = pieces_[hole.piece].offset;
+           return hole.bytes >= largest && (at < offset(place) || at >= end);
+         });
+}
+
+std::optional<Place> Layout::slide(std::size_t bytes) const {
+  std::optional<Place> best;
+  std::size_t first = kEnd; // the hole that it begins with
+  std::size_t free_bytes = 0;
+  std::size_t cost = 0;
+  for (std::size_t i = start(); i != kEnd; i = pieces_[i].next) {
+    const Piece& piece = pieces_[i];
+    ++*looks_;
+    if (piece.kind == Kind::kStays) first = kEnd;
+    if (piece.kind != Kind::kFree) {
+      cost += piece.cost;
+      continue;
+    }
+    if (first == kEnd) {
+      first = i;
+      free_bytes = cost = 0;
+    }
+    free_bytes += piece.bytes;
+    while (free_bytes - pieces_[first].bytes >= bytes) {
+      free_bytes -= pieces_[first].bytes;
+      for (first = pieces_[first].next; pieces_[first].kind != Kind::kFree;
+           first = pieces_[first].next) {
+        cost -= pieces_[first].cost;
+      }
+    }
+    if (free_bytes >= bytes && (!best || cost < best->cost)) {
+      best = {cost, first, piece.next};
+    }
+  }
+  return best;
+}
+
+bool Layout::empty(const Place& place, bool makes_holes,
+                   std::size_t most_cost) {
+  *looks_ += pieces_.size();
   std::vector<Piece> blocks;
   for (std::size_t i = place.first; i != place.end; i = pieces_[i].next) {
     if (pieces_[i].kind == Kind::kMovable) blocks.push_back(pieces_[i]);
@@ -132,17 +207,17 @@ bool Layout::empty(const Place& place, bool makes_holes, Limits& limits) {
   std::sort(blocks.begin(), blocks.end(), [](const Piece& a, const Piece& b) {
     return std::tie(b.bytes, a.part) < std::tie(a.bytes, b.part);
   });
+  cost_ += place.cost;
   for (const Piece& block : blocks) {
-    cost_ += block.cost;
-    if (cost_ >= limits.cost) return false;
     Holes::iterator hole = findHole(block.bytes);
-    if (hole == holes_.end() && makes_holes && makeHole(block.bytes, limits)) {
+    if (hole == holes_.end() && makes_holes &&
+        makeHole(block.bytes, most_cost)) {
       hole = findHole(block.bytes);
     }
     if (hole == holes_.end()) return false;
     moveInto(hole, block);
   }
-  return true;
+  return cost_ < most_cost;
 }
 
 Layout::Holes::iterator Layout::findHole(std::size_t bytes) {
@@ -151,47 +226,87 @@ Layout::Holes::iterator Layout::findHole(std::size_t bytes) {
       holes_.end(), [&](const Hole& hole) { return hole.bytes >= bytes; });
 }
 
-// The first that works of the cheapest places.
-bool Layout::makeHole(std::size_t bytes, Limits& limits) {
-  for (const Place& place : places(bytes)) {
-    if (!limits.allow(cost_ + place.cost, pieces_.size())) return false;
+// By the cheapest way: a place that can be emptied, of the few cheapest, or
+// blocks that slide together.
+bool Layout::makeHole(std::size_t bytes, std::size_t most_cost) {
+  const std::optional<Place> sliding = slide(bytes);
+  if (sliding) most_cost = std::min(most_cost, cost_ + sliding->cost + 1);
+  if (cost_ >= most_cost) return false;
+  Places cheaper = places(bytes, most_cost - cost_);
+  for (std::size_t tries = 0; tries < kFewPlaces && *looks_ < kMostLooks;) {
+    const std::optional<Place> place = cheaper.next();
+    if (!place) break;
+    if (!mayFit(*place)) continue;
+    ++tries;
     Layout after = *this;
-    if (!after.empty(place, /*makes_holes=*/false, limits)) continue;
-    Piece& hole = after.pieces_[place.first];
-    hole.kind = Kind::kFree;
-    hole.cost = 0;
-    hole.bytes = 0;
-    for (std::size_t i = place.first; i != place.end; i = pieces_[i].next) {
-      hole.bytes += pieces_[i].bytes;
-      if (pieces_[i].kind == Kind::kFree) {
-        hole.cost = std::max(hole.cost, pieces_[i].cost);
-      }
-    }
-    hole.next = place.end;
-    const Hole made{hole.cost, hole.bytes, place.first};
+    if (!after.empty(*place, /*makes_holes=*/false, most_cost)) continue;
+    after.pieces_[place->first] = emptied(*place);
+    after.addHole(place->first);
     *this = std::move(after);
-    holes_.insert(std::upper_bound(holes_.begin(), holes_.end(), made), made);
     return true;
   }
-  return false;
+  if (!sliding || cost_ + sliding->cost >= most_cost) return false;
+  slideTogether(*sliding);
+  return true;
+}
+
+// The place as one hole.
+Layout::Piece Layout::emptied(const Place& place) const {
+  Piece hole = pieces_[place.first];
+  hole = {Kind::kFree, 0, 0, hole.offset, hole.part, place.end};
+  for (std::size_t i = place.first; i != place.end; i = pieces_[i].next) {
+    const Piece& piece = pieces_[i];
+    hole.bytes += piece.bytes;
+    if (piece.kind == Kind::kFree) hole.cost = std::max(hole.cost, piece.cost);
+  }
+  return hole;
+}
+
+std::size_t Layout::slideTogether(const Place& place) {
+  std::size_t offset = pieces_[place.first].offset;
+  std::size_t free_bytes = 0;
+  std::size_t wait = 0;
+  std::size_t last = place.first;
+  for (std::size_t i = place.first; i != place.end; i = pieces_[i].next) {
+    Piece& piece = pieces_[i];
+    last = i;
+    if (piece.kind == Kind::kFree) {
+      std::erase_if(holes_, [i](const Hole& hole) { return hole.piece == i; });
+      free_bytes += piece.bytes;
+      wait = std::max(wait, piece.cost);
+      piece.bytes = 0;
+    } else {
+      moves_.push_back({piece.part, offset, true});
+      cost_ += piece.cost;
+      offset += piece.bytes;
+    }
+    piece.kind = Kind::kStays;
+  }
+  pieces_[last] = {Kind::kFree, free_bytes, wait, offset, pieces_[last].part,
+                   place.end};
+  addHole(last);
+  return offset;
 }
 
 // To the hole's lower end.
 void Layout::moveInto(Holes::iterator hole, const Piece& block) {
-  const std::size_t rest = pieces_.size();
-  pieces_.push_back(pieces_[hole->piece]);
-  Piece& filled = pieces_[hole->piece];
-  moves_.push_back({block.part, filled.offset});
-  filled.kind = Kind::kStays;
-  filled.bytes = block.bytes;
-  filled.next = rest;
-  pieces_[rest].bytes -= block.bytes;
-  pieces_[rest].offset += block.bytes;
-  const Hole left{hole->cost, hole->bytes - block.bytes, rest};
+  const std::size_t index = hole->piece;
   holes_.erase(hole);
-  if (left.bytes > 0) {
-    holes_.insert(std::upper_bound(holes_.begin(), holes_.end(), left), left);
-  }
+  Piece rest = pieces_[index];
+  moves_.push_back({block.part, rest.offset, false});
+  rest.bytes -= block.bytes;
+  rest.offset += block.bytes;
+  pieces_[index].kind = Kind::kStays;
+  pieces_[index].bytes = block.bytes;
+  if (rest.bytes == 0) return;
+  pieces_[index].next = pieces_.size();
+  pieces_.push_back(rest);
+  addHole(pieces_[index].next);
+}
+
+void Layout::addHole(std::size_t piece) {
+  const Hole hole{pieces_[piece].cost, pieces_[piece].bytes, piece};
+  holes_.insert(std::upper_bound(holes_.begin(), holes_.end(), hole), hole);
 }
 
 } // namespace
@@ -199,19 +314,32 @@ void Layout::moveInto(Holes::iterator hole, const Piece& block) {
 std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
                                           std::size_t bytes,
                                           std::size_t most_cost) {
-  const Layout now(parts);
-  const std::vector<Place> places = now.places(bytes);
+  std::size_t looks = 0;
+  const Layout now(parts, looks);
   std::optional<Evacuation> best;
-  Limits limits{most_cost, kMostPieces};
+  const auto take = [&](Layout& after, std::size_t offset) {
+    most_cost = after.cost();
+    best = {after.takeMoves(), offset, most_cost};
+  };
+  std::optional<Place> sliding = now.slide(bytes);
+  if (sliding && sliding->cost >= most_cost) sliding.reset();
+  if (sliding) most_cost = sliding->cost + 1; // rather into holes elsewhere
   for (const bool makes_holes : {false, true}) {
-    limits.pieces = kMostPieces;
-    for (const Place& place : places) {
-      if (!limits.allow(place.cost, parts.size())) break;
+    looks = 0;
+    Places places = now.places(bytes, most_cost);
+    while (looks < kMostLooks) {
+      const std::optional<Place> place = places.next();
+      if (!place || place->cost >= most_cost) break;
+      if (!makes_holes && !now.mayFit(*place)) continue;
       Layout after = now;
-      if (!after.empty(place, makes_holes, limits)) continue;
-      limits.cost = after.cost();
-      best = {after.takeMoves(), now.offset(place), after.cost()};
+      if (after.empty(*place, makes_holes, most_cost)) {
+        take(after, now.offset(*place));
+      }
     }
+  }
+  if (!best && sliding) {
+    Layout after = now;
+    take(after, after.slideTogether(*sliding));
   }
   return best;
 }

@@ -1,7 +1,6 @@
-// One hole of a given size, made by moving what lies there into holes
-// elsewhere, which may have to be made in the same way first: which place, and
-// what goes where. The search alone, on plain figures; pager_compact.cpp
-// carries it out.
+// One hole of a given size, made by moves: of what lies in a place into holes
+// elsewhere, and of blocks that slide together. Which place, and what goes
+// where: the search alone, on plain figures; pager_compact.cpp carries it out.
 #pragma once
 
 #include <cstddef>
@@ -12,31 +11,39 @@
 
 namespace chameleon::memory {
 
-// A part of the arena. All of them tile it, in address order.
+// A part of the arena. All of them tile it, in address order; no two that are
+// free are neighbours.
 struct Part {
-  enum class Kind : std::uint8_t { kFree, kMovable, kStays };
+  enum class Kind : std::uint8_t {
+    kFree,
+    kMovable, // to anywhere
+    kSlides,  // down, to what is free below it, and to nowhere else
+    kStays,
+  };
   Kind kind;
   std::size_t bytes;
-  // Movable: what its move costs. Free: 0 if what moves there need not wait,
-  // else more the longer it may have to.
+  // What a move costs. Free: 0 if what moves there need not wait, else more the
+  // longer it may have to.
   std::size_t cost;
 };
 
 struct Evacuation {
   struct Move {
     std::size_t from;   // a part; none moves twice
-    std::size_t offset; // where its first byte goes; free when its turn comes
+    std::size_t offset; // where its first byte goes when its turn comes
+    bool slides; // down, over what is free right below it; else into a hole
   };
   std::vector<Move> moves; // in this order; then the hole is there
   std::size_t offset;      // the hole's
   std::size_t cost;
 };
 
-// Of the places that can be emptied for less than `most_cost` the one that
-// costs least. What lies in it goes into the holes outside, the largest first,
-// each into the smallest one that takes it (of those that need no wait, if
-// there are any); where none does, a place of its size is emptied for it first.
-// Nothing: no such place was found. Among very many parts not all are tried.
+// Of the ways to a hole of `bytes` that cost less than `most_cost` the
+// cheapest that was found: a place of that size whose blocks go into the holes
+// outside, the largest first, each into the smallest one that takes it (of
+// those that need no wait, if there are any), and where none does, blocks slide
+// together for it first; or a place where sliding alone is enough. Nothing: no
+// such way was found. Among very many parts not all places are tried.
 std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
                                           std::size_t bytes,
                                           std::size_t most_cost);

@@ -12,12 +12,13 @@
 
 namespace chameleon::memory {
 
-// Index of a stream in Timelines: the two copy streams come first, compute
+// Index of a stream in Timelines: those of the runtime come first, compute
 // streams follow in order of first use.
 using StreamIndex = std::uint8_t;
 inline constexpr StreamIndex kCopyIn = 0;
 inline constexpr StreamIndex kCopyOut = 1;
-inline constexpr StreamIndex kFirstCompute = 2;
+inline constexpr StreamIndex kMoves = 2;
+inline constexpr StreamIndex kFirstCompute = 3;
 inline constexpr std::size_t kMaxStreams = 64;
 
 // "Everything that was submitted to `stream` up to and including number

@@ -75,9 +75,8 @@ bool PagerImpl::moveFor(std::size_t bytes, StreamIndex stream,
   std::size_t spared = bytes;
   const Block* const victim = policy_->nextVictim(&evictable, room_needed_at_);
   if (victim != nullptr) spared = std::max(spared, victim->rounded_bytes);
-  const std::size_t limit = kMovesPerEviction * (spared + kCopyBytes);
-  if (evacuateFor(bytes, limit, stream, shortage)) return true;
-  return !shortage.failure && compactFor(bytes, limit, stream, shortage);
+  const std::size_t most = kMovesPerEviction * (spared + kCopyBytes);
+  return compactFor(bytes, most + 1, stream, shortage);
 }
 
 // In bytes to move, and what the move waits for.
@@ -87,60 +86,10 @@ std::size_t PagerImpl::costOfMove(const Block& block,
   return inOrder(usesOf(block), stream) ? bytes : kUnderWay * bytes;
 }
 
-// Makes one hole of `bytes` out of several by sliding the blocks between them
-// down; of all windows that contain enough free bytes and nothing immovable it
-// takes the one that costs least, at most `limit`. True: look again.
+// Makes one hole of `bytes` by moves that cost less than `limit`, if there is a
+// way. True: look again.
 bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
                            StreamIndex stream, Shortage& shortage) {
-  const PhaseRange range("compact");
-  Extent* best = nullptr; // the hole that a window begins with
-  std::size_t best_cost = 0;
-  Extent* left = nullptr;
-  std::size_t free_bytes = 0; // in the window
-  std::size_t cost = 0;       // of moving what is in it
-  for (Extent* extent = arena_->extents().first(); extent != nullptr;
-       extent = extent->next) {
-    if (extent->use != ExtentUse::kFree) {
-      if (left == nullptr) continue;
-      if (movable(*extent)) {
-        cost += costOfMove(*extent->block, stream);
-      } else {
-        left = nullptr;
-      }
-      continue;
-    }
-    if (left == nullptr) {
-      left = extent;
-      free_bytes = 0;
-      cost = 0;
-    }
-    free_bytes += extent->bytes;
-    while (free_bytes - left->bytes >= bytes) { // without the first hole too
-      free_bytes -= left->bytes;
-      for (left = left->next; left->use != ExtentUse::kFree;
-           left = left->next) {
-        cost -= costOfMove(*left->block, stream);
-      }
-    }
-    if (free_bytes >= bytes && (best == nullptr || cost < best_cost)) {
-      best = left;
-      best_cost = cost;
-    }
-  }
-  if (best == nullptr || best_cost > limit) return false;
-  counters_.compactions.fetch_add(1, std::memory_order_relaxed);
-  for (Extent* hole = best; hole->bytes < bytes;) {
-    Extent* const extent = hole->next;
-    if (!slide(*extent, stream, shortage)) return !shortage.failure;
-    hole = extent->next;
-  }
-  return true;
-}
-
-// Makes one hole of `bytes` by moving what lies in it into holes elsewhere.
-// True: look again. Where it fails some of the blocks may have moved.
-bool PagerImpl::evacuateFor(std::size_t bytes, std::size_t limit,
-                            StreamIndex stream, Shortage& shortage) {
   if (arena_->freeBytes() < bytes) return false;
   const PhaseRange range("compact");
   std::vector<Extent*> extents;
@@ -151,33 +100,39 @@ bool PagerImpl::evacuateFor(std::size_t bytes, std::size_t limit,
     parts.push_back(partOf(*extent, stream));
   }
   const auto found = find_evacuation(parts, bytes, limit);
-  return found && evacuate(extents, *found, stream, shortage);
+  return found && evacuate(extents, *found, shortage);
 }
 
 Part PagerImpl::partOf(const Extent& extent, StreamIndex stream) noexcept {
   if (extent.use == ExtentUse::kFree) {
     return {Part::Kind::kFree, extent.bytes, arena_->waits(extent, stream)};
   }
-  if (!movable(extent) || extent.block->state() != Residency::kResident) {
-    return {Part::Kind::kStays, extent.bytes, 0};
-  }
-  return {Part::Kind::kMovable, extent.bytes,
+  if (!movable(extent)) return {Part::Kind::kStays, extent.bytes, 0};
+  // What was only placed so far is found by its extent.
+  const bool resident = extent.block->state() == Residency::kResident;
+  return {resident ? Part::Kind::kMovable : Part::Kind::kSlides, extent.bytes,
           costOfMove(*extent.block, stream)};
 }
 
-// False: one of the blocks could not be moved.
+// True: done, or what is movable is not what it was. Some of it may have moved.
 bool PagerImpl::evacuate(std::span<Extent* const> extents,
-                         const Evacuation& evacuation, StreamIndex stream,
-                         Shortage& shortage) {
+                         const Evacuation& evacuation, Shortage& shortage) {
   counters_.compactions.fetch_add(1, std::memory_order_relaxed);
   HolesByOffset holes(extents);
   for (const Evacuation::Move& move : evacuation.moves) {
     Extent& from = *extents[move.from];
+    if (move.slides) {
+      holes.taken(*from.previous);
+      if (!slide(from, move.offset, shortage)) return !shortage.failure;
+      holes.freed(*from.next);
+      if (from.previous != nullptr) holes.freed(*from.previous);
+      continue;
+    }
     Extent* const target =
         arena_->allocateAt(holes.around(move.offset), move.offset, from.bytes);
     if (target == nullptr) return false;
     holes.taken(*target);
-    if (!relocate(from, *target, stream, shortage)) return false;
+    if (!relocate(from, *target, shortage)) return !shortage.failure;
     holes.freed(*arena_->free(&from, {}));
   }
   return true;
@@ -185,8 +140,7 @@ bool PagerImpl::evacuate(std::span<Extent* const> extents,
 
 // Moves the extent's block into `target`. False: it was pinned just now, or the
 // runtime failed.
-bool PagerImpl::relocate(Extent& extent, Extent& target, StreamIndex stream,
-                         Shortage& shortage) {
+bool PagerImpl::relocate(Extent& extent, Extent& target, Shortage& shortage) {
   Block& block = *extent.block;
   target.block = &block;
   std::uint64_t word = block.word.load(std::memory_order_acquire);
@@ -199,7 +153,7 @@ bool PagerImpl::relocate(Extent& extent, Extent& target, StreamIndex stream,
     return false;
   }
   runtime::Result<Position> moved =
-      arena_->move(&extent, &target, stream, usesOf(block));
+      arena_->move(&extent, &target, usesOf(block));
   if (moved.ok()) {
     clearUses(block);
     block.last_write.store(moved->word, std::memory_order_release);
@@ -214,9 +168,9 @@ bool PagerImpl::relocate(Extent& extent, Extent& target, StreamIndex stream,
   return moved.ok();
 }
 
-// Moves the extent into the hole before it. False: its block was pinned just
-// now, or the runtime failed.
-bool PagerImpl::slide(Extent& extent, StreamIndex stream, Shortage& shortage) {
+// Moves the extent to `offset`, in the hole before it. False: its block was
+// pinned just now, or the runtime failed.
+bool PagerImpl::slide(Extent& extent, std::size_t offset, Shortage& shortage) {
   Block& block = *extent.block;
   std::uint64_t word = block.word.load(std::memory_order_acquire);
   const bool resident = Block::stateOf(word) == Residency::kResident;
@@ -231,7 +185,7 @@ bool PagerImpl::slide(Extent& extent, StreamIndex stream, Shortage& shortage) {
     }
     uses = usesOf(block);
   }
-  runtime::Result<Position> moved = arena_->slideDown(&extent, stream, uses);
+  runtime::Result<Position> moved = arena_->slideDown(&extent, offset, uses);
   if (!moved.ok()) {
     shortage.failure = moved.takeError();
   } else if (resident) {
@@ -246,14 +200,15 @@ bool PagerImpl::slide(Extent& extent, StreamIndex stream, Shortage& shortage) {
 }
 
 // Moves everything that can be moved as far down as it goes.
-void PagerImpl::slideAll(StreamIndex stream, Shortage& shortage) {
+void PagerImpl::slideAll(Shortage& shortage) {
   for (Extent* extent = arena_->extents().first(); extent != nullptr;
        extent = extent->next) {
     if (extent->use != ExtentUse::kBlock || extent->previous == nullptr ||
         extent->previous->use != ExtentUse::kFree) {
       continue;
     }
-    if (!slide(*extent, stream, shortage) && shortage.failure) return;
+    const std::size_t lowest = extent->previous->offset;
+    if (!slide(*extent, lowest, shortage) && shortage.failure) return;
   }
 }
 

@@ -139,9 +139,7 @@ PagerImpl::Attempt PagerImpl::tryHbmBudget(std::size_t bytes, Error& error) {
   while (fits && arena_->usedBytes() > budget) fits = evictNext(shortage);
   if (fits && !arena_->setBudget(budget)) {
     // What is in use lies too high: slide it down, evict what stays above.
-    const StreamIndex stream =
-        timelines_.indexOf(runtime::kDefaultComputeStream);
-    slideAll(stream, shortage);
+    slideAll(shortage);
     Extent* extent = arena_->extents().first();
     while (extent != nullptr) {
       Extent* const next = extent->next;

@@ -420,15 +420,12 @@ class PagerImpl {
   bool moveFor(std::size_t bytes, StreamIndex stream, Shortage& shortage);
   bool compactFor(std::size_t bytes, std::size_t limit, StreamIndex stream,
                   Shortage& shortage);
-  bool evacuateFor(std::size_t bytes, std::size_t limit, StreamIndex stream,
-                   Shortage& shortage);
   Part partOf(const Extent& extent, StreamIndex stream) noexcept;
   bool evacuate(std::span<Extent* const> extents, const Evacuation& evacuation,
-                StreamIndex stream, Shortage& shortage);
-  bool relocate(Extent& extent, Extent& target, StreamIndex stream,
                 Shortage& shortage);
-  bool slide(Extent& extent, StreamIndex stream, Shortage& shortage);
-  void slideAll(StreamIndex stream, Shortage& shortage);
+  bool relocate(Extent& extent, Extent& target, Shortage& shortage);
+  bool slide(Extent& extent, std::size_t offset, Shortage& shortage);
+  void slideAll(Shortage& shortage);
 
   // ---- pager_host_access.cpp; these take the lock where they need it ----
   runtime::Error readDevice(Block& block, std::size_t offset,

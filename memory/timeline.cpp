@@ -30,6 +30,7 @@ void raise(std::atomic<std::uint64_t>& mark, std::uint64_t count) {
 Timelines::Timelines(runtime::DeviceRuntime& runtime) : runtime_(runtime) {
   lines_[kCopyIn].stream = runtime.copyInStream();
   lines_[kCopyOut].stream = runtime.copyOutStream();
+  lines_[kMoves].stream = runtime.moveStream();
 }
 
 Timelines::~Timelines() {

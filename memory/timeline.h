@@ -45,7 +45,7 @@ class Timelines {
     }
     return find(stream);
   }
-  // REQUIRES: an index that indexOf() gave, kCopyIn or kCopyOut.
+  // REQUIRES: an index that indexOf() gave, or one of the runtime's streams.
   runtime::Stream stream(StreamIndex index) const noexcept;
 
   // The next position on the stream: call it after work was submitted.

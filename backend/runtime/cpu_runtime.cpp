@@ -20,6 +20,7 @@ namespace {
 // Compute streams have the framework's ids, which are small or pointers.
 constexpr Stream kCopyIn{~std::uint64_t{0}};
 constexpr Stream kCopyOut{~std::uint64_t{1}};
+constexpr Stream kMoves{~std::uint64_t{2}}; // as compute: on the calling thread
 
 LineIndex copy_line(Stream stream) {
   if (stream == kCopyIn) return kCopyInLine;
@@ -102,6 +103,7 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   // ---- streams and events ------------------------------------------------
   Stream copyInStream() const noexcept override { return kCopyIn; }
   Stream copyOutStream() const noexcept override { return kCopyOut; }
+  Stream moveStream() const noexcept override { return kMoves; }
 
   Error copy(Stream stream, std::span<const Copy> copies) override {
     if (Error error = ready(FaultPoint::kCopy)) return error;

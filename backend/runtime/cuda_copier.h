@@ -32,7 +32,7 @@ class CudaCopier {
   // Between host and device; REQUIRES that no copy depends on another one of
   // the same call.
   Error transfer(CUstream stream, std::span<const Copy> copies);
-  // On a compute stream, in order, memmove semantics. An error: what was to be
+  // Inside the device, in order, memmove semantics. An error: what was to be
   // moved last is where it was. But if a move onto itself of more than a piece
   // fails half-way bytes are lost, and with them the GPU.
   Error move(CUstream stream, std::span<const Copy> copies);

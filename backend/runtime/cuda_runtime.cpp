@@ -28,6 +28,7 @@ namespace {
 // Compute streams have the framework's ids, which are small or pointers.
 constexpr Stream kCopyIn{~std::uint64_t{0}};
 constexpr Stream kCopyOut{~std::uint64_t{1}};
+constexpr Stream kMoves{~std::uint64_t{2}};
 
 constexpr std::size_t kHostPageBytes = 4096;
 
@@ -45,6 +46,7 @@ struct Parts {
   std::unique_ptr<CudaCopier> copier;
   CUstream in = nullptr;
   CUstream out = nullptr;
+  CUstream moves = nullptr;
 
   Parts() = default;
   Parts(const Parts&) = delete;
@@ -53,7 +55,7 @@ struct Parts {
     if (context == nullptr) return;
     {
       const CudaContext::Scope scope(*context);
-      for (CUstream stream : {in, out}) {
+      for (CUstream stream : {in, out, moves}) {
         if (stream == nullptr) continue;
         context->driver().cuStreamSynchronize(stream);
         context->driver().cuStreamDestroy(stream);
@@ -93,8 +95,8 @@ Error Parts::open(const CudaDriver& driver, int ordinal,
   return events->start(in);
 }
 
-// Copies come before kernels: where both wait for the same resource the copy
-// is what a kernel will wait for. A fault counts most.
+// Copies and moves come before kernels: where both wait for the same resource
+// the copy is what a kernel will wait for. A fault counts most.
 Error Parts::makeStreams() {
   const CudaDriver& driver = context->driver();
   int least = 0;
@@ -110,7 +112,9 @@ Error Parts::makeStreams() {
                           "cuStreamCreateWithPriority");
   };
   if (Error error = make(in, greatest)) return error;
-  return make(out, greatest < least ? greatest + 1 : greatest);
+  const int next = greatest < least ? greatest + 1 : greatest;
+  if (Error error = make(out, next)) return error;
+  return make(moves, next);
 }
 
 class Runtime final : public CudaRuntime, private UseGuard {
@@ -195,6 +199,7 @@ class Runtime final : public CudaRuntime, private UseGuard {
   // ---- streams and events ------------------------------------------------
   Stream copyInStream() const noexcept override { return kCopyIn; }
   Stream copyOutStream() const noexcept override { return kCopyOut; }
+  Stream moveStream() const noexcept override { return kMoves; }
 
   Error copy(Stream stream, std::span<const Copy> copies) override {
     if (Error error = ready(FaultPoint::kCopy)) return error;
@@ -296,6 +301,7 @@ class Runtime final : public CudaRuntime, private UseGuard {
   CUstream handleOf(Stream stream) const noexcept {
     if (stream == kCopyIn) return parts_->in;
     if (stream == kCopyOut) return parts_->out;
+    if (stream == kMoves) return parts_->moves;
     if (stream_of_ != nullptr) return stream_of_(ordinal_, stream.id);
     return reinterpret_cast<CUstream>(stream.id);
   }

@@ -24,7 +24,7 @@ namespace chameleon::runtime {
 
 // A queue of work that runs in order. Compute streams come from the user's
 // framework (id = its portable stream id, 0 is the default stream); the two
-// copy streams belong to the runtime.
+// copy streams and the move stream belong to the runtime.
 struct Stream {
   std::uint64_t id = 0;
   bool operator==(const Stream&) const = default;
@@ -67,7 +67,8 @@ struct OpCost {
 // What the compute streams did so far, all of them together.
 struct ComputeTimes {
   std::int64_t busy_ns = 0;    // kernels ran
-  std::int64_t stalled_ns = 0; // a stream waited for copies, or made moves
+  std::int64_t stalled_ns = 0; // a stream waited for copies or moves, or ran
+                               // slower beside moves
 };
 
 // How far host memory could not be pinned, since the runtime was made.
@@ -131,11 +132,15 @@ class DeviceRuntime {
   // ---- streams and events --------------------------------------------
   virtual Stream copyInStream() const noexcept = 0;
   virtual Stream copyOutStream() const noexcept = 0;
-  // Submits copies to `stream`. On a compute stream (moves inside the device)
-  // they run in order, and the two ranges of one Copy may overlap (memmove
-  // semantics). On a copy stream those of one call may run in any order: none
-  // may use bytes that another one writes. They are one batch, which costs the
-  // link's latency once where the device can do that.
+  // For moves inside the device: they run beside kernels, and while these wait
+  // for copies.
+  virtual Stream moveStream() const noexcept = 0;
+  // Submits copies to `stream`. On the move stream, and on a compute stream
+  // (copies inside the device), they run in order, and the two ranges of one
+  // Copy may overlap (memmove semantics). On a copy stream those of one call
+  // may run in any order: none may use bytes that another one writes. They are
+  // one batch, which costs the link's latency once where the device can do
+  // that.
   virtual Error copy(Stream stream, std::span<const Copy> copies) = 0;
   // Takes the last copy to `destination` on a copy stream back if it has not
   // begun: its bytes do not move. What runs after it still does. False: it is

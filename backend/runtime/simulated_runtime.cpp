@@ -23,6 +23,7 @@ namespace {
 // Compute streams have the framework's ids, which are small or pointers.
 constexpr Stream kCopyIn{~std::uint64_t{0}};
 constexpr Stream kCopyOut{~std::uint64_t{1}};
+constexpr Stream kMoves{~std::uint64_t{2}};
 
 constexpr std::size_t kCommitBytes = std::size_t{2} << 20; // as CUDA's VMM
 constexpr std::size_t kHostPageBytes = 4096;
@@ -102,6 +103,7 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
   // ---- streams and events ------------------------------------------------
   Stream copyInStream() const noexcept override { return kCopyIn; }
   Stream copyOutStream() const noexcept override { return kCopyOut; }
+  Stream moveStream() const noexcept override { return kMoves; }
 
   Error copy(Stream stream, std::span<const Copy> copies) override {
     if (Error error = usable(FaultPoint::kCopy)) return error;
@@ -219,7 +221,7 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
       return used_before_fork();
     const std::lock_guard lock(mutex_);
     ++submissions_;
-    time_.compute(lineOf(stream), durationOf(cost));
+    time_.compute(lineOf(stream), durationOf(cost), bandwidthOf(cost));
     return {};
   }
 
@@ -275,9 +277,20 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
                std::llround(std::max(math_s, memory_s) * 1e12));
   }
 
+  // How much of the memory's bandwidth it takes on average.
+  VirtualTime::Share bandwidthOf(const OpCost& cost) const {
+    const double whole = static_cast<double>(durationOf(cost)) / 1e12;
+    const double memory_s = cost.bytes / profile_.bytesPerSecond();
+    return whole <= 0 ? 0
+                      : static_cast<VirtualTime::Share>(
+                            std::min(memory_s / whole, 1.0) *
+                            VirtualTime::kWhole);
+  }
+
   VirtualTime::Line lineOf(Stream stream) {
     if (stream == kCopyIn) return VirtualTime::kIn;
     if (stream == kCopyOut) return VirtualTime::kOut;
+    if (stream == kMoves) return VirtualTime::kMoves;
     for (const auto& [known, line] : compute_lines_) {
       if (known == stream) return line;
     }

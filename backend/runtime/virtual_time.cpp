@@ -14,7 +14,7 @@ constexpr Picoseconds kNever = std::numeric_limits<Picoseconds>::max();
 
 } // namespace
 
-VirtualTime::VirtualTime(const LinkRates& link) : link_(link), lines_(2) {
+VirtualTime::VirtualTime(const LinkRates& link) : link_(link), lines_(3) {
   CHAMELEON_CHECK(link.in > 0 && link.out > 0, "a link has no bandwidth");
   CHAMELEON_CHECK(std::max(link.in, link.out) <= link.both &&
                       link.both <= link.in + link.out,
@@ -28,9 +28,11 @@ VirtualTime::Line VirtualTime::addLine() {
 
 // ---- submitting ----------------------------------------------------------
 
-void VirtualTime::compute(Line line, Picoseconds duration) {
-  CHAMELEON_CHECK(!isCopyLine(line) && duration >= 0, "not a kernel");
-  submit(line, {Kind::kCompute, 0, static_cast<std::uint64_t>(duration)});
+void VirtualTime::compute(Line line, Picoseconds duration, Share share) {
+  CHAMELEON_CHECK(isComputeLine(line) && duration >= 0 && share <= kWhole,
+                  "not a kernel");
+  submit(line,
+         {Kind::kCompute, 0, static_cast<std::uint64_t>(duration), share});
 }
 
 void VirtualTime::move(Line line, Picoseconds duration) {
@@ -133,7 +135,7 @@ bool VirtualTime::advance(Line index) {
         line.phase = Phase::kBlocked;
         return false;
       }
-      if (isCopyLine(marks_[entry.mark].line) && !isCopyLine(index)) {
+      if (isComputeLine(index) && !isComputeLine(marks_[entry.mark].line)) {
         stalled_ += now_ - line.began;
       }
       release(entry.mark);
@@ -141,20 +143,22 @@ bool VirtualTime::advance(Line index) {
     case Kind::kCompute:
     case Kind::kMove:
       if (line.phase == Phase::kIdle) {
-        line.phase = Phase::kTimed;
-        line.ends = now_ + static_cast<Picoseconds>(entry.amount);
+        line.phase = Phase::kRunning;
+        line.remaining = entry.amount * kWhole;
       }
-      if (line.ends > now_) return false;
-      (entry.kind == Kind::kMove ? stalled_ : computed_) +=
-          line.ends - line.began;
+      if (line.remaining > 0) return false;
+      if (isComputeLine(index)) {
+        computed_ += done(line);
+        stalled_ += now_ - line.began - done(line);
+      }
       break;
     case Kind::kCopy:
       if (entry.taken_back) break;
       if (line.phase == Phase::kIdle) {
-        line.phase = Phase::kTimed;
+        line.phase = Phase::kLatency;
         line.ends = now_ + link_.latency;
       }
-      if (line.phase == Phase::kTimed) {
+      if (line.phase == Phase::kLatency) {
         if (line.ends > now_) return false;
         line.phase = Phase::kFlowing;
         line.remaining = entry.amount * kMicroBytes;
@@ -167,13 +171,42 @@ bool VirtualTime::advance(Line index) {
   return true;
 }
 
-// Bytes per microsecond that flow on a copy line now.
+// What is taken off the first entry's `remaining` in a picosecond.
 std::uint64_t VirtualTime::rate(Line line) const {
+  switch (lines_[line].phase) {
+    case Phase::kFlowing:
+      return copyRate(line);
+    case Phase::kRunning:
+      return speed(lines_[line].queue.front());
+    default:
+      return 0;
+  }
+}
+
+// Bytes per microsecond that flow on a copy line now.
+std::uint64_t VirtualTime::copyRate(Line line) const {
   const std::uint64_t own = line == kIn ? link_.in : link_.out;
   if (lines_[line == kIn ? kOut : kIn].phase != Phase::kFlowing) return own;
   const std::uint64_t other = line == kIn ? link_.out : link_.in;
   const std::uint64_t half = (link_.both + 1) / 2;
   return std::min(own, link_.both - std::min(other, half));
+}
+
+// Of a kernel or a move that runs now, of kWhole.
+std::uint64_t VirtualTime::speed(const Entry& entry) const {
+  constexpr std::uint64_t kHalf = kWhole / 2;
+  std::uint64_t moves = 0;
+  std::uint64_t needed = 0; // by kernels
+  for (const LineState& line : lines_) {
+    if (line.phase != Phase::kRunning) continue;
+    const Entry& running = line.queue.front();
+    moves += running.kind == Kind::kMove ? 1 : 0;
+    needed += running.share;
+  }
+  if (entry.kind == Kind::kMove) {
+    return (kWhole - std::min(needed, kHalf)) / moves;
+  }
+  return moves == 0 || needed <= kHalf ? kWhole : kWhole * kHalf / needed;
 }
 
 // To the next time at which anything changes.
@@ -190,22 +223,22 @@ void VirtualTime::idle(Picoseconds duration) {
 // The same, not past `limit`. False: nothing will change, and none is given.
 bool VirtualTime::stepUntil(Picoseconds limit) {
   Picoseconds next = limit;
-  std::array<std::uint64_t, 2> rates{};
+  rates_.resize(lines_.size());
   for (Line line = 0; line < lines_.size(); ++line) {
     const LineState& state = lines_[line];
-    if (state.phase == Phase::kTimed) next = std::min(next, state.ends);
-    if (state.phase != Phase::kFlowing) continue;
-    rates[line] = rate(line);
+    if (state.phase == Phase::kLatency) next = std::min(next, state.ends);
+    rates_[line] = rate(line);
+    if (rates_[line] == 0) continue;
     const std::uint64_t needed =
-        (state.remaining + rates[line] - 1) / rates[line];
+        (state.remaining + rates_[line] - 1) / rates_[line];
     next = std::min(next, now_ + static_cast<Picoseconds>(needed));
   }
   if (next == kNever) return false;
   const auto passed = static_cast<std::uint64_t>(next - now_);
-  for (Line line = kIn; line <= kOut; ++line) {
+  for (Line line = 0; line < lines_.size(); ++line) {
     LineState& state = lines_[line];
-    if (state.phase != Phase::kFlowing) continue;
-    state.remaining -= std::min(state.remaining, rates[line] * passed);
+    if (rates_[line] == 0) continue;
+    state.remaining -= std::min(state.remaining, rates_[line] * passed);
   }
   now_ = next;
   settle();
@@ -214,26 +247,29 @@ bool VirtualTime::stepUntil(Picoseconds limit) {
 
 // ---- figures -------------------------------------------------------------
 
+// Of a kernel that runs, or has run: as long as that takes alone.
+Picoseconds VirtualTime::done(const LineState& line) const {
+  const Entry& first = line.queue.front();
+  if (first.kind != Kind::kCompute) return 0;
+  return static_cast<Picoseconds>(first.amount - line.remaining / kWhole);
+}
+
 Picoseconds VirtualTime::computeTime() const {
   Picoseconds total = computed_;
-  for (Line line = kOut + 1; line < lines_.size(); ++line) {
-    const LineState& state = lines_[line];
-    if (state.phase == Phase::kTimed &&
-        state.queue.front().kind == Kind::kCompute) {
-      total += now_ - state.began;
-    }
+  for (Line line = kMoves + 1; line < lines_.size(); ++line) {
+    if (lines_[line].phase == Phase::kRunning) total += done(lines_[line]);
   }
   return total;
 }
 
 Picoseconds VirtualTime::stallTime() const {
   Picoseconds total = stalled_;
-  for (Line line = kOut + 1; line < lines_.size(); ++line) {
+  for (Line line = kMoves + 1; line < lines_.size(); ++line) {
     const LineState& state = lines_[line];
     if (state.phase == Phase::kIdle) continue;
-    const Entry& first = state.queue.front();
-    if (first.kind == Kind::kMove ||
-        (first.kind == Kind::kWait && isCopyLine(marks_[first.mark].line))) {
+    if (state.phase == Phase::kRunning) {
+      total += now_ - state.began - done(state);
+    } else if (!isComputeLine(marks_[state.queue.front().mark].line)) {
       total += now_ - state.began;
     }
   }

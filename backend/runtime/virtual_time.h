@@ -3,10 +3,16 @@
 // integers only, times in picoseconds, rounded up where bytes do not divide.
 //
 // Lines are FIFO queues: kernels and waits on compute lines, copies and waits
-// on the two copy lines, marks on all. A copy takes the link's latency first,
-// during which no byte flows, then its bytes at the rate of its direction. When
-// both directions flow, each gets half of the joint limit, or what the other
-// cannot use of it; rates change at once when one of them begins or ends.
+// on the two copy lines, moves and waits on the move line, marks on all. A copy
+// takes the link's latency first, during which no byte flows, then its bytes at
+// the rate of its direction. When both directions flow, each gets half of the
+// joint limit, or what the other cannot use of it; rates change at once when
+// one of them begins or ends.
+//
+// Moves and kernels share the device memory's bandwidth. While both run,
+// kernels have what they need of it, but no more than half where they need
+// more: then they run as much slower. The move has the rest. (What two kernels
+// take from each other is not modelled, nor what copies take.)
 //
 // The host: it is never the bottleneck, so submitting takes no time. now() is
 // the host's clock, and the queues have run exactly up to it. It moves on only
@@ -18,7 +24,6 @@
 // Not thread safe. Threads of one process share this one host clock.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -43,6 +48,11 @@ class VirtualTime {
   using Line = std::size_t;
   static constexpr Line kIn = 0;
   static constexpr Line kOut = 1;
+  static constexpr Line kMoves = 2;
+
+  // Of the memory's bandwidth: so many of kWhole.
+  using Share = std::uint32_t;
+  static constexpr Share kWhole = 1024;
 
   // A point on a line, counted by reference: mark() gives one reference.
   using Mark = std::uint32_t;
@@ -52,8 +62,10 @@ class VirtualTime {
   Line addLine();
 
   // ---- submitting --------------------------------------------------------
-  void compute(Line line, Picoseconds duration); // REQUIRES: a compute line
-  void move(Line line, Picoseconds duration); // likewise; no kernel of a user
+  // A kernel; `share` is what it needs. REQUIRES: a compute line.
+  void compute(Line line, Picoseconds duration, Share share = kWhole);
+  // How long it takes alone. REQUIRES: the move line, or a compute line.
+  void move(Line line, Picoseconds duration);
   // REQUIRES: kIn or kOut. Returns how many copies the line was given so far.
   std::uint64_t copy(Line line, std::uint64_t bytes);
   // Takes bytes of the `number`th copy back, with its latency where none are
@@ -74,8 +86,9 @@ class VirtualTime {
   void await(Mark mark);           // the host waits
   void idle(Picoseconds duration); // the host does something else
 
-  // Up to now(), of all compute lines: kernels ran / a line did nothing but
-  // wait for a mark of a copy line, or moved bytes.
+  // Up to now(), of all compute lines: kernels ran, for as long as they take
+  // alone / a line did nothing but wait for a mark of another kind of line,
+  // moved bytes itself, or ran slower beside a move.
   Picoseconds computeTime() const;
   Picoseconds stallTime() const;
 
@@ -85,16 +98,24 @@ class VirtualTime {
     Kind kind;
     Mark mark = 0;
     std::uint64_t amount = 0; // picoseconds, or bytes
+    Share share = 0;          // kernels
     bool taken_back = false;  // a copy without bytes, and without a latency
   };
-  enum class Phase : std::uint8_t { kIdle, kTimed, kFlowing, kBlocked };
+  enum class Phase : std::uint8_t {
+    kIdle,
+    kLatency, // of a copy
+    kFlowing, // its bytes
+    kRunning, // a kernel or a move
+    kBlocked
+  };
   struct LineState {
     std::deque<Entry> queue;
     std::uint64_t copies = 0;    // submitted so far
     Phase phase = Phase::kIdle;  // of the first entry
     Picoseconds began = 0;       // when the first entry did
-    Picoseconds ends = 0;        // kTimed: kernels, and a copy's latency
-    std::uint64_t remaining = 0; // kFlowing: micro-bytes
+    Picoseconds ends = 0;        // kLatency
+    std::uint64_t remaining = 0; // kFlowing: micro-bytes; kRunning: picoseconds
+                                 // at full speed, times kWhole
   };
   struct MarkState {
     Line line = 0;
@@ -106,15 +127,20 @@ class VirtualTime {
   };
 
   static bool isCopyLine(Line line) { return line <= kOut; }
+  static bool isComputeLine(Line line) { return line > kMoves; }
   void submit(Line line, const Entry& entry);
   void settle();
   bool advance(Line line);
   std::uint64_t rate(Line line) const;
+  std::uint64_t copyRate(Line line) const;
+  std::uint64_t speed(const Entry& entry) const;
+  Picoseconds done(const LineState& line) const;
   void step();
   bool stepUntil(Picoseconds limit);
 
   const LinkRates link_;
   std::vector<LineState> lines_;
+  std::vector<std::uint64_t> rates_; // scratch, by line
   std::deque<MarkState> marks_;
   std::vector<Mark> free_marks_;
   Picoseconds now_ = 0;

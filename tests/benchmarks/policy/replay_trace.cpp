@@ -37,7 +37,8 @@ using memory::Block;
 
 constexpr int kSteady = 20;          // last steps, for the figures
 constexpr int kMost = 100;           // before these
-constexpr double kBytesPerNs = 4000; // of the modelled device memory
+constexpr double kBytesPerNs = 4000;  // of the modelled device memory
+constexpr double kFlopsPerNs = 1e6;   // any: they say how long an op takes
 
 struct Arguments {
   double k = 2;
@@ -50,6 +51,15 @@ void fail(const runtime::Error& error) {
   if (!error) return;
   std::fprintf(stderr, "replay_trace: %s\n", error.message().c_str());
   std::exit(1);
+}
+
+// It takes its time, and what it must read and write is the share of the
+// memory's bandwidth that it needs (moves have the rest).
+runtime::OpCost cost_of(double duration_ns, std::size_t bytes) {
+  return {
+      .flops = duration_ns * kFlopsPerNs,
+      .math = runtime::MathType::kFp32,
+      .bytes = std::min(static_cast<double>(bytes), duration_ns * kBytesPerNs)};
 }
 
 // An op of the trace once more: it takes its time and what it creates.
@@ -68,8 +78,10 @@ class RecordedTraceOp final : public memory::RecordedOp {
                      std::vector<Block*>& results) override {
     static constexpr memory::OpKind kKind{.name = "op"};
     std::vector<memory::Operand> operands;
+    std::size_t all_bytes = 0;
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       operands.push_back({blocks[i], accesses_[i]});
+      all_bytes += blocks[i]->bytes;
     }
     memory::Call call;
     if (runtime::Error error =
@@ -79,8 +91,9 @@ class RecordedTraceOp final : public memory::RecordedOp {
     for (const std::size_t bytes : created_) {
       std::byte* const address = pager_.allocate(call, bytes).value();
       results.push_back(pager_.adopt(call, address, bytes).value());
+      all_bytes += bytes;
     }
-    fail(runtime_.computed({}, {.bytes = duration_ns_ * kBytesPerNs}));
+    fail(runtime_.computed({}, cost_of(duration_ns_, all_bytes)));
     pager_.end(call);
     return {};
   }
@@ -106,6 +119,8 @@ class Replay {
     profile.launch_ns = 0;
     profile.hbm_bytes_per_s = kBytesPerNs * 1e9;
     profile.bandwidth_fraction = 1;
+    profile.flops_per_s.fill(kFlopsPerNs * 1e9);
+    profile.compute_fraction = 1;
     profile.link_in_bytes_per_s = trace.header.in_bytes_per_second;
     profile.link_out_bytes_per_s = trace.header.out_bytes_per_second;
     profile.link_both_bytes_per_s = trace.header.both_bytes_per_second;
@@ -210,8 +225,12 @@ class Replay {
       pager_->free(&call,
                    pager_->allocate(call, cycle_.workspace_bytes[op]).value());
     }
+    std::size_t bytes = cycle_.workspace_bytes[op];
+    for (const profiler::Operand operand : cycle_.operandsOf(op)) {
+      bytes += cycle_.value_bytes[operand.value()];
+    }
     const auto duration = static_cast<double>(cycle_.duration_ns[op]);
-    fail(runtime_->computed({}, {.bytes = duration * kBytesPerNs}));
+    fail(runtime_->computed({}, cost_of(duration, bytes)));
     pager_->durations().addOp(token, 0, cycle_.duration_ns[op]);
     if (call.recording()) record(call, op, operands);
     pager_->end(call);

@@ -327,19 +327,42 @@ TEST_F(ArenaTest, SlideDownMovesBytesInStreamOrder) {
     const Position read = work(kCopyOut);
     a.free(hole, fence_of(read));
 
-    const StreamIndex stream = compute(1);
-    auto moved = a.slideDown(extent, stream, fence_of(written));
+    auto moved = a.slideDown(extent, 0, fence_of(written));
     ASSERT_TRUE(moved.ok());
     a.check();
     EXPECT_EQ(extent->offset, 0u);
-    EXPECT_EQ(moved->stream(), stream);
+    EXPECT_EQ(moved->stream(), kMoves);
     EXPECT_EQ(extent->fence.slots()[0], *moved);
     EXPECT_EQ(extent->next->use, ExtentUse::kFree);
     EXPECT_TRUE(has(extent->next->fence, *moved));
-    runtime.run(FakeRuntime::compute(1));
+    runtime.run(runtime.moveStream());
     EXPECT_TRUE(runtime.idle(runtime.copyInStream()));
     EXPECT_TRUE(runtime.idle(runtime.copyOutStream()));
     EXPECT_EQ(std::memcmp(a.address(*extent), value.data(), value.size()), 0);
+  }
+}
+
+TEST_F(ArenaTest, SlideDownLeavesWhatIsFreeBelow) {
+  for (const bool apart : {false, true}) {
+    Arena& a = make(64 * kKiB);
+    if (apart) a.keepFreedApart();
+    Extent* hole = a.allocate(8 * kKiB, End::kBottom, kBlock);
+    Extent* extent = a.allocate(4 * kKiB, End::kBottom, kBlock);
+    std::memset(a.address(*extent), 9, extent->bytes);
+    a.free(hole, fence_of(work(kCopyOut)));
+    ASSERT_TRUE(a.slideDown(extent, 6 * kKiB, {}).ok());
+    a.check();
+    EXPECT_EQ(extent->offset, 6 * kKiB);
+    ASSERT_NE(extent->previous, nullptr);
+    EXPECT_EQ(extent->previous->use, ExtentUse::kFree);
+    EXPECT_EQ(extent->previous->bytes, 6 * kKiB);
+    EXPECT_EQ(extent->next->use, ExtentUse::kFree);
+    EXPECT_EQ(a.freeBytes(), 60 * kKiB);
+    // Who takes what is below still waits for the copy out.
+    const Extent* below = a.allocateAt(extent->previous, 0, 6 * kKiB);
+    EXPECT_EQ(below->fence.slots()[0].stream(), kCopyOut);
+    runtime.runAll();
+    EXPECT_EQ(*a.address(*extent), std::byte{9});
   }
 }
 
@@ -350,11 +373,11 @@ TEST_F(ArenaTest, SlideDownCommitsAndFailsCleanly) {
   std::memset(a.address(*extent), 5, kKiB);
   for (const auto point : {FakeRuntime::kCommit, FakeRuntime::kCopy}) {
     runtime.fail_after[point] = 0;
-    EXPECT_FALSE(a.slideDown(extent, compute(0), {}).ok());
+    EXPECT_FALSE(a.slideDown(extent, extent->previous->offset, {}).ok());
     EXPECT_EQ(extent->offset, offset);
     a.check();
   }
-  ASSERT_TRUE(a.slideDown(extent, compute(0), {}).ok());
+  ASSERT_TRUE(a.slideDown(extent, extent->previous->offset, {}).ok());
   runtime.runAll();
   EXPECT_EQ(extent->offset, 0u);
   EXPECT_EQ(*a.address(*extent), std::byte{5});
@@ -373,13 +396,13 @@ TEST_F(ArenaTest, TellsACheckingRuntimeWhichBytesLive) {
   a.free(hole, {});
   EXPECT_EQ(runtime.last_discarded.begin, base);
   EXPECT_EQ(runtime.last_discarded.bytes, kKiB);
-  ASSERT_TRUE(a.slideDown(extent, compute(0), {}).ok());
+  ASSERT_TRUE(a.slideDown(extent, extent->previous->offset, {}).ok());
   EXPECT_EQ(runtime.last_revived.begin, base); // the new part only
   EXPECT_EQ(runtime.last_revived.bytes, kKiB);
   EXPECT_EQ(runtime.last_discarded.begin, base + 4 * kKiB);
   EXPECT_EQ(runtime.last_discarded.bytes, kKiB);
   Extent* far = a.allocate(kKiB, End::kTop, kBlock);
-  ASSERT_TRUE(a.slideDown(far, compute(0), {}).ok()); // no overlap
+  ASSERT_TRUE(a.slideDown(far, far->previous->offset, {}).ok()); // no overlap
   EXPECT_EQ(runtime.last_revived.begin, base + 4 * kKiB);
   EXPECT_EQ(runtime.last_revived.bytes, kKiB);
   EXPECT_EQ(runtime.last_discarded.begin, base + 63 * kKiB);
@@ -435,7 +458,7 @@ TEST_P(ArenaHazards, EveryReaderSeesItsValue) {
   const auto queues = make_queues();
   support::QueuedRuntime& runtime = *queues;
   Timelines lines(runtime);
-  std::vector<StreamIndex> streams{kCopyIn, kCopyOut};
+  std::vector<StreamIndex> streams{kCopyIn, kCopyOut, kMoves};
   for (std::size_t i = 0; i < 3; ++i) {
     streams.push_back(lines.indexOf(FakeRuntime::compute(i)));
   }
@@ -497,8 +520,10 @@ TEST_P(ArenaHazards, EveryReaderSeesItsValue) {
       Value& value = live[pick(live.size())];
       const Extent* below = value.extent->previous;
       if (below == nullptr || below->use != ExtentUse::kFree) continue;
-      auto moved = arena->slideDown(value.extent, streams[2 + pick(3)],
-                                    fence_of(value.written));
+      const std::size_t units = below->bytes / kUnit;
+      const std::size_t to = below->offset + pick(units) * kUnit;
+      auto moved =
+          arena->slideDown(value.extent, to, fence_of(value.written));
       ASSERT_TRUE(moved.ok());
       value.written = *moved;
       ++slides;

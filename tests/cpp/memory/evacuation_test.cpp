@@ -14,6 +14,7 @@ Part hole(std::size_t bytes, std::size_t waits = 0) {
   return {Kind::kFree, bytes, waits};
 }
 Part block(std::size_t bytes) { return {Kind::kMovable, bytes, bytes}; }
+Part slider(std::size_t bytes) { return {Kind::kSlides, bytes, bytes}; }
 Part fixed(std::size_t bytes) { return {Kind::kStays, bytes, 0}; }
 
 constexpr std::size_t kAny = ~std::size_t{0};
@@ -34,7 +35,8 @@ void check(const std::vector<Part>& parts, std::size_t bytes,
   std::vector<bool> moved(parts.size());
   for (const Evacuation::Move& move : evacuation.moves) {
     const Part& part = parts[move.from];
-    ASSERT_EQ(part.kind, Kind::kMovable);
+    ASSERT_TRUE(part.kind == Kind::kMovable ||
+                (move.slides && part.kind == Kind::kSlides));
     ASSERT_FALSE(moved[move.from]);
     moved[move.from] = true;
     cost += part.cost;
@@ -42,10 +44,17 @@ void check(const std::vector<Part>& parts, std::size_t bytes,
       return owner.begin() + static_cast<std::ptrdiff_t>(offset);
     };
     ASSERT_LE(move.offset + part.bytes, owner.size());
-    ASSERT_EQ(
-        std::count(at(move.offset), at(move.offset + part.bytes), kNobody),
-        static_cast<std::ptrdiff_t>(part.bytes));
-    std::fill_n(at(offsets[move.from]), part.bytes, kNobody);
+    const std::size_t from = offsets[move.from];
+    if (move.slides) {
+      ASSERT_LT(move.offset, from);
+      ASSERT_EQ(std::count(at(move.offset), at(from), kNobody),
+                static_cast<std::ptrdiff_t>(from - move.offset));
+    } else {
+      ASSERT_EQ(
+          std::count(at(move.offset), at(move.offset + part.bytes), kNobody),
+          static_cast<std::ptrdiff_t>(part.bytes));
+    }
+    std::fill_n(at(from), part.bytes, kNobody);
     std::fill_n(at(move.offset), part.bytes, move.from);
   }
   EXPECT_EQ(evacuation.cost, cost);
@@ -129,7 +138,57 @@ TEST(EvacuationTest, RatherIntoRoomThatNobodyHasToWaitFor) {
   EXPECT_EQ(found->moves[0].offset, 14U);
 }
 
-TEST(EvacuationTest, NothingWhereNoPlaceCanBeEmptied) {
+TEST(EvacuationTest, SlidesWhatFitsNowhere) {
+  const std::vector<Part> parts = {fixed(1), hole(4), block(5), hole(4),
+                                   fixed(1)};
+  const auto found = find_evacuation(parts, 8, kAny);
+  ASSERT_TRUE(found);
+  check(parts, 8, *found);
+  EXPECT_EQ(found->offset, 6U);
+  EXPECT_EQ(found->cost, 5U);
+  ASSERT_EQ(found->moves.size(), 1U);
+  EXPECT_TRUE(found->moves[0].slides);
+  EXPECT_EQ(found->moves[0].offset, 1U);
+}
+
+TEST(EvacuationTest, SlidesOnlyAsFarAsIsNeeded) {
+  const std::vector<Part> parts = {hole(2),  block(1), hole(4), block(3),
+                                   hole(5),  block(9), hole(1), fixed(1),
+                                   block(9), hole(3)};
+  const auto found = find_evacuation(parts, 9, kAny);
+  ASSERT_TRUE(found);
+  check(parts, 9, *found);
+  EXPECT_EQ(found->cost, 3U);
+}
+
+TEST(EvacuationTest, BlocksSlideTogetherForWhatFitsNowhere) {
+  // To empty the place of 12 its block of 6 must go, and only where the block
+  // of 5 slides there is room for it.
+  const std::vector<Part> parts = {block(6), hole(6),  fixed(1), hole(3),
+                                   block(5), hole(3),  fixed(1), block(20),
+                                   hole(1),  block(20)};
+  const auto found = find_evacuation(parts, 12, kAny);
+  ASSERT_TRUE(found);
+  check(parts, 12, *found);
+  EXPECT_EQ(found->cost, 11U);
+  ASSERT_EQ(found->moves.size(), 2U);
+  EXPECT_EQ(found->moves[0].from, 4U);
+  EXPECT_TRUE(found->moves[0].slides);
+  EXPECT_EQ(found->moves[1].from, 0U);
+  EXPECT_EQ(found->moves[1].offset, 18U);
+}
+
+TEST(EvacuationTest, WhatOnlySlidesGoesNowhereElse) {
+  const std::vector<Part> parts = {hole(4), slider(2), hole(4), fixed(1),
+                                   hole(2)};
+  const auto found = find_evacuation(parts, 8, kAny);
+  ASSERT_TRUE(found);
+  check(parts, 8, *found);
+  EXPECT_TRUE(found->moves[0].slides);
+  EXPECT_FALSE(find_evacuation(parts, 10, kAny)); // it would fit into the 2
+}
+
+TEST(EvacuationTest, NothingWhereThereIsNoWay) {
   EXPECT_FALSE(find_evacuation({}, 1, kAny));
   const std::vector<Part> apart = {hole(4), fixed(1), hole(4)};
   EXPECT_FALSE(find_evacuation(apart, 5, kAny));
@@ -144,9 +203,12 @@ TEST(EvacuationTest, RandomPlacesCanBeEmptied) {
     std::vector<Part> parts;
     for (std::size_t i = random() % 40; i > 0; --i) {
       const std::size_t bytes = 1 + random() % 16;
-      switch (random() % 5) {
+      switch (random() % 6) {
         case 0:
           parts.push_back(fixed(bytes));
+          break;
+        case 5:
+          parts.push_back(slider(bytes));
           break;
         case 1:
         case 2:
@@ -169,14 +231,17 @@ TEST(EvacuationTest, RandomPlacesCanBeEmptied) {
   EXPECT_GT(succeeded, 500U);
 }
 
-// Hundreds of thousands of tiny blocks: it gives up soon.
+// Hundreds of thousands of tiny blocks: it takes what it finds first.
 TEST(EvacuationTest, AmongVeryManyPartsTheSearchIsBounded) {
   std::vector<Part> parts;
   for (int i = 0; i < 100'000; ++i) {
     parts.push_back(block(3));
     parts.push_back(hole(2));
   }
-  EXPECT_FALSE(find_evacuation(parts, 30, kAny));
+  const auto found = find_evacuation(parts, 30, kAny);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->cost, 14U * 3);
+  check(parts, 30, *found);
 }
 
 } // namespace

@@ -28,8 +28,8 @@ class FakeRuntime final : public support::QueuedRuntime {
   template <typename T>
   using Result = runtime::Result<T>;
 
-  // Copy-in, copy-out and six compute streams.
-  static constexpr std::size_t kStreams = 8;
+  // Copy-in, copy-out, moves and six compute streams.
+  static constexpr std::size_t kStreams = 9;
   static constexpr std::size_t kGranularity = std::size_t{64} << 10;
 
   // What fails next: the call counts down to zero, then fails once.
@@ -158,7 +158,8 @@ class FakeRuntime final : public support::QueuedRuntime {
 
   Stream copyInStream() const noexcept override { return streamAt(0); }
   Stream copyOutStream() const noexcept override { return streamAt(1); }
-  static Stream compute(std::size_t number) { return streamAt(2 + number); }
+  Stream moveStream() const noexcept override { return streamAt(2); }
+  static Stream compute(std::size_t number) { return streamAt(3 + number); }
   Error copy(Stream stream, std::span<const runtime::Copy> copies) override {
     if (fails(kCopy)) return failure("copy");
     for (const runtime::Copy& copy : copies) {

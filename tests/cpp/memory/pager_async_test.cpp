@@ -231,8 +231,9 @@ TEST_F(PagerAsyncTest, RandomOrders) {
       for (std::uint64_t i = 0, n = below(3); i < n; ++i) {
         const Stream streams[] = {
             device().copyInStream(), device().copyOutStream(),
-            FakeRuntime::compute(0), FakeRuntime::compute(1)};
-        device().run(streams[below(4)], below(2) == 0 ? 1 : 100);
+            device().moveStream(), FakeRuntime::compute(0),
+            FakeRuntime::compute(1)};
+        device().run(streams[below(5)], below(2) == 0 ? 1 : 100);
       }
       pager->checkInvariants(below(32) == 0 ? 3 : 2);
     }

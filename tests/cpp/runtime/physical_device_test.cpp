@@ -141,6 +141,7 @@ class Sizes final : public DeviceRuntime {
   void freeHost(std::byte*, std::size_t) noexcept override {}
   Stream copyInStream() const noexcept override { return {}; }
   Stream copyOutStream() const noexcept override { return {}; }
+  Stream moveStream() const noexcept override { return {}; }
   Error copy(Stream, std::span<const Copy>) override { return none(); }
   Result<Event> record(Stream) override { return none(); }
   Error wait(Stream, Event) override { return none(); }

@@ -107,6 +107,28 @@ TEST(SimulatedRuntime, ComputeWaitsForACopyAndThatIsAStall) {
   EXPECT_EQ(runtime->computeTimes().stalled_ns, 1'007'000);
 }
 
+TEST(SimulatedRuntime, MovesRunBesideOpsAndShareTheMemory) {
+  const auto runtime = make("h200");
+  const Copy copy{nullptr, nullptr, 2'000'000'000}; // alone 1 ms, and a launch
+  // Of its 1 ms it needs the memory for half.
+  ASSERT_TRUE(
+      runtime->computed(kDefaultComputeStream, {7e11, MathType::kBf16, 2e9})
+          .ok());
+  ASSERT_TRUE(runtime->copy(runtime->moveStream(), {&copy, 1}).ok());
+  EXPECT_EQ(synchronized_ns(*runtime, kDefaultComputeStream), 1'003'000);
+  EXPECT_NEAR(synchronized_ns(*runtime, runtime->moveStream()), 1'503'000,
+              2'000);
+  EXPECT_EQ(runtime->computeTimes().stalled_ns, 0);
+  // An op that needs nothing but the memory takes twice its time.
+  ASSERT_TRUE(runtime->copy(runtime->moveStream(), {&copy, 1}).ok());
+  const std::int64_t begin_ns = runtime->now_ns();
+  ASSERT_TRUE(
+      runtime->computed(kDefaultComputeStream, {0, MathType::kFp32, 2e9}).ok());
+  EXPECT_NEAR(synchronized_ns(*runtime, kDefaultComputeStream) - begin_ns,
+              1'003'000, 4'000);
+  EXPECT_NEAR(runtime->computeTimes().stalled_ns, 500'000, 4'000);
+}
+
 TEST(SimulatedRuntime, ElapsedIsTheDevicesTime) {
   const auto runtime = make("h200");
   const Event start = runtime->record(kDefaultComputeStream).value();

@@ -186,6 +186,69 @@ TEST(VirtualTime, MovesAreNoKernels) {
   EXPECT_EQ(time.stallTime(), 3 * kUs);
 }
 
+constexpr VirtualTime::Line kMoves = VirtualTime::kMoves;
+constexpr VirtualTime::Share kWhole = VirtualTime::kWhole;
+
+TEST(VirtualTime, AMoveRunsBesideAKernelThatNeedsNoMemory) {
+  VirtualTime time(kLink);
+  const VirtualTime::Line compute = time.addLine();
+  time.compute(compute, 4 * kUs, 0);
+  time.move(kMoves, 3 * kUs);
+  EXPECT_EQ(end_of(time, kMoves), 3 * kUs);
+  EXPECT_EQ(end_of(time, compute), 4 * kUs);
+  EXPECT_EQ(time.stallTime(), 0);
+}
+
+TEST(VirtualTime, AMoveGetsWhatAKernelLeaves) {
+  VirtualTime time(kLink);
+  const VirtualTime::Line compute = time.addLine();
+  time.compute(compute, 4 * kUs, kWhole / 4);
+  time.move(kMoves, 6 * kUs);
+  EXPECT_EQ(end_of(time, compute), 4 * kUs); // the move has done 3 of its 6
+  EXPECT_EQ(end_of(time, kMoves), 7 * kUs);
+  EXPECT_EQ(time.computeTime(), 4 * kUs);
+  EXPECT_EQ(time.stallTime(), 0);
+}
+
+TEST(VirtualTime, AMoveAndAKernelThatNeedsAllShareTheMemory) {
+  VirtualTime time(kLink);
+  const VirtualTime::Line compute = time.addLine();
+  time.compute(compute, 4 * kUs);
+  time.move(kMoves, 3 * kUs);
+  time.idle(2 * kUs);
+  EXPECT_EQ(time.computeTime(), kUs);
+  EXPECT_EQ(time.stallTime(), kUs);
+  EXPECT_EQ(end_of(time, kMoves), 6 * kUs);
+  EXPECT_EQ(end_of(time, compute), 7 * kUs); // the last one at full speed
+  EXPECT_EQ(time.computeTime(), 4 * kUs);
+  EXPECT_EQ(time.stallTime(), 3 * kUs);
+}
+
+TEST(VirtualTime, KernelsShareTheirHalf) {
+  VirtualTime time(kLink);
+  const VirtualTime::Line one = time.addLine();
+  const VirtualTime::Line other = time.addLine();
+  time.compute(one, 4 * kUs, kWhole / 2);
+  time.compute(other, 2 * kUs, kWhole / 2);
+  time.move(kMoves, 8 * kUs);
+  EXPECT_EQ(end_of(time, other), 4 * kUs);
+  EXPECT_EQ(end_of(time, one), 6 * kUs); // alone it has all that it needs
+  EXPECT_EQ(end_of(time, kMoves), 11 * kUs);
+}
+
+TEST(VirtualTime, ToWaitForAMoveIsAStall) {
+  VirtualTime time(kLink);
+  const VirtualTime::Line compute = time.addLine();
+  time.move(kMoves, 3 * kUs);
+  const VirtualTime::Mark moved = time.mark(kMoves);
+  time.wait(compute, moved);
+  time.release(moved);
+  time.compute(compute, kUs);
+  EXPECT_EQ(end_of(time, compute), 4 * kUs);
+  EXPECT_EQ(time.stallTime(), 3 * kUs);
+  EXPECT_EQ(time.computeTime(), kUs);
+}
+
 TEST(VirtualTime, MarksAreReused) {
   VirtualTime time(kLink);
   const VirtualTime::Mark first = time.mark(kIn);

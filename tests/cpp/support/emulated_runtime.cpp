@@ -1,5 +1,7 @@
 #include "tests/cpp/support/emulated_runtime.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -38,8 +40,10 @@ EmulatedRuntime::~EmulatedRuntime() {
 }
 
 void EmulatedRuntime::run(Stream stream, std::size_t count) {
-  if (stream == copyInStream() || stream == copyOutStream()) {
-    driver_.runOwn(stream == copyInStream() ? 0 : 1, count);
+  const Stream own[] = {copyInStream(), copyOutStream(), moveStream()};
+  const auto found = std::ranges::find(own, stream);
+  if (found != std::end(own)) {
+    driver_.runOwn(static_cast<std::size_t>(found - own), count);
   } else {
     driver_.run(0, driver_.stream(0, stream.id), count);
   }
@@ -77,7 +81,7 @@ void EmulatedRuntime::submitted(Stream stream, std::span<const ByteRange> reads,
 
 bool EmulatedRuntime::runsInline(Stream stream) const noexcept {
   return options_.inline_kernels && stream != copyInStream() &&
-         stream != copyOutStream();
+         stream != copyOutStream() && stream != moveStream();
 }
 
 Result<Event> EmulatedRuntime::counted(Result<Event> event) {

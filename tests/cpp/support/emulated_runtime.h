@@ -102,6 +102,9 @@ class EmulatedRuntime final : public QueuedRuntime {
   runtime::Stream copyOutStream() const noexcept override {
     return runtime_->copyOutStream();
   }
+  runtime::Stream moveStream() const noexcept override {
+    return runtime_->moveStream();
+  }
   runtime::Error copy(runtime::Stream stream,
                       std::span<const runtime::Copy> copies) override;
   runtime::Result<runtime::Event> record(runtime::Stream stream) override;
