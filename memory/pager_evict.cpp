@@ -134,9 +134,10 @@ void PagerImpl::vacate(Block& block, Position copied) {
 }
 
 // Evicts what the policy would miss least, `bytes` or more; small blocks that
-// follow each other share a batch. False: none can be evicted; `shortage` says
-// why, if it is not for pins alone.
-bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes) {
+// follow each other share a batch. `piece_bytes`: as Policy::Need says. False:
+// none can be evicted; `shortage` says why, if it is not for pins alone.
+bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes,
+                          std::size_t piece_bytes) {
   if (giveBackSpares()) {
     shortage = {};
     return true;
@@ -147,6 +148,7 @@ bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes) {
   const auto batch_bytes =
       static_cast<std::size_t>(PlannerOptions::kBatchLatencies *
                                link.latency_ns * link.out_bytes_per_ns);
+  const Policy::Need need{room_needed_at_, piece_bytes};
   Shortage why;
   bool done = false;
   std::size_t chosen_bytes = 0;
@@ -162,7 +164,7 @@ bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes) {
     return true;
   };
   while (chosen_bytes < bytes) {
-    Block* const victim = policy_->victim(&evictable, room_needed_at_);
+    Block* const victim = policy_->victim(&evictable, need);
     if (victim == nullptr) break;
     const std::size_t victim_bytes = victim->rounded_bytes;
     if (out_bytes + victim_bytes > batch_bytes && !close()) {

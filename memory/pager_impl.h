@@ -313,7 +313,8 @@ class PagerImpl {
   bool copyOut(Shortage& shortage);
   void blocksLeave() noexcept;
   void vacate(Block& block, Position copied);
-  bool evictNext(Shortage& shortage, std::size_t bytes = 1);
+  bool evictNext(Shortage& shortage, std::size_t bytes = 1,
+                 std::size_t piece_bytes = 0);
   HostPool::Place hostPlace(std::size_t bytes, Shortage& shortage);
   bool dropOldestHostCopy() noexcept;
   void linkCopy(Block& block) noexcept;

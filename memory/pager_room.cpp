@@ -46,9 +46,13 @@ Extent* PagerImpl::place(std::size_t bytes, End end, ExtentUse use,
     }
     // Where enough is free, but in pieces, a few more make the search easier.
     const std::size_t free_bytes = arena_->freeBytes();
+    const bool in_pieces = free_bytes >= bytes;
     const std::size_t more =
-        free_bytes < bytes ? bytes - free_bytes : bytes / kMorePieces;
-    if (evictNext(shortage, std::max<std::size_t>(more, 1))) continue;
+        in_pieces ? bytes / kMorePieces : bytes - free_bytes;
+    if (evictNext(shortage, std::max<std::size_t>(more, 1),
+                  in_pieces ? bytes : 0)) {
+      continue;
+    }
     // What is fetched ahead is not worth moves without end.
     if (shortage.failure || room_needed_at_ != 0 ||
         !compactFor(bytes, SIZE_MAX, stream, shortage)) {

@@ -325,36 +325,70 @@ void ForecastPolicy::rank() {
             [](const Victim& a, const Victim& b) { return better(b, a); });
 }
 
-Block* ForecastPolicy::nextVictim(Usable usable, std::uint64_t needed_at) {
+// It is what it was when victims were put in order.
+bool ForecastPolicy::isVictim(const Victim& victim,
+                              Usable usable) const noexcept {
+  const Block& block = *victim.block;
+  return block.identity == victim.identity && block.policy_slot != kNotIn &&
+         (victim.far || block.last_use_tick.load(std::memory_order_relaxed) ==
+                            victim.tick) &&
+         usable(block);
+}
+
+const ForecastPolicy::Victim* ForecastPolicy::findVictim(Usable usable,
+                                                         const Need& need) {
   const std::uint64_t ops = profiler_.opCount();
   const std::uint32_t cycle = forecast_.position().ops;
   bool fresh = false;
   if (ops - ranked_at_ > cycle / kRanksPerCycle) ranked_.clear();
   for (;;) {
-    while (!ranked_.empty()) {
-      const Victim& best = ranked_.back();
-      Block& block = *best.block;
-      if (block.identity != best.identity || block.policy_slot == kNotIn ||
-          (!best.far &&
-           block.last_use_tick.load(std::memory_order_relaxed) != best.tick) ||
-          !usable(block)) {
-        ranked_.pop_back();
-        continue;
-      }
-      const bool sooner =
-          needed_at != 0 && !best.far && best.next_use <= needed_at;
-      return sooner ? nullptr : &block;
+    while (!ranked_.empty() && !isVictim(ranked_.back(), usable)) {
+      ranked_.pop_back();
     }
+    if (!ranked_.empty()) break;
     if (fresh) return nullptr;
     rank();
     fresh = true;
   }
+  const Victim& found = need.piece_bytes == 0
+                            ? ranked_.back()
+                            : fitting(usable, need.piece_bytes);
+  const bool sooner = need.needed_at != 0 && !found.far &&
+                      found.next_use <= need.needed_at;
+  return sooner ? nullptr : &found;
 }
 
-Block* ForecastPolicy::victim(Usable usable, std::uint64_t needed_at) {
-  Block* const block = nextVictim(usable, needed_at);
-  if (block == nullptr) return nullptr;
-  ranked_.pop_back();
+// The last one is the best, if it were not for its size.
+const ForecastPolicy::Victim& ForecastPolicy::fitting(
+    Usable usable, std::size_t piece_bytes) const noexcept {
+  const Victim& best = ranked_.back();
+  const Victim* found = &best;
+  for (std::size_t i = ranked_.size() - 1; i-- > 0;) {
+    const Victim& victim = ranked_[i];
+    if (found->block->rounded_bytes <= piece_bytes ||
+        victim.small != best.small || victim.far != best.far ||
+        (!best.far && victim.distance_ops < kAsFar * best.distance_ops)) {
+      break; // those behind it are no better
+    }
+    const std::size_t bytes = victim.block->rounded_bytes;
+    if (piece_bytes <= bytes && bytes < found->block->rounded_bytes &&
+        isVictim(victim, usable)) {
+      found = &victim;
+    }
+  }
+  return *found;
+}
+
+Block* ForecastPolicy::nextVictim(Usable usable, const Need& need) {
+  const Victim* const found = findVictim(usable, need);
+  return found == nullptr ? nullptr : found->block;
+}
+
+Block* ForecastPolicy::victim(Usable usable, const Need& need) {
+  const Victim* const found = findVictim(usable, need);
+  if (found == nullptr) return nullptr;
+  Block* const block = found->block;
+  ranked_.erase(ranked_.begin() + (found - ranked_.data()));
   left(*block);
   if (path_ops_ != 0) expectBack(*block);
   return block;

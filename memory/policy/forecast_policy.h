@@ -15,7 +15,9 @@
 // plan takes to be there and is not, where the sequence was entered from
 // another one; and at its end what the next one begins with, if that is
 // another. Blocks that are too small to be worth a copy are victims only where
-// there is no other.
+// there is no other. Where one piece is wanted, and enough is free in many, a
+// victim that is larger than the piece would leave for too little: the smallest
+// that makes it is taken, of those that are not needed much sooner.
 //
 // A plan may also drop blocks and have ops run again: then the ops that it
 // names are recorded, and drops are wishes like others. Where the run leaves
@@ -50,8 +52,8 @@ class ForecastPolicy final : public Policy {
   void entered(Block& block) override;
   void left(Block& block) noexcept override;
   using Policy::victim;
-  Block* nextVictim(Usable usable, std::uint64_t needed_at) override;
-  Block* victim(Usable usable, std::uint64_t needed_at) override;
+  Block* nextVictim(Usable usable, const Need& need) override;
+  Block* victim(Usable usable, const Need& need) override;
   std::size_t size() const noexcept override { return blocks_.size(); }
 
   bool plansAhead() const noexcept override { return true; }
@@ -71,6 +73,8 @@ class ForecastPolicy final : public Policy {
   static constexpr double kCleanFactor = 4;
   static constexpr std::uint32_t kRanksPerCycle = 64; // as often are victims
                                                       // put in order, at most
+  static constexpr double kAsFar = 0.5; // of the best victim's distance: no
+                                        // worse where the size fits better
   static constexpr std::uint32_t kLeastAhead = 8;     // ops
   static constexpr std::uint32_t kCatchUp = 16; // ops left out or put in that
                                                 // are no other place
@@ -94,6 +98,9 @@ class ForecastPolicy final : public Policy {
     }
   };
   static bool better(const Victim& a, const Victim& b) noexcept;
+  bool isVictim(const Victim& victim, Usable usable) const noexcept;
+  const Victim* findVictim(Usable usable, const Need& need);
+  const Victim& fitting(Usable usable, std::size_t piece_bytes) const noexcept;
 
   void arrive(const profiler::OpTicket& ticket);
   void takeUp(profiler::PathId path, std::uint32_t begin, std::uint32_t end,

@@ -66,7 +66,7 @@ void LruPolicy::left(Block& block) noexcept {
   if (block.policy_slot != kNotIn) remove(block.policy_slot);
 }
 
-Block* LruPolicy::nextVictim(Usable usable, std::uint64_t /*needed_at*/) {
+Block* LruPolicy::nextVictim(Usable usable, const Need& /*need*/) {
   Block* found = nullptr;
   while (!heap_.empty()) {
     Block& block = *heap_.front().block;
@@ -88,8 +88,8 @@ Block* LruPolicy::nextVictim(Usable usable, std::uint64_t /*needed_at*/) {
   return found;
 }
 
-Block* LruPolicy::victim(Usable usable, std::uint64_t needed_at) {
-  Block* const found = nextVictim(usable, needed_at);
+Block* LruPolicy::victim(Usable usable, const Need& need) {
+  Block* const found = nextVictim(usable, need);
   if (found != nullptr) left(*found);
   return found;
 }

@@ -23,8 +23,8 @@ class LruPolicy final : public Policy {
   void entered(Block& block) override;
   void left(Block& block) noexcept override;
   using Policy::victim;
-  Block* nextVictim(Usable usable, std::uint64_t needed_at) override;
-  Block* victim(Usable usable, std::uint64_t needed_at) override;
+  Block* nextVictim(Usable usable, const Need& need) override;
+  Block* victim(Usable usable, const Need& need) override;
   std::size_t size() const noexcept override { return heap_.size(); }
 
  private:

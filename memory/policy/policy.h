@@ -87,16 +87,22 @@ class Policy {
   // It lost them (evicted or freed). A block that is not known is ignored.
   virtual void left(Block& block) noexcept = 0;
 
+  // What its room is wanted for.
+  struct Need {
+    // As Wish says; there may be no victim then because all others are needed
+    // sooner, as far as that is known.
+    std::uint64_t needed_at = 0;
+    // So much is free, but in pieces: one piece is wanted. 0: just more bytes.
+    std::size_t piece_bytes = 0;
+  };
   // The next victim in order of preference, or null when there is none that
-  // `usable` accepts (pinned blocks are not). `needed_at`: as Wish says; then
-  // null may also mean that all others are needed sooner, as far as that is
-  // known.
+  // `usable` accepts (pinned blocks are not).
   using Usable = bool (*)(const Block&);
-  virtual Block* nextVictim(Usable usable, std::uint64_t needed_at) = 0;
+  virtual Block* nextVictim(Usable usable, const Need& need) = 0;
   // The same, and it is not known any more: a victim that could not be evicted
   // after all comes back through entered().
-  virtual Block* victim(Usable usable, std::uint64_t needed_at) = 0;
-  Block* victim(Usable usable) { return victim(usable, 0); }
+  virtual Block* victim(Usable usable, const Need& need) = 0;
+  Block* victim(Usable usable) { return victim(usable, {}); }
 
   virtual std::size_t size() const noexcept = 0; // known blocks
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <gtest/gtest.h>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <set>
@@ -98,12 +99,49 @@ TEST_F(LruTest, TheNextVictimStaysKnown) {
     policy->entered(*blocks[i]);
   }
   blocks[0]->word = 1; // pinned
-  EXPECT_EQ(policy->nextVictim(unpinned, 0), blocks[1].get());
-  EXPECT_EQ(policy->nextVictim(unpinned, 0), blocks[1].get());
+  EXPECT_EQ(policy->nextVictim(unpinned, {}), blocks[1].get());
+  EXPECT_EQ(policy->nextVictim(unpinned, {}), blocks[1].get());
   EXPECT_EQ(policy->size(), 3u);
   EXPECT_EQ(policy->victim(unpinned), blocks[1].get());
-  EXPECT_EQ(policy->nextVictim(unpinned, 0), blocks[2].get());
+  EXPECT_EQ(policy->nextVictim(unpinned, {}), blocks[2].get());
   EXPECT_EQ(policy->size(), 2u);
+}
+
+// What is not known is far away, and of that the longest unused goes first.
+class FittingVictimTest : public LruTest {
+ protected:
+  FittingVictimTest() {
+    policy = made("forecast");
+    constexpr std::size_t kSizes[] = {400, 30, 100, 60, 50, 70};
+    for (std::size_t i = 0; i < std::size(kSizes); ++i) {
+      blocks[i]->rounded_bytes = kSizes[i] * 1024; // beyond what is "small"
+      use(i, i);
+      policy->entered(*blocks[i]);
+    }
+  }
+  Block* victim(std::size_t kib) {
+    return policy->victim(unpinned, {.piece_bytes = kib * 1024});
+  }
+};
+
+TEST_F(FittingVictimTest, ForAPieceTheSmallestThatMakesIt) {
+  EXPECT_EQ(policy->nextVictim(unpinned, {}), blocks[0].get());
+  EXPECT_EQ(victim(51), blocks[3].get());
+  EXPECT_EQ(victim(51), blocks[5].get());
+  EXPECT_EQ(victim(51), blocks[2].get());
+  EXPECT_EQ(victim(51), blocks[0].get()); // the only one
+  EXPECT_EQ(policy->size(), 2u);
+}
+
+TEST_F(FittingVictimTest, TheFirstWhereNoneIsTooLarge) {
+  EXPECT_EQ(victim(500), blocks[0].get());
+  EXPECT_EQ(victim(50), blocks[1].get()); // of 30: more can move then
+  EXPECT_EQ(policy->nextVictim(unpinned, {}), blocks[2].get());
+}
+
+TEST_F(FittingVictimTest, NoPinnedOne) {
+  blocks[3]->word = 1;
+  EXPECT_EQ(victim(51), blocks[5].get());
 }
 
 // Against a model that sorts, with uses, removals and victims in any order.
