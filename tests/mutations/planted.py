@@ -91,8 +91,30 @@ MUTATIONS = (
     Mutation(
         "a move inside HBM does not wait for the uses of the block",
         "memory/pager_compact.cpp",
-        "      arena_->move(&extent, &target, stream, usesOf(block));",
-        "      arena_->move(&extent, &target, stream, Fence());",
+        "      arena_->move(&extent, &target, usesOf(block));",
+        "      arena_->move(&extent, &target, Fence());",
+        ("memory_pager_async_test", "memory_pager_cuda_test"),
+    ),
+    Mutation(
+        "a block that slides does not wait for its uses",
+        "memory/pager_compact.cpp",
+        "    uses = usesOf(block);\n",
+        "",
+        ("memory_pager_async_test", "memory_pager_cuda_test"),
+    ),
+    Mutation(
+        "an op does not wait for its operand to arrive where it moved",
+        "memory/pager_compact.cpp",
+        "    block.last_write.store(moved->word, std::memory_order_release);\n"
+        "    block.device = &target;\n",
+        "    block.device = &target;\n",
+        ("memory_pager_async_test", "memory_pager_cuda_test"),
+    ),
+    Mutation(
+        "who gets a place that was emptied does not wait for the move",
+        "memory/arena.cpp",
+        "  extent->fence.add(moved);\n  return moved;\n",
+        "  return moved;\n",
         ("memory_pager_async_test", "memory_pager_cuda_test"),
     ),
     Mutation(
