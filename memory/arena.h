@@ -127,7 +127,7 @@ class Arena {
   // Returns the copy's position: the block's last write, and the fence of the
   // extent and of the hole that follows it. The block's device_address is the
   // caller's to update. On an Error nothing has moved.
-  // May block the host on a runtime whose compute streams run inline.
+  // May block the host on a runtime that moves inline.
   // REQUIRES: extent->previous is free, and `offset` in it.
   runtime::Result<Position> slideDown(Extent* extent, std::size_t offset,
                                       const Fence& uses);

@@ -98,7 +98,7 @@ class Layout {
   void addHole(std::size_t piece);
 
   std::vector<Piece> pieces_;
-  Holes holes_;               // ascending
+  Holes holes_; // ascending
   std::vector<Evacuation::Move> moves_;
   std::size_t cost_ = 0;
   std::size_t* looks_;
@@ -282,8 +282,8 @@ std::size_t Layout::slideTogether(const Place& place) {
     }
     piece.kind = Kind::kStays;
   }
-  pieces_[last] = {Kind::kFree, free_bytes, wait, offset, pieces_[last].part,
-                   place.end};
+  pieces_[last] = {Kind::kFree, free_bytes,         wait,
+                   offset,      pieces_[last].part, place.end};
   addHole(last);
   return offset;
 }

@@ -12,8 +12,7 @@
 // Thread safety: every method may be called from any thread. Lock order is in
 // memory/README.md: the pager's mutex is taken without any other lock of ours
 // held, engines never need it, and it is never held while a thread waits for
-// another call or for the GIL, nor on a compute stream other than to move a
-// block inside HBM (compaction). release() takes no lock
+// another call or for the GIL, nor on a compute stream. release() takes no lock
 // at all and may run with the GIL held or from a garbage collector.
 #pragma once
 

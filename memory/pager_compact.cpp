@@ -1,5 +1,5 @@
 // Compaction: free bytes that lie in pieces become one hole, by copies inside
-// HBM on a compute stream.
+// HBM on the move stream.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -73,7 +73,8 @@ bool PagerImpl::movable(const Extent& extent) const noexcept {
 bool PagerImpl::moveFor(std::size_t bytes, StreamIndex stream,
                         Shortage& shortage) {
   std::size_t spared = bytes;
-  const Block* const victim = policy_->nextVictim(&evictable, {room_needed_at_, bytes});
+  const Block* const victim =
+      policy_->nextVictim(&evictable, {room_needed_at_, bytes});
   if (victim != nullptr) spared = std::max(spared, victim->rounded_bytes);
   const std::size_t most = kMovesPerEviction * (spared + kCopyBytes);
   return compactFor(bytes, most + 1, stream, shortage);

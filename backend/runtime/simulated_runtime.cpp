@@ -281,10 +281,10 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
   VirtualTime::Share bandwidthOf(const OpCost& cost) const {
     const double whole = static_cast<double>(durationOf(cost)) / 1e12;
     const double memory_s = cost.bytes / profile_.bytesPerSecond();
-    return whole <= 0 ? 0
-                      : static_cast<VirtualTime::Share>(
-                            std::min(memory_s / whole, 1.0) *
-                            VirtualTime::kWhole);
+    return whole <= 0
+               ? 0
+               : static_cast<VirtualTime::Share>(
+                     std::min(memory_s / whole, 1.0) * VirtualTime::kWhole);
   }
 
   VirtualTime::Line lineOf(Stream stream) {

@@ -330,8 +330,8 @@ bool ForecastPolicy::isVictim(const Victim& victim,
                               Usable usable) const noexcept {
   const Block& block = *victim.block;
   return block.identity == victim.identity && block.policy_slot != kNotIn &&
-         (victim.far || block.last_use_tick.load(std::memory_order_relaxed) ==
-                            victim.tick) &&
+         (victim.far ||
+          block.last_use_tick.load(std::memory_order_relaxed) == victim.tick) &&
          usable(block);
 }
 
@@ -353,8 +353,8 @@ const ForecastPolicy::Victim* ForecastPolicy::findVictim(Usable usable,
   const Victim& found = need.piece_bytes == 0
                             ? ranked_.back()
                             : fitting(usable, need.piece_bytes);
-  const bool sooner = need.needed_at != 0 && !found.far &&
-                      found.next_use <= need.needed_at;
+  const bool sooner =
+      need.needed_at != 0 && !found.far && found.next_use <= need.needed_at;
   return sooner ? nullptr : &found;
 }
 

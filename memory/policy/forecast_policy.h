@@ -75,9 +75,9 @@ class ForecastPolicy final : public Policy {
                                                       // put in order, at most
   static constexpr double kAsFar = 0.5; // of the best victim's distance: no
                                         // worse where the size fits better
-  static constexpr std::uint32_t kLeastAhead = 8;     // ops
-  static constexpr std::uint32_t kCatchUp = 16; // ops left out or put in that
-                                                // are no other place
+  static constexpr std::uint32_t kLeastAhead = 8; // ops
+  static constexpr std::uint32_t kCatchUp = 16;   // ops left out or put in that
+                                                  // are no other place
 
   struct Victim {
     Block* block;

@@ -54,6 +54,10 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
     return false;
   }
   if (++in_a_row_ <= kTakeOver) return false;
+  if (!std::exchange(knows_more_, true)) {
+    wanted_ = now_.plan->slack;
+    return true;
+  }
   now_.duration_ns[now_.steps++] = duration_ns;
   if (now_.isKnown()) judge();
   return wanted_.has_value();

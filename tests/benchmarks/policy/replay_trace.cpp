@@ -37,8 +37,8 @@ using memory::Block;
 
 constexpr int kSteady = 20;          // last steps, for the figures
 constexpr int kMost = 100;           // before these
-constexpr double kBytesPerNs = 4000;  // of the modelled device memory
-constexpr double kFlopsPerNs = 1e6;   // any: they say how long an op takes
+constexpr double kBytesPerNs = 4000; // of the modelled device memory
+constexpr double kFlopsPerNs = 1e6;  // any: they say how long an op takes
 
 struct Arguments {
   double k = 2;

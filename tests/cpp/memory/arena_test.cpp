@@ -522,8 +522,7 @@ TEST_P(ArenaHazards, EveryReaderSeesItsValue) {
       if (below == nullptr || below->use != ExtentUse::kFree) continue;
       const std::size_t units = below->bytes / kUnit;
       const std::size_t to = below->offset + pick(units) * kUnit;
-      auto moved =
-          arena->slideDown(value.extent, to, fence_of(value.written));
+      auto moved = arena->slideDown(value.extent, to, fence_of(value.written));
       ASSERT_TRUE(moved.ok());
       value.written = *moved;
       ++slides;

@@ -31,8 +31,22 @@ bool follow(SlackTrial& trial, double ratio, std::size_t steps = kAll) {
   return wanted;
 }
 
+// With the plan that is made when more is known than for the first one.
+SlackTrial begun(bool moves = true) {
+  SlackTrial trial(made(0, moves));
+  EXPECT_FALSE(follow(trial, 9, SlackTrial::kTakeOver));
+  EXPECT_TRUE(follow(trial, 9, 1));
+  EXPECT_EQ(trial.slack(), 0);
+  EXPECT_FALSE(follow(trial, 9)); // it does not count
+  EXPECT_FALSE(trial.isOver());
+  const PathPlanPtr again = made(0, moves);
+  trial.add(again);
+  EXPECT_EQ(trial.plan(), again);
+  return trial;
+}
+
 TEST(SlackTrial, WhatIsGoodEnoughStays) {
-  SlackTrial trial(made(0));
+  SlackTrial trial = begun();
   EXPECT_FALSE(follow(trial, 1.004, kAll - 1));
   EXPECT_FALSE(trial.isOver());
   EXPECT_FALSE(follow(trial, 1.004, 1));
@@ -41,13 +55,13 @@ TEST(SlackTrial, WhatIsGoodEnoughStays) {
 }
 
 TEST(SlackTrial, WhatMovesNothingStays) {
-  SlackTrial trial(made(0, /*moves=*/false));
+  SlackTrial trial = begun(/*moves=*/false);
   EXPECT_FALSE(follow(trial, 2));
   EXPECT_TRUE(trial.isOver());
 }
 
 TEST(SlackTrial, LessAndLessWhileThatIsBetter) {
-  SlackTrial trial(made(0));
+  SlackTrial trial = begun();
   const PathPlanPtr first = trial.plan();
   EXPECT_TRUE(follow(trial, 1.5));
   EXPECT_EQ(trial.slack(), -1);
@@ -66,7 +80,7 @@ TEST(SlackTrial, LessAndLessWhileThatIsBetter) {
 
 TEST(SlackTrial, MoreWhereLessIsNotBetter) {
   for (const double ratio : {1.6, 1.499}) { // worse, or hardly better
-    SlackTrial trial(made(0));
+    SlackTrial trial = begun();
     EXPECT_TRUE(follow(trial, 1.5));
     trial.add(made(-1));
     EXPECT_TRUE(follow(trial, ratio));
@@ -81,7 +95,7 @@ TEST(SlackTrial, MoreWhereLessIsNotBetter) {
 }
 
 TEST(SlackTrial, StepsThatDifferAreMeasuredForLonger) {
-  SlackTrial trial(made(0));
+  SlackTrial trial = begun();
   const std::size_t all = SlackTrial::kTakeOver + SlackTrial::kMostSteps;
   for (std::size_t i = 1; i < all; ++i) {
     EXPECT_FALSE(follow(trial, i % 3 == 0 ? 1.6 : 1.4, 1)) << i;
@@ -95,7 +109,7 @@ TEST(SlackTrial, StepsThatDifferAreMeasuredForLonger) {
 }
 
 TEST(SlackTrial, OnlyStepsInARowCount) {
-  SlackTrial trial(made(0));
+  SlackTrial trial = begun();
   for (std::size_t i = 0; i < 10 * kAll; ++i) {
     EXPECT_FALSE(follow(trial, 1.5, SlackTrial::kTakeOver));
     EXPECT_FALSE(trial.stepEnded(nullptr, 1));
@@ -105,7 +119,7 @@ TEST(SlackTrial, OnlyStepsInARowCount) {
 }
 
 TEST(SlackTrial, AStepThatDidSomethingElseDoesNotCount) {
-  SlackTrial trial(made(0));
+  SlackTrial trial = begun();
   EXPECT_TRUE(follow(trial, 1.5));
   const PathPlanPtr second = made(-1);
   trial.add(second);
@@ -116,7 +130,7 @@ TEST(SlackTrial, AStepThatDidSomethingElseDoesNotCount) {
 }
 
 TEST(SlackTrial, WhatCannotBePlannedEndsIt) {
-  SlackTrial trial(made(0));
+  SlackTrial trial = begun();
   const PathPlanPtr first = trial.plan();
   EXPECT_TRUE(follow(trial, 1.5));
   trial.add(std::make_shared<PathPlan>());
@@ -127,7 +141,7 @@ TEST(SlackTrial, WhatCannotBePlannedEndsIt) {
 // A better plan of the same slack begins to count when it is there; one for
 // another link, when all is over, is compared anew.
 TEST(SlackTrial, OtherPlansBeginAnew) {
-  SlackTrial trial(made(0));
+  SlackTrial trial = begun();
   EXPECT_FALSE(follow(trial, 1.5, kAll - 1));
   trial.add(made(0));
   EXPECT_FALSE(follow(trial, 1.004, kAll - 1));
