@@ -54,10 +54,6 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
     return false;
   }
   if (++in_a_row_ <= kTakeOver) return false;
-  if (!std::exchange(knows_more_, true)) {
-    wanted_ = now_.plan->slack;
-    return true;
-  }
   now_.duration_ns[now_.steps++] = duration_ns;
   if (now_.isKnown()) judge();
   return wanted_.has_value();
@@ -66,11 +62,12 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
 // Follows the best so far, until the next one is there.
 void SlackTrial::judge() {
   const bool first = best_.plan == nullptr;
-  tried_.set(static_cast<std::size_t>(now_.plan->slack - kLeast));
+  if (std::exchange(knows_more_, true)) {
+    tried_.set(static_cast<std::size_t>(now_.plan->slack - kLeast));
+  }
   if (first || now_.mean().ns < kBetter * best_.mean().ns) best_ = now_;
-  const bool good =
-      first && (best_.plan->plan->actions.empty() ||
-                best_.mean().ns < kGoodEnough * best_.plan->compute_ns);
+  const bool good = best_.plan->plan->actions.empty() ||
+                    best_.mean().ns < kGoodEnough * best_.plan->compute_ns;
   now_ = best_;
   in_a_row_ = 0;
   if (!good) wanted_ = untried();
@@ -78,7 +75,8 @@ void SlackTrial::judge() {
 }
 
 std::optional<int> SlackTrial::untried() const {
-  for (const int slack : {best_.plan->slack - 1, best_.plan->slack + 1}) {
+  const int best = best_.plan->slack;
+  for (const int slack : {best, best - 1, best + 1}) {
     if (slack < kLeast || slack > kMost) continue;
     if (!tried_[static_cast<std::size_t>(slack - kLeast)]) return slack;
   }

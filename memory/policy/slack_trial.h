@@ -7,8 +7,8 @@
 // differs from model to model and from card to card (README.md). So where a
 // path is followed step after step it is planned again, with less left and with
 // more; each of these plans is followed for some steps, and the one whose steps
-// are the shortest stays. The first plan of all is made again before it counts:
-// it knew one step, in which not all that dies had died.
+// are the shortest stays. One is with as much left as the first plan: that knew
+// one step, in which not all that dies had died.
 //
 // Not thread-safe.
 #pragma once
@@ -73,13 +73,13 @@ class SlackTrial {
     bool isKnown() const;
   };
   void judge();
-  std::optional<int> untried() const; // beside the best
+  std::optional<int> untried() const; // as the best, or beside it
 
   Tried now_;
   Tried best_; // of those that were tried
   std::bitset<kMost - kLeast + 1> tried_;
   std::optional<int> wanted_;
-  bool knows_more_ = false;  // a plan was made, or is wanted, behind the first
+  bool knows_more_ = false;  // plans are made of more than the first one was
   std::size_t in_a_row_ = 0; // steps that followed now_
   bool is_over_ = false;
 };

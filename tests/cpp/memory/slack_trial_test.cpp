@@ -32,21 +32,29 @@ bool follow(SlackTrial& trial, double ratio, std::size_t steps = kAll) {
 }
 
 // With the plan that is made when more is known than for the first one.
-SlackTrial begun(bool moves = true) {
-  SlackTrial trial(made(0, moves));
-  EXPECT_FALSE(follow(trial, 9, SlackTrial::kTakeOver));
-  EXPECT_TRUE(follow(trial, 9, 1));
+SlackTrial begun() {
+  SlackTrial trial(made(0));
+  EXPECT_TRUE(follow(trial, 9));
   EXPECT_EQ(trial.slack(), 0);
-  EXPECT_FALSE(follow(trial, 9)); // it does not count
-  EXPECT_FALSE(trial.isOver());
-  const PathPlanPtr again = made(0, moves);
+  const PathPlanPtr again = made(0);
   trial.add(again);
   EXPECT_EQ(trial.plan(), again);
   return trial;
 }
 
+TEST(SlackTrial, TheFirstPlanStaysIfItIsBetter) {
+  SlackTrial trial(made(0));
+  const PathPlanPtr first = trial.plan();
+  EXPECT_TRUE(follow(trial, 1.5));
+  EXPECT_EQ(trial.slack(), 0);
+  trial.add(made(0));
+  EXPECT_TRUE(follow(trial, 1.6));
+  EXPECT_EQ(trial.plan(), first);
+  EXPECT_EQ(trial.slack(), -1);
+}
+
 TEST(SlackTrial, WhatIsGoodEnoughStays) {
-  SlackTrial trial = begun();
+  SlackTrial trial(made(0));
   EXPECT_FALSE(follow(trial, 1.004, kAll - 1));
   EXPECT_FALSE(trial.isOver());
   EXPECT_FALSE(follow(trial, 1.004, 1));
@@ -55,7 +63,7 @@ TEST(SlackTrial, WhatIsGoodEnoughStays) {
 }
 
 TEST(SlackTrial, WhatMovesNothingStays) {
-  SlackTrial trial = begun(/*moves=*/false);
+  SlackTrial trial(made(0, /*moves=*/false));
   EXPECT_FALSE(follow(trial, 2));
   EXPECT_TRUE(trial.isOver());
 }
