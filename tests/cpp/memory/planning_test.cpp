@@ -79,18 +79,25 @@ TEST_F(PlanningAtOnce, OtherSlackIsTried) {
     EXPECT_EQ(planning.plan({path, kBudget}).value(), first);
     planning.stepEnded(first->plan.get(), step_ns);
   }
+  const PathPlanPtr again = planning.plan({path, kBudget}).value();
+  EXPECT_NE(again, first); // with what is known by now
+  EXPECT_EQ(again->slack, 0);
+  EXPECT_EQ(again->plan->budget_bytes, first->plan->budget_bytes);
+  for (std::size_t i = 0; i < kSteps; ++i) {
+    planning.stepEnded(again->plan.get(), 2 * step_ns);
+  }
   const PathPlanPtr second = planning.plan({path, kBudget}).value();
   EXPECT_EQ(second->slack, -1);
   EXPECT_GT(second->plan->budget_bytes, first->plan->budget_bytes);
   EXPECT_TRUE(planning.isTrying({path, kBudget}));
-  EXPECT_EQ(planning.plansMade(), 2U);
+  EXPECT_EQ(planning.plansMade(), 3U);
   for (int slower = 1; planning.isTrying({path, kBudget}); ++slower) {
     ASSERT_LT(slower, 100);
     const PathPlanPtr now = planning.plan({path, kBudget}).value();
     planning.stepEnded(now->plan.get(), slower * step_ns);
   }
   EXPECT_EQ(planning.plan({path, kBudget}).value(), first);
-  EXPECT_EQ(planning.plansMade(), 3U);
+  EXPECT_EQ(planning.plansMade(), 4U);
   EXPECT_FALSE(planning.isTrying({path, 2 * kBudget}));
 }
 
