@@ -14,8 +14,8 @@ namespace chameleon::memory {
 
 namespace {
 
-// A move of a block waits for what is under way to or from it, and all later
-// ops with it: such blocks count this many times.
+// A move of a block waits for what is under way to or from it, and with it all
+// later moves and whoever gets the room: such blocks count this many times.
 constexpr std::size_t kUnderWay = 8;
 // Bytes moved for a byte that does not have to leave.
 constexpr std::size_t kMovesPerEviction = 16;

@@ -221,7 +221,8 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
       return used_before_fork();
     const std::lock_guard lock(mutex_);
     ++submissions_;
-    time_.compute(lineOf(stream), durationOf(cost), bandwidthOf(cost));
+    const Picoseconds duration = durationOf(cost);
+    time_.compute(lineOf(stream), duration, bandwidthOf(cost, duration));
     return {};
   }
 
@@ -277,14 +278,14 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
                std::llround(std::max(math_s, memory_s) * 1e12));
   }
 
-  // How much of the memory's bandwidth it takes on average.
-  VirtualTime::Share bandwidthOf(const OpCost& cost) const {
-    const double whole = static_cast<double>(durationOf(cost)) / 1e12;
+  // How much of the memory's bandwidth it takes, on average over its duration.
+  VirtualTime::Share bandwidthOf(const OpCost& cost,
+                                 Picoseconds duration) const {
+    if (duration <= 0) return 0;
     const double memory_s = cost.bytes / profile_.bytesPerSecond();
-    return whole <= 0
-               ? 0
-               : static_cast<VirtualTime::Share>(
-                     std::min(memory_s / whole, 1.0) * VirtualTime::kWhole);
+    const double share = memory_s / (static_cast<double>(duration) / 1e12);
+    return static_cast<VirtualTime::Share>(std::min(share, 1.0) *
+                                           VirtualTime::kWhole);
   }
 
   VirtualTime::Line lineOf(Stream stream) {
