@@ -175,15 +175,12 @@ class SlotProgram:
             program.at_most(
                 self._room[t] * SCALE, *((v, 1.0) for v in self.resident[t])
             )
-            incoming, outgoing = self.incoming[t], self.outgoing[t]
-            # time >= bytes / bandwidth; MB/ms is GB/s
-            for moved, rate in (
-                (incoming, links.bw_in),
-                (outgoing, links.bw_out),
-                (incoming + outgoing, links.bw_both),
-            ):
+            for in_ns, out_ns in links.costs_ns():
                 program.at_most(
-                    0.0, (slot, -1.0), *((v, 1e9 / rate) for v in moved)
+                    0.0,
+                    (slot, -1.0),
+                    *((v, in_ns) for v in self.incoming[t]),
+                    *((v, out_ns) for v in self.outgoing[t]),
                 )
         least = program.least()
         if least is None:

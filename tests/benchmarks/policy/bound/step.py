@@ -14,17 +14,35 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Links:
-    """Bandwidths in bytes a second: each way alone, and both together."""
+    """Bandwidths in bytes a second: each way alone, and both together.
+
+    While copies flow both ways each has half of what both may have together,
+    and what one cannot use of it goes to the other.
+    """
 
     bw_in: float
     bw_out: float
     bw_both: float
 
+    def costs_ns(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Nanoseconds a byte in and a byte out: a time is at least both sums.
+
+        Whatever flows when, a link is idle, in use one way, or in use both
+        ways at the rates of above. So what can pass in a time is the convex
+        hull of these three, which two lines bound.
+        """
+        half = self.bw_both / 2
+        both_in = min(self.bw_in, max(half, self.bw_both - self.bw_out))
+        both_out = min(self.bw_out, max(half, self.bw_both - self.bw_in))
+        return (
+            (1e9 / self.bw_in, 1e9 * (1 - both_in / self.bw_in) / both_out),
+            (1e9 * (1 - both_out / self.bw_out) / both_in, 1e9 / self.bw_out),
+        )
+
     def time_ns(self, bytes_in, bytes_out):
         """The shortest time in which so many bytes can pass."""
-        return 1e9 * np.maximum(
-            np.maximum(bytes_in / self.bw_in, bytes_out / self.bw_out),
-            (bytes_in + bytes_out) / self.bw_both,
+        return np.maximum(
+            *(a * bytes_in + b * bytes_out for a, b in self.costs_ns())
         )
 
 
