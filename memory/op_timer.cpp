@@ -134,7 +134,8 @@ void OpTimer::copyEnded(Stream stream, Direction direction,
 void OpTimer::take(Stream stream, TimedPoint& point) {
   runtime::Result<Event> event = runtime_.recordTimed(stream);
   if (!event.ok()) return;
-  point = {true, *event, event->complete() ? runtime_.now_ns() : 0};
+  point = {true, *event, {}};
+  if (event->complete()) point.moment.time_ns = runtime_.now_ns();
 }
 
 void OpTimer::giveBack(TimedPoint& point) noexcept {
@@ -163,7 +164,7 @@ bool OpTimer::resolve(TimedPoint& point) const {
   if (!moment) return false;
   runtime_.destroy(point.event);
   point.event = {};
-  point.time_ns = moment->time_ns;
+  point.moment = *moment;
   return true;
 }
 
@@ -201,8 +202,8 @@ void OpTimer::collectList(std::size_t list) {
 }
 
 void OpTimer::reportOp(Pending& op) {
-  const std::int64_t begin_ns = op.begin.time_ns;
-  const std::int64_t end_ns = op.end.time_ns;
+  const std::int64_t begin_ns = op.begin.moment.time_ns;
+  const std::int64_t end_ns = op.end.moment.time_ns;
   if (op.rerun) {
     timeline_.add(
         {Lane::kReruns, op.name, begin_ns, end_ns, 0, nullptr, op.call});
@@ -211,16 +212,21 @@ void OpTimer::reportOp(Pending& op) {
   std::int64_t duration_ns = end_ns - begin_ns;
   if (resolve(op.pauses)) {
     for (const Pause& pause : op.pauses) {
-      duration_ns -= pause.end.time_ns - pause.begin.time_ns;
-      if (pause.end.time_ns > pause.begin.time_ns) {
-        timeline_.add({Lane::kStalls, op.name, pause.begin.time_ns,
-                       pause.end.time_ns, 0, "wait for room", op.call});
+      const std::int64_t from_ns = pause.begin.moment.time_ns;
+      const std::int64_t to_ns = pause.end.moment.time_ns;
+      duration_ns -= to_ns - from_ns;
+      if (to_ns > from_ns) {
+        timeline_.add({Lane::kStalls, op.name, from_ns, to_ns, 0,
+                       "wait for room", op.call});
       }
     }
+    const std::int64_t busy_ns =
+        op.end.moment.compute.busy_ns - op.begin.moment.compute.busy_ns;
+    if (busy_ns > 0) duration_ns = std::min(duration_ns, busy_ns);
     durations_.addOp(op.token, op.bytes, duration_ns);
   }
-  if (resolve(op.wait) && op.wait.time_ns < begin_ns) {
-    timeline_.add({Lane::kStalls, op.name, op.wait.time_ns, begin_ns, 0,
+  if (resolve(op.wait) && op.wait.moment.time_ns < begin_ns) {
+    timeline_.add({Lane::kStalls, op.name, op.wait.moment.time_ns, begin_ns, 0,
                    nullptr, op.call});
   }
   timeline_.add(
@@ -240,8 +246,8 @@ void OpTimer::report(std::size_t list, Pending& pending) {
     reportOp(pending);
     return;
   }
-  const std::int64_t begin_ns = pending.begin.time_ns;
-  const std::int64_t end_ns = pending.end.time_ns;
+  const std::int64_t begin_ns = pending.begin.moment.time_ns;
+  const std::int64_t end_ns = pending.end.moment.time_ns;
   timeline_.add({list == list_of(Direction::kIn) ? Lane::kIn : Lane::kOut,
                  profiler::kNoOpName, begin_ns, end_ns, pending.bytes});
   if (pending.measures) reportCopy(list, pending);
@@ -249,8 +255,8 @@ void OpTimer::report(std::size_t list, Pending& pending) {
 }
 
 void OpTimer::reportCopy(std::size_t list, const Pending& pending) {
-  const std::int64_t begin_ns = pending.begin.time_ns;
-  const std::int64_t end_ns = pending.end.time_ns;
+  const std::int64_t begin_ns = pending.begin.moment.time_ns;
+  const std::int64_t end_ns = pending.end.moment.time_ns;
   const std::size_t other = kLists - list;
   bool shared = false;
   if (!pending.other_idle || batches_[other] != pending.other_batches) {

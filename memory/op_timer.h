@@ -5,7 +5,9 @@
 // Ops and copies go to Durations, and to the Timeline while that records. What
 // cannot be timed is not; nothing here can make an op fail.
 //
-//   op    from its kernel's begin to its end on the stream, less its pauses.
+//   op    from its kernel's begin to its end on the stream, less its pauses; at
+//         most what kernels ran meanwhile, where the device keeps that time: an
+//         op is slower beside moves.
 //   copy  one batch of each direction at a time. Its speed counts as that of
 //         the direction alone if the other one was idle and got no work, as
 //         that of both if a timed copy of the other ran through 3/4 of it, and
@@ -36,8 +38,8 @@ namespace chameleon::memory {
 // A point of a stream in time.
 struct TimedPoint {
   bool taken = false;
-  runtime::Event event;     // complete: the time is known
-  std::int64_t time_ns = 0; // then
+  runtime::Event event; // complete: the moment is known
+  runtime::Moment moment;
 };
 
 // The stream waits inside an op, or moves what is in the way.

@@ -50,7 +50,8 @@ struct PlannerOptions {
   // Values of at most so many bytes never move, unless the budget demands it:
   // then all may.
   std::uint64_t keep_bytes = kKeepBytes;
-  // A batch of copies takes so many times the latency that it costs.
+  // A batch of copies takes so many times the latency that it costs; the best
+  // plan is tried without batches too, and with such as take three times that.
   double batch_latencies = kBatchLatencies;
   std::vector<PlanParameters> portfolio = plan_portfolio(false);
   // No further candidate is begun after that; the first always is.

@@ -36,8 +36,8 @@ class Walk {
     bool present = false;
     bool dirty = false;
   };
-  // A value in its current gap. Far ones, whose next use is not in view, are
-  // ordered by how long they were not used, above all others.
+  // A value in its current gap. Far ones, whose next use is not in view, have
+  // an order of their own, above all others.
   struct Entry {
     std::int64_t key;
     UseIndex use;
@@ -82,10 +82,18 @@ class Walk {
     }
   }
 
+  std::int64_t farOrder(const Entry& entry) const {
+    if (!parameters_.spread) return -entry.used_at;
+    // Multiples of the golden ratio, modulo one: however many are taken, they
+    // are spread evenly (Knuth, TAOCP vol. 3, section 6.4).
+    constexpr std::uint32_t kGoldenRatio = 2654435769;
+    return kGoldenRatio * table_.value[entry.use];
+  }
+
   void push(Entry entry) {
     const std::int32_t next = nextUse(entry);
     const bool far = next - entry.used_at > window_;
-    entry.key = far ? kFar - entry.used_at : next;
+    entry.key = far ? kFar + farOrder(entry) : next;
     heaps_[states_[table_.value[entry.use]].dirty ? 1 : 0].push(entry);
   }
 
@@ -111,9 +119,8 @@ class Walk {
   }
 
   double distance(const Entry& entry, std::int32_t at) const {
-    return entry.key >= kFar / 2
-               ? static_cast<double>(window_) + (at - entry.used_at)
-               : static_cast<double>(nextUse(entry) - at);
+    if (entry.key < kFar / 2) return nextUse(entry) - at;
+    return window_ + (parameters_.spread ? 0 : at - entry.used_at);
   }
 
   bool evictOne(std::int32_t pass, std::int32_t at) {

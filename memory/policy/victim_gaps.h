@@ -3,7 +3,8 @@
 // Walks the ops in order and evicts when the resident bytes pass the limit: the
 // value whose next use is farthest (Belady's MIN), where a value that would
 // have to be written back first competes at a price, and what lies beyond the
-// look-ahead is taken as unknown: it goes first, least recently used first.
+// look-ahead is taken as unknown: it goes first, least recently used first, or
+// spread over all of it.
 // Two heaps, clean and dirty, compared at the current op: that keeps MIN's
 // order inside each. No times: only order and bytes.
 //
@@ -29,6 +30,11 @@ struct GapParameters {
   // Look-ahead, as a part of the cycle's ops; 0: all of them.
   double window = 0;
   bool refill = false;
+  // Beyond the look-ahead some of all goes first, not the least recently used.
+  // All that an op needs must be there before it, and goes out after it. Where
+  // a part of an optimizer's state leaves, say, each of its ops then waits for
+  // less, while more of the last one's goes out.
+  bool spread = false;
 
   friend bool operator==(const GapParameters&, const GapParameters&) = default;
 };

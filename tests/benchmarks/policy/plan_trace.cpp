@@ -52,9 +52,9 @@ void print(const memory::Candidate& candidate) {
   print("plan", candidate.modelled);
   std::printf(
       "\"dirty_price\":%g,\"slack\":%g,\"window\":%g,\"refill\":%s,"
-      "\"lead\":%g}\n",
+      "\"spread\":%s,\"lead\":%g}\n",
       gaps.dirty_price, gaps.slack, gaps.window, gaps.refill ? "true" : "false",
-      candidate.parameters.lead);
+      gaps.spread ? "true" : "false", candidate.parameters.lead);
 }
 
 int fail(const std::string& message) {

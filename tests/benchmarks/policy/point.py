@@ -14,6 +14,7 @@ import json
 import pathlib
 import sys
 import warnings
+from collections.abc import Callable
 
 import torch
 import torch_chameleon
@@ -49,20 +50,35 @@ def simulate(gpu: str, budget: int, policy: str, oracle_trace: str) -> None:
         config.oracle_trace = oracle_trace
 
 
-def one_step(step) -> dict:
-    """What a step took, on the simulated clock."""
-    torch.chameleon.synchronize()
-    torch_chameleon.reset_swap_stats()
-    begin, end = (torch.Event("chameleon", enable_timing=True) for _ in "be")
-    begin.record()
-    step()
-    end.record()
-    torch_chameleon.step()
-    torch.chameleon.synchronize()
-    stats = swap_stats()
-    stats["ms"] = begin.elapsed_time(end)
-    gc.collect()  # what is in a cycle dies here, not when the collector likes
-    return stats
+class Steps:
+    """Runs steps one after the other, like a program that reads its losses.
+
+    The host waits for the ops of each. Copies that none of them waited for go
+    on beside the next step, which is timed from the last op of this one.
+    """
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step = step
+        self._last = self._now()
+
+    def __call__(self) -> dict:
+        """What one step took, on the simulated clock, and its counters."""
+        torch_chameleon.reset_swap_stats()
+        self._step()
+        end = self._now()
+        torch_chameleon.step()
+        end.synchronize()
+        stats = swap_stats() | {"ms": self._last.elapsed_time(end)}
+        self._last = end
+        # What is in a cycle dies here, not when the collector likes.
+        gc.collect()
+        return stats
+
+    @staticmethod
+    def _now() -> torch.Event:
+        event = torch.Event("chameleon", enable_timing=True)
+        event.record()
+        return event
 
 
 def export(folder: str, number: int) -> None:
@@ -123,6 +139,8 @@ def train(
     gc.collect()
     gc.freeze()
     torch_chameleon.step()  # what came before is no part of the first one
+    torch.chameleon.synchronize()
+    run_step = Steps(step)
     varies = workload in VARYING
     if varies and traces:
         torch_chameleon.profiler.record_timeline()  # see export()
@@ -132,17 +150,17 @@ def train(
         and len(warm_up) < MOST_WARM_UP
         and is_comparing(len(warm_up))
     ):
-        warm_up.append(one_step(step))
+        warm_up.append(run_step())
     rows: list[dict] = []
     steady = False
     while not steady and len(rows) < MOST_STEPS:
-        rows.append(one_step(step))
+        rows.append(run_step())
         steady = not varies and is_steady([row["ms"] for row in rows])
         if varies and traces and MOST_STEPS - len(rows) < LAST_STEPS:
             export(traces, len(rows))
     if traces and not varies:
         torch_chameleon.profiler.record_timeline()
-        one_step(step)
+        run_step()
         export(traces, len(rows))
     of_mean = rows[-(STEADY_STEPS if steady else LAST_STEPS) :]
 

@@ -30,25 +30,7 @@ def read_cycle(path: pathlib.Path) -> Step:
     """An exported step; see `closed`."""
     with path.open() as lines:
         records = [r for r in map(json.loads, lines) if "op" in r]
-    return Step.from_records(closed(alone(records)))
-
-
-def alone(records: list[dict]) -> list[dict]:
-    """The records with the shortest time of each op with the same sizes.
-
-    An op is slower beside moves inside the device, which no schedule needs.
-    """
-    shortest: dict[tuple, int] = {}
-    kinds = [
-        (r["op"], *(size for _, size in r["in"]), "", *(s for _, s in r["out"]))
-        for r in records
-    ]
-    for kind, record in zip(kinds, records, strict=True):
-        shortest[kind] = min(record["dur_ns"], shortest.get(kind, sys.maxsize))
-    return [
-        {**record, "dur_ns": shortest[kind]}
-        for kind, record in zip(kinds, records, strict=True)
-    ]
+    return Step.from_records(closed(records))
 
 
 def closed(records: list[dict]) -> list[dict]:

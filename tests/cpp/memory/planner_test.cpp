@@ -175,6 +175,37 @@ TEST(Planner, BatchesThatDoNotPayAreNotMade) {
   EXPECT_LE(plan->modelled.duration_ns, alone->modelled.duration_ns);
 }
 
+// An optimizer of four ops with four values each, half of which leave for one
+// large op. What an op needs must all be there before it, and goes out after
+// it: the less of it was away, the more of both runs at once.
+TEST(Planner, SpreadVictimsComeInWhileOthersGoOut) {
+  Cycle cycle;
+  for (int op = 0; op < 4; ++op) {
+    cycle.addOp(10);
+    for (int i = 0; i < 4; ++i) {
+      cycle.addOperand(cycle.addValue(100), Operand::kReads | Operand::kWrites);
+    }
+  }
+  const ValueIndex large = cycle.addValue(800);
+  cycle.addOp(10);
+  cycle.addOperand(large, Operand::kCreates);
+  cycle.addFree(large);
+  const PlannerOptions options = with_budget(1600);
+  const UseTable table = make_use_table(cycle, options).value();
+  PlanParameters parameters;
+  parameters.gaps.window = 0.25;
+  const Plan oldest = plan_once(table, options, parameters);
+  parameters.gaps.spread = true;
+  const Plan spread = plan_once(table, options, parameters);
+  EXPECT_EQ(check_plan(cycle, spread, 0), "");
+  EXPECT_EQ(count(spread, Kind::kFetch), 8);
+  EXPECT_EQ(count(oldest, Kind::kFetch), 8);
+  const auto duration_ns = [&](const Plan& plan) {
+    return model_plan(table, plan, options.link).duration_ns;
+  };
+  EXPECT_LT(duration_ns(spread), 0.95 * duration_ns(oldest));
+}
+
 TEST(Planner, AnOpThatDoesNotFitIsAnError) {
   Cycle cycle = round_robin(3, Operand::kReads);
   cycle.workspace_bytes[1] = 250;
