@@ -172,6 +172,25 @@ TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {
   device.pager->release(block);
 }
 
+// An op that needs nothing but the memory takes twice as long beside a move of
+// as many bytes; that is not its own duration.
+TEST(PagerMeasure, AMoveBesideAnOpIsNoPartOfItsDuration) {
+  Device device(simulated());
+  Block* const block = device.create();
+  device.pager->recordTimeline(true);
+  const runtime::Copy move{nullptr, nullptr, 2000}; // reads and writes them
+  ASSERT_TRUE(
+      device.runtime->copy(device.runtime->moveStream(), {&move, 1}).ok());
+  device.op(4000, block);
+  ASSERT_TRUE(device.pager->synchronize().ok());
+  for (const auto& interval : device.pager->timeline().intervals()) {
+    if (interval.lane != profiler::Lane::kCompute) continue;
+    EXPECT_GT(interval.end_ns - interval.begin_ns, 5000);
+  }
+  EXPECT_EQ(device.pager->durations().op(4000, 1), 5000);
+  device.pager->release(block);
+}
+
 TEST(PagerMeasure, BlocksAreThoseWhoseStoragesLive) {
   Device device(simulated());
   Block* const written = device.create();
