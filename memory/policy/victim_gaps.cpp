@@ -87,7 +87,8 @@ class Walk {
     // Multiples of the golden ratio, modulo one: however many are taken, they
     // are spread evenly (Knuth, TAOCP vol. 3, section 6.4).
     constexpr std::uint32_t kGoldenRatio = 2654435769;
-    return kGoldenRatio * table_.value[entry.use];
+    const std::uint32_t fraction = kGoldenRatio * table_.value[entry.use];
+    return fraction;
   }
 
   void push(Entry entry) {
