@@ -34,7 +34,14 @@ KernelMemory::KernelMemory(memory::Pager& pager, memory::Call& call)
   play(false);
 }
 
-KernelMemory::~KernelMemory() { script().running = nullptr; }
+KernelMemory::~KernelMemory() {
+  Script& all = script();
+  all.running = nullptr;
+  if (all.next < all.events.size() && all.events[all.next].call == number_ &&
+      all.events[all.next].kind == KernelMemoryEvent::Kind::kEnd) {
+    ++all.next;
+  }
+}
 
 // Plays up to the next event of a result, or `results` and all others.
 bool KernelMemory::play(bool results) {
@@ -42,7 +49,7 @@ bool KernelMemory::play(bool results) {
   Script& all = script();
   for (; all.next < all.events.size(); ++all.next) {
     const KernelMemoryEvent& event = all.events[all.next];
-    if (event.call != number_) break;
+    if (event.call != number_ || event.kind == Kind::kEnd) break;
     if (event.kind == Kind::kAllocate) {
       allocations_.push_back(
           backend::value_or_throw(pager_.allocate(call_, event.bytes)));

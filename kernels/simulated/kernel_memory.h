@@ -16,16 +16,17 @@ namespace chameleon::kernels::simulated {
 
 // In the order in which it happened; `call` counts calls of the pager from 1.
 struct KernelMemoryEvent {
-  enum class Kind : std::uint8_t { kAllocate, kFree, kAdopt };
+  // kEnd: the kernel's; another one of the same call follows, behind a re-run.
+  enum class Kind : std::uint8_t { kAllocate, kFree, kAdopt, kEnd };
   std::uint64_t call;
   Kind kind;
   std::size_t bytes;        // kAllocate
-  std::uint32_t allocation; // which one of the call, from 0
+  std::uint32_t allocation; // which one of the kernel, from 0
 };
 
 void set_kernel_memory(std::vector<KernelMemoryEvent> events);
 
-// One call's part, in three: up to the first result, the results (adopt()
+// One kernel's part, in three: up to the first result, the results (adopt()
 // hands out what was allocated for them), what was freed later.
 class KernelMemory {
  public:

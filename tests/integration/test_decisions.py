@@ -22,6 +22,7 @@ import pytest
 
 _PROGRAM = pathlib.Path(__file__).with_name("decisions.py")
 _KINDS = {"allocate": 0, "free": 1, "adopt": 2}
+_END = 3
 
 
 def run(*arguments):
@@ -37,17 +38,21 @@ def run(*arguments):
 
 
 def kernel_memory(log):
-    """(call, kind, bytes, which allocation of the call), in order."""
+    """(call, kind, bytes, which allocation of the kernel), in order."""
     rows = []
+    before = None
     for call, kind, _, offset, size in log:
+        if kind == "rerun" and before != (call, "rerun"):
+            rows.append((call, _END, 0, 0))  # another kernel may follow
+        before = (call, kind)
         if kind not in _KINDS:
             continue
-        if not rows or rows[-1][0] != call:
+        if not rows or rows[-1][0] != call or rows[-1][1] == _END:
             places, count = {}, 0
         if kind == "allocate":
             places[offset] = count
             count += 1
-        which = places[offset]  # nothing outlives its call
+        which = places[offset]  # nothing outlives its kernel
         rows.append((call, _KINDS[kind], size, which))
     return rows
 
