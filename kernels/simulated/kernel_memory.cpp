@@ -34,14 +34,7 @@ KernelMemory::KernelMemory(memory::Pager& pager, memory::Call& call)
   play(false);
 }
 
-KernelMemory::~KernelMemory() {
-  Script& all = script();
-  all.running = nullptr;
-  if (all.next < all.events.size() && all.events[all.next].call == number_ &&
-      all.events[all.next].kind == KernelMemoryEvent::Kind::kEnd) {
-    ++all.next;
-  }
-}
+KernelMemory::~KernelMemory() { script().running = nullptr; }
 
 // Plays up to the next event of a result, or `results` and all others.
 bool KernelMemory::play(bool results) {
@@ -49,7 +42,11 @@ bool KernelMemory::play(bool results) {
   Script& all = script();
   for (; all.next < all.events.size(); ++all.next) {
     const KernelMemoryEvent& event = all.events[all.next];
-    if (event.call != number_ || event.kind == Kind::kEnd) break;
+    if (event.call != number_) break;
+    if (event.kind == Kind::kEnd) {
+      if (results) ++all.next;
+      break;
+    }
     if (event.kind == Kind::kAllocate) {
       allocations_.push_back(
           backend::value_or_throw(pager_.allocate(call_, event.bytes)));

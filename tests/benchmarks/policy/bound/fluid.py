@@ -175,6 +175,7 @@ class SlotProgram:
             program.at_most(
                 self._room[t] * SCALE, *((v, 1.0) for v in self.resident[t])
             )
+            # ns a byte is ms a MB
             for in_ns, out_ns in links.costs_ns():
                 program.at_most(
                     0.0,
