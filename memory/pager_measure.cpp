@@ -11,6 +11,14 @@ namespace chameleon::memory {
 using profiler::PathId;
 using runtime::Error;
 
+namespace {
+
+// A step went as its plan foresaw where one op in so many, at most, was
+// another.
+constexpr std::int64_t kForeseen = 64;
+
+} // namespace
+
 // ---- ops that are timed ----------------------------------------------------
 
 // Before anything is decided for the op.
@@ -162,7 +170,8 @@ void PagerImpl::watchStep(StepMeter::Last& last) {
                  std::max<std::int64_t>(0, step.duration_ns - step.compute_ns));
   }
   const Lock lock(*this);
-  policy_->stepEnded(step.plan.get(), step.duration_ns);
+  const bool foreseen = kForeseen * step.forecast_misses <= step.ops;
+  policy_->stepEnded(foreseen ? step.plan.get() : nullptr, step.duration_ns);
   const auto peak = counters_.peak_logical_bytes.load();
   std::optional<SlowdownReport> report =
       watch_.look({step, transfer_ns, static_cast<std::size_t>(peak),

@@ -3,22 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "backend/runtime/move_steps.h"
+
 namespace chameleon::runtime {
 
 namespace {
 
-// Pieces this large cost nothing beside the move itself.
-constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
-constexpr std::size_t kBounceBytes = std::size_t{16} << 20;
-
 CUdeviceptr pointer(const std::byte* address) {
   return reinterpret_cast<CUdeviceptr>(address);
-}
-
-std::size_t distance_of(const Copy& copy) {
-  return copy.destination < copy.source
-             ? static_cast<std::size_t>(copy.source - copy.destination)
-             : static_cast<std::size_t>(copy.destination - copy.source);
 }
 
 // Calls piece(offset, bytes) for pieces of at most `piece_bytes`, in the order
@@ -86,12 +78,10 @@ Error CudaCopier::transfer(CUstream stream, std::span<const Copy> copies) {
 
 Error CudaCopier::move(CUstream stream, std::span<const Copy> copies) {
   for (const Copy& copy : copies) {
-    const std::size_t distance = distance_of(copy);
-    if (copy.bytes == 0 || distance == 0) continue;
-    Error error = distance >= copy.bytes ? submit(stream, copy)
-                  : distance >= kPieceBytes
-                      ? moveInPieces(stream, copy, distance)
-                      : moveByBounce(stream, copy);
+    const MoveSteps steps = steps_of_move(copy);
+    if (steps.pieces == 0) continue;
+    Error error = steps.bounces ? moveByBounce(stream, copy)
+                                : moveInPieces(stream, copy, steps.piece_bytes);
     if (error) return error;
   }
   return {};
@@ -138,9 +128,9 @@ Error CudaCopier::submitBatch(CUstream stream, std::span<const Copy> copies) {
 }
 
 Error CudaCopier::moveInPieces(CUstream stream, const Copy& copy,
-                               std::size_t distance) {
+                               std::size_t piece_bytes) {
   return in_pieces(
-      copy, distance, context_, [&](std::size_t offset, std::size_t bytes) {
+      copy, piece_bytes, context_, [&](std::size_t offset, std::size_t bytes) {
         return submit(stream,
                       {copy.destination + offset, copy.source + offset, bytes});
       });
@@ -158,7 +148,8 @@ Error CudaCopier::moveByBounce(CUstream stream, const Copy& copy) {
     }
   }
   Error error = in_pieces(
-      copy, kBounceBytes, context_, [&](std::size_t offset, std::size_t bytes) {
+      copy, MoveSteps::kBounceBytes, context_,
+      [&](std::size_t offset, std::size_t bytes) {
         Error failed = submit(stream, {bounce_, copy.source + offset, bytes});
         if (failed) return failed;
         return submit(stream, {copy.destination + offset, bounce_, bytes});
@@ -183,7 +174,9 @@ bool CudaCopier::prepareBounce() {
     return false;
   }
   CUdeviceptr memory = 0;
-  if (driver.cuMemAlloc(&memory, kBounceBytes) != CUDA_SUCCESS) return false;
+  if (driver.cuMemAlloc(&memory, MoveSteps::kBounceBytes) != CUDA_SUCCESS) {
+    return false;
+  }
   bounce_ = reinterpret_cast<std::byte*>(memory);
   return true;
 }

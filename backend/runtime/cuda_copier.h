@@ -46,7 +46,8 @@ class CudaCopier {
  private:
   Error submit(CUstream stream, const Copy& copy) const;
   Error submitBatch(CUstream stream, std::span<const Copy> copies);
-  Error moveInPieces(CUstream stream, const Copy& copy, std::size_t distance);
+  Error moveInPieces(CUstream stream, const Copy& copy,
+                     std::size_t piece_bytes);
   Error moveByBounce(CUstream stream, const Copy& copy);
   bool prepareBounce(); // REQUIRES mutex_
 

@@ -11,6 +11,7 @@
 #include "backend/runtime/address_space.h"
 #include "backend/runtime/check.h"
 #include "backend/runtime/fork_generation.h"
+#include "backend/runtime/move_steps.h"
 #include "backend/runtime/options.h"
 #include "backend/runtime/ranked_mutex.h"
 #include "backend/runtime/use_guard.h"
@@ -118,10 +119,7 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
       batches_.back().copies.assign(copies.begin(), copies.end());
       if (batches_.size() > 2 * VirtualTime::kAhead) batches_.pop_front();
     } else { // inside the device: read and written
-      for (const Copy& c : copies) {
-        time_.move(line,
-                   durationOf({.bytes = 2 * static_cast<double>(c.bytes)}));
-      }
+      for (const Copy& c : copies) move(line, c);
     }
     return {};
   }
@@ -270,6 +268,17 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   // Launch, then the slower of mathematics and memory.
+  // One after the other, like kernels that wait for each other.
+  void move(VirtualTime::Line line, const Copy& copy) {
+    const MoveSteps steps = steps_of_move(copy);
+    if (steps.pieces == 0) return;
+    const double passes = steps.bounces ? 2 : 1;
+    const auto more = static_cast<Picoseconds>(steps.copies() - 1);
+    time_.move(line, durationOf({.bytes = 2 * passes *
+                                          static_cast<double>(copy.bytes)}) +
+                         more * profile_.launch_ns * kPerNs);
+  }
+
   Picoseconds durationOf(const OpCost& cost) const {
     const double math_s = cost.flops / profile_.flopsPerSecond(cost.math);
     const double memory_s = cost.bytes / profile_.bytesPerSecond();

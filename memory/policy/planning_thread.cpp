@@ -32,21 +32,21 @@ PlanningThread::~PlanningThread() {
 std::optional<PathPlanPtr> PlanningThread::plan(const PlanKey& key) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return std::nullopt;
-  return findOrOrder(key);
+  return findOrOrder(key, SlackTrial::kOnce);
 }
 
 void PlanningThread::planAndWait(const PlanKey& key) {
   std::unique_lock lock(mutex_);
-  (void)findOrOrder(key);
+  (void)findOrOrder(key, 0);
   changed_.wait(
       lock, [&] { return orders_.empty() && searches_.empty() && !working_; });
 }
 
-PathPlanPtr PlanningThread::findOrOrder(const PlanKey& key) {
+PathPlanPtr PlanningThread::findOrOrder(const PlanKey& key, int slack) {
   for (profiler::PathTimes& times : times_) builder_.setTimes(std::move(times));
   times_.clear();
   const auto found = find(key);
-  if (found == plans_.end()) return order(key, 0);
+  if (found == plans_.end()) return order(key, slack);
   plans_.splice(plans_.begin(), plans_, found);
   ++found->asked_for;
   PathPlanPtr plan = found->trial.plan();

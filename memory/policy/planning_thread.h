@@ -60,8 +60,8 @@ class PlanningThread {
   // The same for whoever has time: it is made when this returns, and nothing
   // better is being searched for.
   void planAndWait(const PlanKey& key);
-  // A step ended that followed this plan; null: it followed none. Where the
-  // thread is at its plans just now the step does not count.
+  // A step ended that followed this plan and went as it foresaw; null: none.
+  // Where the thread is at its plans just now the step does not count.
   void stepEnded(const Plan* plan, std::int64_t duration_ns);
   // Plans with more and less slack are being compared.
   bool isTrying(const PlanKey& key);
@@ -95,7 +95,7 @@ class PlanningThread {
   // These REQUIRE mutex_.
   Plans::iterator find(const PlanKey& key);
   bool isOutdated(const Kept& kept) const;
-  PathPlanPtr findOrOrder(const PlanKey& key);
+  PathPlanPtr findOrOrder(const PlanKey& key, int slack);
   bool isAtWork(const PlanKey& key) const;
   PathPlanPtr order(const PlanKey& key, int slack);
   void serveOrder(std::unique_lock<Mutex>& lock);

@@ -115,7 +115,7 @@ class Policy {
     return false;
   }
   virtual void budgetChanged(std::size_t /*budget_bytes*/) {}
-  // A step ended that followed this plan; null: it followed none.
+  // A step ended that followed this plan and went as it foresaw; null: none.
   virtual void stepEnded(const Plan* /*plan*/, std::int64_t /*duration_ns*/) {}
   // The plan that is followed just now; null: none.
   virtual PlanPtr plan() const { return nullptr; }

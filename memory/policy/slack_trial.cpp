@@ -36,7 +36,7 @@ bool SlackTrial::Tried::isKnown() const {
 void SlackTrial::add(PathPlanPtr plan) {
   if (is_over_) {
     best_ = {};
-    tried_.reset();
+    tried_.clear();
     is_over_ = false;
   }
   in_a_row_ = 0;
@@ -53,6 +53,11 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
     in_a_row_ = 0;
     return false;
   }
+  if (now_.plan->slack == kOnce) { // not any more
+    is_over_ = plan->actions.empty();
+    if (!is_over_) wanted_ = 0;
+    return !is_over_;
+  }
   if (++in_a_row_ <= kTakeOver) return false;
   now_.duration_ns[now_.steps++] = duration_ns;
   if (now_.isKnown()) judge();
@@ -61,11 +66,10 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
 
 // Follows the best so far, until the next one is there.
 void SlackTrial::judge() {
-  const bool first = best_.plan == nullptr;
-  if (std::exchange(knows_more_, true)) {
-    tried_.set(static_cast<std::size_t>(now_.plan->slack - kLeast));
+  tried_.push_back(now_.plan->slack);
+  if (best_.plan == nullptr || now_.mean().ns < kBetter * best_.mean().ns) {
+    best_ = now_;
   }
-  if (first || now_.mean().ns < kBetter * best_.mean().ns) best_ = now_;
   const bool good = best_.plan->plan->actions.empty() ||
                     best_.mean().ns < kGoodEnough * best_.plan->compute_ns;
   now_ = best_;
@@ -75,10 +79,8 @@ void SlackTrial::judge() {
 }
 
 std::optional<int> SlackTrial::untried() const {
-  const int best = best_.plan->slack;
-  for (const int slack : {best, best - 1, best + 1}) {
-    if (slack < kLeast || slack > kMost) continue;
-    if (!tried_[static_cast<std::size_t>(slack - kLeast)]) return slack;
+  for (const int slack : kSlacks) {
+    if (std::ranges::find(tried_, slack) == tried_.end()) return slack;
   }
   return std::nullopt;
 }

@@ -4,20 +4,25 @@
 // A plan's model knows nothing of where blocks lie. The more a plan leaves, the
 // more has to be moved or run again; the less it leaves, the more moves inside
 // HBM and victims that no plan chose it takes to find room. Which weighs more
-// differs from model to model and from card to card (README.md). So where a
-// path is followed step after step it is planned again, with less left and with
+// differs from model to model and from card to card (README.md).
+//
+// A path that was walked once may never be again: where steps differ at random
+// its plan is followed in parts, amid what it did not foresee, and leaves more
+// (kOnce). When a step went as the path has it, the path is planned again as
+// usual, knowing more: in the first step not all that dies had died. Where the
+// path is followed step after step it is then planned with less left and with
 // more; each of these plans is followed for some steps, and the one whose steps
-// are the shortest stays. One is with as much left as the first plan: that knew
-// one step, in which not all that dies had died.
+// are the shortest stays. All are tried, since what blocks' places make of a
+// plan knows no order: the best may lie behind a worse one.
 //
 // Not thread-safe.
 #pragma once
 
 #include <array>
-#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "memory/policy/path_plan.h"
 
@@ -27,8 +32,8 @@ class SlackTrial {
  public:
   // Slack counts in powers of this; 0 is what plan_search.h begins with.
   static constexpr double kFactor = 1.6;
-  static constexpr int kLeast = -2;
-  static constexpr int kMost = 1;
+  static constexpr std::array kSlacks = {0, -1, 1, -2, 2, 3}; // in this order
+  static constexpr int kOnce = 4; // none of these: see plan_search.h
   // Steps of a plan that count, behind those in which it takes over: until
   // their mean is known.
   static constexpr std::size_t kLeastSteps = 6;
@@ -46,8 +51,8 @@ class SlackTrial {
   // A plan was made: it is the one to follow. If it is for another link, or for
   // other times, than those before, and no other is wanted: all begins anew.
   void add(PathPlanPtr plan);
-  // A step ended that followed this plan; null: none. True: a plan with another
-  // slack() is wanted.
+  // A step ended that followed this plan and went as it foresaw; null: none.
+  // True: a plan with another slack() is wanted.
   bool stepEnded(const Plan* plan, std::int64_t duration_ns);
 
  private:
@@ -73,13 +78,12 @@ class SlackTrial {
     bool isKnown() const;
   };
   void judge();
-  std::optional<int> untried() const; // as the best, or beside it
+  std::optional<int> untried() const;
 
   Tried now_;
   Tried best_; // of those that were tried
-  std::bitset<kMost - kLeast + 1> tried_;
+  std::vector<int> tried_;
   std::optional<int> wanted_;
-  bool knows_more_ = false;  // plans are made of more than the first one was
   std::size_t in_a_row_ = 0; // steps that followed now_
   bool is_over_ = false;
 };

@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 from workloads import SMALL, VARYING, WORKLOADS  # noqa: E402
 
-MOST_WARM_UP = 84  # steps in which plans are compared
+MOST_WARM_UP = 130  # steps in which plans are compared
 STEADY_STEPS = 3  # a run ends when so many in a row take the same time,
 STEADY_SHARE = 1e-3  # within this share of it; figures are their means
 MOST_STEPS = 16  # of a run that does not get steady, or whose steps differ;

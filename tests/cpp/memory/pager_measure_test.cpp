@@ -178,7 +178,8 @@ TEST(PagerMeasure, AMoveBesideAnOpIsNoPartOfItsDuration) {
   Device device(simulated());
   Block* const block = device.create();
   device.pager->recordTimeline(true);
-  const runtime::Copy move{nullptr, nullptr, 2000}; // reads and writes them
+  std::byte* const there = device.runtime->reserve(1 << 20).value();
+  const runtime::Copy move{there, there + 2000, 2000}; // reads and writes
   ASSERT_TRUE(
       device.runtime->copy(device.runtime->moveStream(), {&move, 1}).ok());
   device.op(4000, block);

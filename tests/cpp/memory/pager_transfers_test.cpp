@@ -309,7 +309,7 @@ TEST_F(PlannedTransfersTest, AFaultDoesNotWaitForWhatIsFetchedAhead) {
   EXPECT_EQ(timeOf([&] { step(); }), planned);
   EXPECT_EQ(pager->stats().faults, 0);
   std::int64_t evicted = 0;
-  std::size_t ahead = 0; // what the plan fetches in any case
+  std::int64_t ahead = 0; // what the plan fetches in any case
   for (Block* const weight : weights_) {
     if (weight->state() != Residency::kResident) continue; // as planned
     ASSERT_FALSE(pager->evict(*weight));
@@ -328,8 +328,8 @@ TEST_F(PlannedTransfersTest, AFaultDoesNotWaitForWhatIsFetchedAhead) {
     ahead += first->decision == Decision::kFetch ? 1 : 0;
   }
   EXPECT_GT(evicted, std::int64_t{kLayers});
-  EXPECT_LE(ahead, 1U);
-  EXPECT_EQ(pager->stats().faults + static_cast<std::int64_t>(ahead), evicted);
+  EXPECT_LT(4 * ahead, evicted);
+  EXPECT_EQ(pager->stats().faults + ahead, evicted);
 }
 
 } // namespace

@@ -75,29 +75,28 @@ TEST_F(PlanningAtOnce, OtherSlackIsTried) {
   const auto step_ns = static_cast<std::int64_t>(2 * first->compute_ns);
   constexpr std::size_t kSteps =
       SlackTrial::kTakeOver + SlackTrial::kLeastSteps;
-  for (std::size_t i = 0; i < kSteps; ++i) {
-    EXPECT_EQ(planning.plan({path, kBudget}).value(), first);
-    planning.stepEnded(first->plan.get(), step_ns);
-  }
+  planning.stepEnded(nullptr, step_ns);
+  EXPECT_EQ(planning.plan({path, kBudget}).value(), first);
+  planning.stepEnded(first->plan.get(), step_ns);
   const PathPlanPtr again = planning.plan({path, kBudget}).value();
-  EXPECT_NE(again, first); // with what is known by now
-  EXPECT_EQ(again->slack, 0);
-  EXPECT_EQ(again->plan->budget_bytes, first->plan->budget_bytes);
+  EXPECT_EQ(again->slack, 0); // it was followed
+  EXPECT_GT(again->plan->budget_bytes, first->plan->budget_bytes);
   for (std::size_t i = 0; i < kSteps; ++i) {
-    planning.stepEnded(again->plan.get(), 2 * step_ns);
+    EXPECT_EQ(planning.plan({path, kBudget}).value(), again);
+    planning.stepEnded(again->plan.get(), step_ns);
   }
   const PathPlanPtr second = planning.plan({path, kBudget}).value();
   EXPECT_EQ(second->slack, -1);
-  EXPECT_GT(second->plan->budget_bytes, first->plan->budget_bytes);
+  EXPECT_GT(second->plan->budget_bytes, again->plan->budget_bytes);
   EXPECT_TRUE(planning.isTrying({path, kBudget}));
   EXPECT_EQ(planning.plansMade(), 3U);
   for (int slower = 1; planning.isTrying({path, kBudget}); ++slower) {
-    ASSERT_LT(slower, 100);
+    ASSERT_LT(slower, 200);
     const PathPlanPtr now = planning.plan({path, kBudget}).value();
     planning.stepEnded(now->plan.get(), slower * step_ns);
   }
-  EXPECT_EQ(planning.plan({path, kBudget}).value(), first);
-  EXPECT_EQ(planning.plansMade(), 4U);
+  EXPECT_EQ(planning.plan({path, kBudget}).value(), again);
+  EXPECT_EQ(planning.plansMade(), 1 + SlackTrial::kSlacks.size());
   EXPECT_FALSE(planning.isTrying({path, 2 * kBudget}));
 }
 

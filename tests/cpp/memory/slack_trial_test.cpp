@@ -31,30 +31,22 @@ bool follow(SlackTrial& trial, double ratio, std::size_t steps = kAll) {
   return wanted;
 }
 
-// With the plan that is made when more is known than for the first one.
+// With the plan that is made when the path was followed for a step.
 SlackTrial begun() {
-  SlackTrial trial(made(0));
-  EXPECT_TRUE(follow(trial, 9));
+  SlackTrial trial(made(SlackTrial::kOnce));
+  EXPECT_EQ(trial.slack(), SlackTrial::kOnce);
+  EXPECT_FALSE(trial.stepEnded(nullptr, 1));
+  EXPECT_TRUE(follow(trial, 9, 1));
   EXPECT_EQ(trial.slack(), 0);
+  EXPECT_FALSE(follow(trial, 9)); // until it is there
   const PathPlanPtr again = made(0);
   trial.add(again);
   EXPECT_EQ(trial.plan(), again);
   return trial;
 }
 
-TEST(SlackTrial, TheFirstPlanStaysIfItIsBetter) {
-  SlackTrial trial(made(0));
-  const PathPlanPtr first = trial.plan();
-  EXPECT_TRUE(follow(trial, 1.5));
-  EXPECT_EQ(trial.slack(), 0);
-  trial.add(made(0));
-  EXPECT_TRUE(follow(trial, 1.6));
-  EXPECT_EQ(trial.plan(), first);
-  EXPECT_EQ(trial.slack(), -1);
-}
-
 TEST(SlackTrial, WhatIsGoodEnoughStays) {
-  SlackTrial trial(made(0));
+  SlackTrial trial = begun();
   EXPECT_FALSE(follow(trial, 1.004, kAll - 1));
   EXPECT_FALSE(trial.isOver());
   EXPECT_FALSE(follow(trial, 1.004, 1));
@@ -63,43 +55,41 @@ TEST(SlackTrial, WhatIsGoodEnoughStays) {
 }
 
 TEST(SlackTrial, WhatMovesNothingStays) {
-  SlackTrial trial(made(0, /*moves=*/false));
-  EXPECT_FALSE(follow(trial, 2));
+  SlackTrial trial(made(SlackTrial::kOnce, /*moves=*/false));
+  EXPECT_FALSE(follow(trial, 2, 1));
   EXPECT_TRUE(trial.isOver());
 }
 
-TEST(SlackTrial, LessAndLessWhileThatIsBetter) {
+TEST(SlackTrial, AllAreTriedAndTheBestStays) {
+  for (const int best : SlackTrial::kSlacks) {
+    SlackTrial trial = begun();
+    PathPlanPtr best_plan = trial.plan();
+    const auto ratio = [&](int slack) { return slack == best ? 1.4 : 1.5; };
+    for (const int slack : SlackTrial::kSlacks) {
+      EXPECT_EQ(trial.slack(), slack);
+      if (slack != 0) {
+        const PathPlanPtr next = made(slack);
+        trial.add(next);
+        EXPECT_EQ(trial.plan(), next);
+        if (slack == best) best_plan = next;
+      }
+      EXPECT_EQ(follow(trial, ratio(slack)),
+                slack != SlackTrial::kSlacks.back());
+    }
+    EXPECT_TRUE(trial.isOver());
+    EXPECT_EQ(trial.plan(), best_plan);
+  }
+}
+
+TEST(SlackTrial, HardlyBetterIsNoBetter) {
   SlackTrial trial = begun();
   const PathPlanPtr first = trial.plan();
   EXPECT_TRUE(follow(trial, 1.5));
-  EXPECT_EQ(trial.slack(), -1);
   EXPECT_EQ(trial.plan(), first); // until the other is there
   EXPECT_FALSE(follow(trial, 1.5));
-  const PathPlanPtr second = made(-1);
-  trial.add(second);
-  EXPECT_EQ(trial.plan(), second);
-  EXPECT_TRUE(follow(trial, 1.4));
-  EXPECT_EQ(trial.slack(), -2);
-  trial.add(made(-2));
-  EXPECT_FALSE(follow(trial, 1.45)); // and 0 was tried
-  EXPECT_TRUE(trial.isOver());
-  EXPECT_EQ(trial.plan(), second);
-}
-
-TEST(SlackTrial, MoreWhereLessIsNotBetter) {
-  for (const double ratio : {1.6, 1.4995}) { // worse, or hardly better
-    SlackTrial trial = begun();
-    EXPECT_TRUE(follow(trial, 1.5));
-    trial.add(made(-1));
-    EXPECT_TRUE(follow(trial, ratio));
-    EXPECT_EQ(trial.slack(), 1);
-    EXPECT_EQ(trial.plan()->slack, 0);
-    const PathPlanPtr third = made(1);
-    trial.add(third);
-    EXPECT_FALSE(follow(trial, 1.4)); // there is no more to leave
-    EXPECT_TRUE(trial.isOver());
-    EXPECT_EQ(trial.plan(), third);
-  }
+  trial.add(made(-1));
+  EXPECT_TRUE(follow(trial, 1.4995));
+  EXPECT_EQ(trial.plan(), first);
 }
 
 TEST(SlackTrial, StepsThatDifferAreMeasuredForLonger) {
@@ -133,7 +123,7 @@ TEST(SlackTrial, AStepThatDidSomethingElseDoesNotCount) {
   trial.add(second);
   EXPECT_FALSE(follow(trial, 1.4, kAll - 1));
   EXPECT_TRUE(follow(trial, 100, 1)); // saved a checkpoint
-  EXPECT_EQ(trial.slack(), -2);
+  EXPECT_EQ(trial.slack(), 1);
   EXPECT_EQ(trial.plan(), second);
 }
 

@@ -109,7 +109,8 @@ TEST(SimulatedRuntime, ComputeWaitsForACopyAndThatIsAStall) {
 
 TEST(SimulatedRuntime, MovesRunBesideOpsAndShareTheMemory) {
   const auto runtime = make("h200");
-  const Copy copy{nullptr, nullptr, 2'000'000'000}; // alone 1 ms, and a launch
+  std::byte* const there = runtime->reserve(4 * kGiB).value();
+  const Copy copy{there, there + 2 * kGiB, 2'000'000'000}; // 1 ms, alone
   // Of its 1 ms it needs the memory for half.
   ASSERT_TRUE(
       runtime->computed(kDefaultComputeStream, {7e11, MathType::kBf16, 2e9})
@@ -127,6 +128,23 @@ TEST(SimulatedRuntime, MovesRunBesideOpsAndShareTheMemory) {
   EXPECT_NEAR(synchronized_ns(*runtime, kDefaultComputeStream) - begin_ns,
               1'003'000, 4'000);
   EXPECT_NEAR(runtime->computeTimes().stalled_ns, 500'000, 4'000);
+}
+
+// As a GPU does it: in pieces of the distance, or twice by way of a buffer.
+TEST(SimulatedRuntime, MovesOntoThemselvesTakeLonger) {
+  const auto runtime = make("h200");
+  std::byte* const there = runtime->reserve(kGiB).value();
+  const auto moved_ns = [&](std::size_t distance, std::size_t bytes) {
+    const std::int64_t begin_ns = runtime->now_ns();
+    const Copy copy{there, there + distance, bytes};
+    EXPECT_TRUE(runtime->copy(runtime->moveStream(), {&copy, 1}).ok());
+    return synchronized_ns(*runtime, runtime->moveStream()) - begin_ns;
+  };
+  EXPECT_EQ(moved_ns(0, 240 * kMiB), 0);
+  const std::int64_t apart_ns = moved_ns(240 * kMiB, 240 * kMiB);
+  EXPECT_NEAR(apart_ns, 3'000 + 240 * kMiB / 2'000, 1);
+  EXPECT_EQ(moved_ns(60 * kMiB, 240 * kMiB), apart_ns + 3 * 3'000);
+  EXPECT_NEAR(moved_ns(kMiB, 240 * kMiB), 2 * apart_ns + 28 * 3'000, 2);
 }
 
 TEST(SimulatedRuntime, ElapsedIsTheDevicesTime) {
@@ -158,7 +176,8 @@ TEST(SimulatedRuntime, AskingOverAndOverComesToAnEnd) {
 
 TEST(SimulatedRuntime, MovesInsideTheDeviceReadAndWrite) {
   const auto runtime = make("h200");
-  const Copy copy{nullptr, nullptr, 2'000'000'000};
+  std::byte* const there = runtime->reserve(4 * kGiB).value();
+  const Copy copy{there, there + 2 * kGiB, 2'000'000'000};
   ASSERT_TRUE(runtime->copy(kDefaultComputeStream, {&copy, 1}).ok());
   EXPECT_EQ(synchronized_ns(*runtime, kDefaultComputeStream), 1'003'000);
   EXPECT_EQ(runtime->computeTimes().busy_ns, 0);
