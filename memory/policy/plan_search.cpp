@@ -12,8 +12,6 @@ namespace {
 
 // What every plan leaves of the budget.
 constexpr std::uint64_t kSlackShare = 200;
-// Where it only swaps, and its path was walked once.
-constexpr std::uint64_t kOnceSlackShare = 80;
 // More, if that takes no longer: a plan that hardly waits for the link has time
 // to move more. The first of these that does is taken.
 constexpr std::uint64_t kFreeSlackShares[] = {8, 16, 32, 64};
@@ -37,20 +35,22 @@ bool waits(const ModelledStep& modelled, double share) {
 
 PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
                        const std::vector<Assignment>& hints)
-    : request_(request), map_(std::move(map)) {
+    : request_(request), map_(std::move(map)), slack_(request.slack) {
   options_.link = request.link;
   options_.keep_bytes = request.keep_bytes;
   const bool once = request.slack == SlackTrial::kOnce;
   if (once) {
+    slack_ = SlackTrial::kOnceSlack;
     // Such victims are neither those of a path that is nearly the same, nor
     // those that are taken where no plan chose.
     std::erase_if(options_.portfolio, [](const PlanParameters& parameters) {
       return parameters.gaps.spread;
     });
   }
-  leave(once ? kOnceSlackShare : kSlackShare);
+  leave(kSlackShare);
   runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
   if (!swapping.ok() && once) {
+    slack_ = 0;
     leave(kSlackShare);
     swapping = plan_cycle(map_.cycle, options_);
   }
@@ -68,8 +68,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
 }
 
 void PlanSearch::leave(std::uint64_t share) {
-  const int power = request_.slack == SlackTrial::kOnce ? 0 : request_.slack;
-  const double slack = std::pow(SlackTrial::kFactor, power);
+  const double slack = std::pow(SlackTrial::kFactor, slack_);
   const std::uint64_t usual = request_.key.budget_bytes / share;
   const auto left = slack * static_cast<double>(usual);
   options_.budget_bytes =

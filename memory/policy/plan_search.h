@@ -65,6 +65,7 @@ class PlanSearch {
   const Request request_;
   const profiler::CycleMap map_;
   PlannerOptions options_;
+  int slack_;
   std::optional<JointPlanner> planner_;
   bool is_last_round_ = false;
 

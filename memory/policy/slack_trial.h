@@ -33,7 +33,9 @@ class SlackTrial {
   // Slack counts in powers of this; 0 is what plan_search.h begins with.
   static constexpr double kFactor = 1.6;
   static constexpr std::array kSlacks = {0, -1, 1, -2, 2, 3}; // in this order
-  static constexpr int kOnce = 4; // none of these: see plan_search.h
+  // None of these, but as much is left as with the other.
+  static constexpr int kOnce = 4;
+  static constexpr int kOnceSlack = 2;
   // Steps of a plan that count, behind those in which it takes over: until
   // their mean is known.
   static constexpr std::size_t kLeastSteps = 6;
