@@ -10,7 +10,7 @@ import pytest
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks" / "training"
 sys.path.insert(0, str(FOLDER))
-from trainings import TRAININGS  # noqa: E402
+from benchmark_trainings import TRAININGS  # noqa: E402
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ import torch
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "policy"), str(HERE.parents[1])]
 
-from trainings import TRAININGS  # noqa: E402
+from benchmark_trainings import TRAININGS  # noqa: E402
 from ways import WAYS, UnavailableError  # noqa: E402
 
 WARM_STEPS = 6  # plans are made in the second step and followed in the third

@@ -30,8 +30,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
 
 import torch  # noqa: E402
+from benchmark_trainings import TRAININGS  # noqa: E402
 from child import figures  # noqa: E402
-from trainings import TRAININGS  # noqa: E402
 
 KS = (1.25, 2.0, 4.0)
 WAYS = (

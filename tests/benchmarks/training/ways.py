@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Callable
 
 import torch
+from benchmark_trainings import Training
 from torch.utils.checkpoint import checkpoint
-from trainings import Training
 
 Step = Callable[[], None]
 
