@@ -7,10 +7,9 @@ import sys
 
 import emulated_cuda
 import pytest
+from benchmark_trainings import TRAININGS
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks" / "training"
-sys.path.insert(0, str(FOLDER))
-from benchmark_trainings import TRAININGS  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
