@@ -267,8 +267,7 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     return static_cast<VirtualTime::Mark>(event.id - 1);
   }
 
-  // Launch, then the slower of mathematics and memory.
-  // One after the other, like kernels that wait for each other.
+  // One copy after the other, each with its launch.
   void move(VirtualTime::Line line, const Copy& copy) {
     const MoveSteps steps = steps_of_move(copy);
     if (steps.pieces == 0) return;
@@ -279,6 +278,7 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
                          more * profile_.launch_ns * kPerNs);
   }
 
+  // Launch, then the slower of mathematics and memory.
   Picoseconds durationOf(const OpCost& cost) const {
     const double math_s = cost.flops / profile_.flopsPerSecond(cost.math);
     const double memory_s = cost.bytes / profile_.bytesPerSecond();
