@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <gtest/gtest.h>
 #include <optional>
 #include <string>
@@ -10,16 +11,20 @@
 #include <utility>
 
 #include "backend/runtime/physical_device.h"
+#include "memory/policy/slack_trial.h"
 #include "miniature_training.h"
 
 namespace chameleon::memory {
 namespace {
 
 // A plan needs a moment, which the op side does not wait for: trains until it
-// is followed, or for two seconds at most.
+// is followed, or for five seconds at most.
 void settle(Pager& pager, Training& training) {
-  const std::int64_t before = pager.stats().prefetched_bytes;
-  for (int i = 0; i < 200 && pager.stats().prefetched_bytes == before; ++i) {
+  const auto plans = [&] {
+    const auto step = pager.lastStep();
+    return step && step->plan != nullptr;
+  };
+  for (int i = 0; i < 500 && !plans(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     training.step();
   }
@@ -29,14 +34,18 @@ constexpr std::size_t kLayers = 40;
 constexpr std::size_t kBudget = 32 * kBytes;
 constexpr std::size_t kGuestBytes = 24 * kBytes;
 
-// Four steps of a run that has settled.
+// Four steps of a run that has settled, all with one plan.
 Stats steady_stats(Pager& pager, bool plans) {
   Training training(pager, kLayers);
   for (int i = 0; i < 3; ++i) training.step();
   if (plans) settle(pager, training);
   for (int i = 0; i < 3; ++i) training.step();
-  pager.resetStats();
-  for (int i = 0; i < 4; ++i) training.step();
+  PlanPtr before;
+  do {
+    before = pager.lastStep()->plan;
+    pager.resetStats();
+    for (int i = 0; i < 4; ++i) training.step();
+  } while (pager.lastStep()->plan != before);
   pager.checkInvariants(3);
   return pager.stats();
 }
@@ -136,7 +145,10 @@ TEST(ForecastPolicy, TheStepSaysWhatWasPlanned) {
   const StepFigures step = device.pager->lastStep().value();
   ASSERT_NE(step.plan, nullptr);
   EXPECT_LE(step.plan->budget_bytes, kBudget - kBudget / 200);
-  EXPECT_GE(step.plan->budget_bytes, kBudget - kBudget / 8);
+  // A first plan leaves more than an eighth, at most (slack_trial.h).
+  const double more = std::pow(SlackTrial::kFactor, SlackTrial::kOnceSlack);
+  EXPECT_GE(static_cast<double>(step.plan->budget_bytes),
+            kBudget * (1 - more / 8));
   EXPECT_EQ(step.ops, static_cast<std::int64_t>(step.plan->ops()));
   EXPECT_EQ(step.forecast_misses, 0);
   EXPECT_GE(step.bound_ns, step.compute_ns);
@@ -168,14 +180,17 @@ TEST(ForecastPolicy, AnotherLinkIsAnotherPlan) {
     }
   }
   EXPECT_LT(device.pager->link().in_bytes_per_ns, 1);
-  PlanPtr after = before;
-  for (int i = 0; i < 200 && after == before; ++i) {
+  // Plans with other slacks come, too.
+  const auto is_slower = [&](const PlanPtr& after) {
+    return after != nullptr &&
+           after->modelled.duration_ns > 2 * before->modelled.duration_ns;
+  };
+  PlanPtr after = plan();
+  for (int i = 0; i < 200 && !is_slower(after); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     after = plan();
   }
-  EXPECT_NE(after, before);
-  ASSERT_NE(after, nullptr);
-  EXPECT_GT(after->modelled.duration_ns, before->modelled.duration_ns);
+  EXPECT_TRUE(is_slower(after));
 }
 
 class ForecastPolicyUnderAdversary
