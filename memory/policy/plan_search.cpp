@@ -59,8 +59,10 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   compute_ns_ = chosen_->modelled.compute_ns;
   carried_.emplace(map_.cycle);
   if (chosen_->actions.empty()) return;
-  if (!waits(chosen_->modelled, kHardlyWaits)) leaveWhatIsFree();
-  limit_ns_ = kSlackWorth * chosen_->modelled.duration_ns;
+  // What leaves more for nothing stays, where there is as little to gain.
+  const bool roomy =
+      !waits(chosen_->modelled, kHardlyWaits) && leaveWhatIsFree();
+  limit_ns_ = (roomy ? 1 / kFree : kSlackWorth) * chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
   if (!request.recompute || !beginRound(kRerunSlackShare)) return;
   for (const Assignment& hint : hints) planner_->alsoTry(hint);
@@ -75,16 +77,17 @@ void PlanSearch::leave(std::uint64_t share) {
       request_.key.budget_bytes - static_cast<std::uint64_t>(left);
 }
 
-void PlanSearch::leaveWhatIsFree() {
+bool PlanSearch::leaveWhatIsFree() {
   for (const std::uint64_t share : kFreeSlackShares) {
     leave(share);
     runtime::Result<PlanPtr> roomy = plan_cycle(map_.cycle, options_);
     if (roomy.ok() && (*roomy)->modelled.duration_ns <
                           kFree * chosen_->modelled.duration_ns) {
       chosen_ = std::move(*roomy);
-      return;
+      return true;
     }
   }
+  return false;
 }
 
 bool PlanSearch::beginRound(std::uint64_t share) {

@@ -56,7 +56,7 @@ class PlanSearch {
 
   // What plans leave of the budget from now on, as the trial's slack has it.
   void leave(std::uint64_t share);
-  void leaveWhatIsFree();
+  bool leaveWhatIsFree(); // false: none
   bool beginRound(std::uint64_t share);
   bool beginLastRound();
   bool choose();

@@ -67,6 +67,25 @@ TEST(PlanSearch, MoreRoomIsLeftWhereItIsFree) {
   EXPECT_LE(most(1), budget - budget / 200);
 }
 
+// Bytes that move while nothing waits for them cost less than ops that run
+// again, however little these take.
+TEST(PlanSearch, NothingIsDroppedWhereSwappingAloneTakesNoTime) {
+  const Cycle cycle = residual_network(12);
+  const std::uint64_t budget = needs_of(cycle, 0).most_bytes / 2;
+  int free = 0;
+  for (double bytes_per_ns = 250; bytes_per_ns < 330; bytes_per_ns *= 1.01) {
+    const PathPlanPtr swapping = search(cycle, budget, bytes_per_ns).plan();
+    const double least_ns = swapping->compute_ns;
+    PlanSearch found = search(cycle, budget, bytes_per_ns, /*recompute=*/true);
+    while (found.tryNext()) {
+    }
+    if (swapping->plan->modelled.duration_ns > 1.001 * least_ns) continue;
+    ++free;
+    EXPECT_TRUE(found.plan()->plan->recorded.empty());
+  }
+  EXPECT_GT(free, 0);
+}
+
 TEST(PlanSearch, WhatCannotBePlannedIsNoPlan) {
   const Cycle cycle = residual_network(2);
   PlanSearch found = search(cycle, needs_of(cycle, 0).least_bytes / 2, 1);
