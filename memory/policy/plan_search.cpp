@@ -64,7 +64,10 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
       !waits(chosen_->modelled, kHardlyWaits) && leaveWhatIsFree();
   limit_ns_ = (roomy ? 1 / kFree : kSlackWorth) * chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
-  if (!request.recompute || !beginRound(kRerunSlackShare)) return;
+  if (!request.recompute || limit_ns_ <= compute_ns_ ||
+      !beginRound(kRerunSlackShare)) {
+    return;
+  }
   for (const Assignment& hint : hints) planner_->alsoTry(hint);
   for (std::size_t i = 0; i < hints.size(); ++i) (void)planner_->tryNext();
 }
