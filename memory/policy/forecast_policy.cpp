@@ -312,7 +312,13 @@ void ForecastPolicy::rank() {
   const std::uint64_t small_bytes = PlanningThread::keptBytes(budget_bytes_);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = *blocks_[i];
-    const NextUse& use = uses_[i];
+    NextUse use = uses_[i];
+    if (slots_[i] == profiler::kNoSlot && plan_ != nullptr &&
+        !plan_->plan->recorded.empty()) {
+      // The program has let it go; ops that run again will read it.
+      use.kind = NextUseKind::kKnown;
+      use.distance_ops = (place.ops - place.next_op) / 2;
+    }
     const bool far =
         use.kind != NextUseKind::kKnown || 2 * use.distance_ops > place.ops;
     ranked_.push_back(

@@ -8,7 +8,9 @@
 // away, and among those the one used longest ago goes first; nearer ones go by
 // distance, a clean one as if it were kCleanFactor times as far (its eviction
 // costs one copy, not two). Source: simulated study of swap schedules; half a
-// cycle of look-ahead is enough, and beyond it Belady's order does harm.
+// cycle of look-ahead is enough, and beyond it Belady's order does harm. What
+// the program has let go, while ops that run again will read it, counts as used
+// in the middle of what is left of the cycle.
 //
 // While a known sequence is followed, victims that no plan chose come back a
 // little ahead of their next use, beside what the plan fetches. So does what a

@@ -26,6 +26,7 @@ struct State {
   bool leaving = false; // its copy out is under way
   bool away = false;    // its gap has begun
   bool spare = false;   // present, clean and away: may be let go
+  SwapSchedule::Moment spare_since;
 };
 
 class Schedule {
@@ -226,6 +227,7 @@ class Schedule {
   void makeSpare(ValueIndex value) {
     State& state = states_[value];
     state.spare = true;
+    state.spare_since = moment(passOf(state));
     spare_bytes_ += bytesOf(state);
     spares_.push({nextUse(state.use, state.used_at), value, state.used_at});
   }
@@ -247,7 +249,7 @@ class Schedule {
       state.present = false;
       used_ -= bytesOf(state);
       if (counts(state)) {
-        result_.leaves[state.use] = moment(passOf(state));
+        result_.leaves[state.use] = state.spare_since;
       }
     }
   }

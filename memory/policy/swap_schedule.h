@@ -8,10 +8,12 @@
 //   in   strictly by deadline (the gap's end). A copy may begin when its gap
 //        has begun, when there is room now, and when it takes no room that any
 //        op up to its deadline will need (reservation).
-//   room is given back only when it is needed: values whose bytes are safe and
-//        whose gap has begun are let go then, farthest next use first. What is
-//        still there at its turn stays: no copy, and a write-back that has not
-//        begun is called off.
+//   room is given back only where it is needed: of the values whose bytes are
+//        safe and whose gap has begun as many are let go then, farthest next
+//        use first. What is still there at its turn stays: no copy, and a
+//        write-back that has not begun is called off. What is let go leaves as
+//        soon as its bytes are safe, though, not when its room is needed: with
+//        more free meanwhile, what comes finds holes that fit.
 //
 // The outcome is an order, not a timetable: the position (next op to begin) at
 // which each copy begins and each value leaves. Positions of gap u count from
