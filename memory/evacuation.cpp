@@ -12,9 +12,10 @@ namespace {
 using Kind = Part::Kind;
 
 // Pieces looked at before the search gives up: a fraction of a millisecond.
-constexpr std::size_t kMostLooks = std::size_t{1} << 17;
-// Places tried for a hole that is only to make room for another.
-constexpr std::size_t kFewPlaces = 4;
+constexpr std::size_t kMostLooks = std::size_t{1} << 16;
+
+// What it costs to make holes for what fits into none, by its bytes: a guess.
+constexpr std::size_t kMisfit = 32;
 
 constexpr std::size_t kEnd = ~std::size_t{0};
 
@@ -61,8 +62,9 @@ class Layout {
   // Those that could be emptied for less than `most_cost`, if there were holes
   // for their blocks.
   Places places(std::size_t bytes, std::size_t most_cost) const;
-  // Each of the place's blocks fits into a hole, as long as it is alone.
-  bool mayFit(const Place& place) const;
+  // Bytes of the place's blocks that fit into none of the holes, when all are
+  // moved into holes that are there.
+  std::size_t misfit(const Place& place) const;
   // From a hole to a hole, with `bytes` free: where the least has to slide.
   std::optional<Place> slide(std::size_t bytes) const;
 
@@ -91,7 +93,8 @@ class Layout {
   using Holes = std::vector<Hole>;
 
   std::size_t start() const { return pieces_.empty() ? kEnd : 0; }
-  Holes::iterator findHole(std::size_t bytes);
+  static Holes::iterator findHole(Holes& holes, std::size_t bytes);
+  static void addHole(Holes& holes, const Hole& hole);
   bool makeHole(std::size_t bytes, std::size_t most_cost);
   Piece emptied(const Place& place) const;
   void moveInto(Holes::iterator hole, const Piece& block);
@@ -146,19 +149,36 @@ Places Layout::places(std::size_t bytes, std::size_t most_cost) const {
   return Places(std::move(found));
 }
 
-bool Layout::mayFit(const Place& place) const {
-  std::size_t largest = 0;
-  std::size_t end = offset(place);
+// As empty() does it, but on the holes alone: most places are none.
+std::size_t Layout::misfit(const Place& place) const {
+  std::vector<std::size_t> blocks; // their bytes
+  const std::size_t begin = offset(place);
+  std::size_t end = begin;
   for (std::size_t i = place.first; i != place.end; i = pieces_[i].next) {
     const Piece& piece = pieces_[i];
-    ++*looks_;
     end += piece.bytes;
-    if (piece.kind == Kind::kMovable) largest = std::max(largest, piece.bytes);
+    ++*looks_;
+    if (piece.kind == Kind::kMovable) blocks.push_back(piece.bytes);
   }
-  return largest == 0 || std::ranges::any_of(holes_, [&](const Hole& hole) {
-           const std::size_t at = pieces_[hole.piece].offset;
-           return hole.bytes >= largest && (at < offset(place) || at >= end);
-         });
+  std::ranges::sort(blocks, std::greater<>());
+  Holes holes;
+  for (const Hole& hole : holes_) {
+    const std::size_t at = pieces_[hole.piece].offset;
+    if (at < begin || at >= end) holes.push_back(hole);
+  }
+  *looks_ += holes.size() + blocks.size();
+  std::size_t misfit = 0;
+  for (const std::size_t bytes : blocks) {
+    const Holes::iterator found = findHole(holes, bytes);
+    if (found == holes.end()) {
+      misfit += bytes;
+      continue;
+    }
+    const Hole rest{found->cost, found->bytes - bytes, found->piece};
+    holes.erase(found);
+    if (rest.bytes > 0) addHole(holes, rest);
+  }
+  return misfit;
 }
 
 std::optional<Place> Layout::slide(std::size_t bytes) const {
@@ -209,10 +229,10 @@ bool Layout::empty(const Place& place, bool makes_holes,
   });
   cost_ += place.cost;
   for (const Piece& block : blocks) {
-    Holes::iterator hole = findHole(block.bytes);
+    Holes::iterator hole = findHole(holes_, block.bytes);
     if (hole == holes_.end() && makes_holes &&
         makeHole(block.bytes, most_cost)) {
-      hole = findHole(block.bytes);
+      hole = findHole(holes_, block.bytes);
     }
     if (hole == holes_.end()) return false;
     moveInto(hole, block);
@@ -220,29 +240,27 @@ bool Layout::empty(const Place& place, bool makes_holes,
   return cost_ < most_cost;
 }
 
-Layout::Holes::iterator Layout::findHole(std::size_t bytes) {
+Layout::Holes::iterator Layout::findHole(Holes& holes, std::size_t bytes) {
   return std::find_if(
-      std::lower_bound(holes_.begin(), holes_.end(), Hole{0, bytes, 0}),
-      holes_.end(), [&](const Hole& hole) { return hole.bytes >= bytes; });
+      std::lower_bound(holes.begin(), holes.end(), Hole{0, bytes, 0}),
+      holes.end(), [&](const Hole& hole) { return hole.bytes >= bytes; });
 }
 
-// By the cheapest way: a place that can be emptied, of the few cheapest, or
-// blocks that slide together.
+// By the cheapest way: a place that can be emptied, or blocks that slide
+// together.
 bool Layout::makeHole(std::size_t bytes, std::size_t most_cost) {
   const std::optional<Place> sliding = slide(bytes);
   if (sliding) most_cost = std::min(most_cost, cost_ + sliding->cost + 1);
   if (cost_ >= most_cost) return false;
   Places cheaper = places(bytes, most_cost - cost_);
-  for (std::size_t tries = 0; tries < kFewPlaces && *looks_ < kMostLooks;) {
+  while (*looks_ < kMostLooks) {
     const std::optional<Place> place = cheaper.next();
     if (!place) break;
-    if (!mayFit(*place)) continue;
-    ++tries;
-    Layout after = *this;
-    if (!after.empty(*place, /*makes_holes=*/false, most_cost)) continue;
-    after.pieces_[place->first] = emptied(*place);
-    after.addHole(place->first);
-    *this = std::move(after);
+    if (misfit(*place) > 0) continue;
+    const Piece hole = emptied(*place);
+    (void)empty(*place, /*makes_holes=*/false, most_cost);
+    pieces_[place->first] = hole;
+    addHole(place->first);
     return true;
   }
   if (!sliding || cost_ + sliding->cost >= most_cost) return false;
@@ -305,8 +323,11 @@ void Layout::moveInto(Holes::iterator hole, const Piece& block) {
 }
 
 void Layout::addHole(std::size_t piece) {
-  const Hole hole{pieces_[piece].cost, pieces_[piece].bytes, piece};
-  holes_.insert(std::upper_bound(holes_.begin(), holes_.end(), hole), hole);
+  addHole(holes_, {pieces_[piece].cost, pieces_[piece].bytes, piece});
+}
+
+void Layout::addHole(Holes& holes, const Hole& hole) {
+  holes.insert(std::upper_bound(holes.begin(), holes.end(), hole), hole);
 }
 
 } // namespace
@@ -324,21 +345,36 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   std::optional<Place> sliding = now.slide(bytes);
   if (sliding && sliding->cost >= most_cost) sliding.reset();
   if (sliding) most_cost = sliding->cost + 1; // rather into holes elsewhere
-  for (const bool makes_holes : {false, true}) {
-    looks = 0;
-    Places places = now.places(bytes, most_cost);
-    while (looks < kMostLooks) {
-      const std::optional<Place> place = places.next();
-      if (!place || place->cost >= most_cost) break;
-      if (!makes_holes && !now.mayFit(*place)) continue;
-      Layout after = now;
-      if (after.empty(*place, makes_holes, most_cost)) {
-        take(after, now.offset(*place));
-      }
+  Layout after = now;                         // its memory serves all tries
+  const auto attempt = [&](const Place& place, bool makes_holes) {
+    after = now;
+    if (after.empty(place, makes_holes, most_cost)) {
+      take(after, now.offset(place));
     }
+  };
+  // The first place whose blocks fit elsewhere is the cheapest such.
+  std::vector<std::pair<std::size_t, Place>> tight;
+  Places places = now.places(bytes, most_cost);
+  looks = 0;
+  while (looks < kMostLooks) {
+    const std::optional<Place> place = places.next();
+    if (!place) break;
+    const std::size_t misfit = now.misfit(*place);
+    if (misfit == 0) {
+      attempt(*place, /*makes_holes=*/false);
+      break;
+    }
+    tight.emplace_back(place->cost + kMisfit * misfit, *place);
+  }
+  // A cheaper one may be where holes are made for some of them.
+  std::ranges::sort(tight);
+  looks = 0;
+  for (const auto& [guess, place] : tight) {
+    if (looks >= kMostLooks) break;
+    if (place.cost < most_cost) attempt(place, /*makes_holes=*/true);
   }
   if (!best && sliding) {
-    Layout after = now;
+    after = now;
     take(after, after.slideTogether(*sliding));
   }
   return best;

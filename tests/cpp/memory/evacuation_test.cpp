@@ -240,7 +240,7 @@ TEST(EvacuationTest, AmongVeryManyPartsTheSearchIsBounded) {
   }
   const auto found = find_evacuation(parts, 30, kAny);
   ASSERT_TRUE(found);
-  EXPECT_EQ(found->cost, 14U * 3);
+  EXPECT_EQ(found->cost, 12U * 3);
   check(parts, 30, *found);
 }
 
