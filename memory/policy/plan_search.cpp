@@ -39,6 +39,8 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   options_.link = request.link;
   options_.keep_bytes = request.keep_bytes;
   const bool once = request.slack == SlackTrial::kOnce;
+  const bool swaps_only = request.slack == SlackTrial::kSwapsOnly;
+  if (swaps_only) slack_ = 0;
   if (once) {
     slack_ = SlackTrial::kOnceSlack;
     // Such victims are neither those of a path that is nearly the same, nor
@@ -55,6 +57,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
     swapping = plan_cycle(map_.cycle, options_);
   }
   if (!swapping.ok()) return;
+  if (swaps_only && waits((*swapping)->modelled, kHardlyWaits)) return;
   chosen_ = std::move(*swapping);
   compute_ns_ = chosen_->modelled.compute_ns;
   carried_.emplace(map_.cycle);
@@ -64,7 +67,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
       !waits(chosen_->modelled, kHardlyWaits) && leaveWhatIsFree();
   limit_ns_ = (roomy ? 1 / kFree : kSlackWorth) * chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
-  if (!request.recompute || limit_ns_ <= compute_ns_ ||
+  if (!request.recompute || swaps_only || limit_ns_ <= compute_ns_ ||
       !beginRound(kRerunSlackShare)) {
     return;
   }

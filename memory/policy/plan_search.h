@@ -27,7 +27,9 @@ class PlanSearch {
     LinkModel link;
     std::uint64_t keep_bytes; // values of at most so many never move
     bool recompute;
-    int slack = 0; // more or less is left than usual (slack_trial.h)
+    // More or less is left than usual (slack_trial.h). With kSwapsOnly there
+    // is no plan where swaps alone take far longer than the ops.
+    int slack = 0;
   };
   // The first plan is made. `hints`: what was best for the path under other
   // budgets or links; these are tried now, too.

@@ -41,7 +41,7 @@ void SlackTrial::add(PathPlanPtr plan) {
   }
   in_a_row_ = 0;
   if (std::exchange(wanted_, std::nullopt) && plan->plan == nullptr) {
-    is_over_ = true; // so much cannot be left
+    is_over_ = true; // so much cannot be left, or swaps alone take far longer
     return;
   }
   now_ = {};
@@ -82,6 +82,8 @@ std::optional<int> SlackTrial::untried() const {
   for (const int slack : kSlacks) {
     if (std::ranges::find(tried_, slack) == tried_.end()) return slack;
   }
+  const bool drops = !best_.plan->plan->recorded.empty();
+  if (drops && tried_.back() != kSwapsOnly) return kSwapsOnly;
   return std::nullopt;
 }
 

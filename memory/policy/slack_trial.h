@@ -13,7 +13,9 @@
 // path is followed step after step it is then planned with less left and with
 // more; each of these plans is followed for some steps, and the one whose steps
 // are the shortest stays. All are tried, since what blocks' places make of a
-// plan knows no order: the best may lie behind a worse one.
+// plan knows no order: the best may lie behind a worse one. Where the best one
+// drops and swapping alone takes hardly longer by the model, a plan that only
+// swaps is the last one tried (kSwapsOnly).
 //
 // Not thread-safe.
 #pragma once
@@ -36,6 +38,8 @@ class SlackTrial {
   // None of these, but as much is left as with the other.
   static constexpr int kOnce = 4;
   static constexpr int kOnceSlack = 2;
+  // None either: 0, and nothing is dropped.
+  static constexpr int kSwapsOnly = 5;
   // Steps of a plan that count, behind those in which it takes over: until
   // their mean is known.
   static constexpr std::size_t kLeastSteps = 6;
@@ -50,7 +54,8 @@ class SlackTrial {
   int slack() const noexcept { return wanted_.value_or(now_.plan->slack); }
   bool isOver() const noexcept { return is_over_; }
 
-  // A plan was made: it is the one to follow. If it is for another link, or for
+  // A plan was made: it is the one to follow, but where it was wanted and is
+  // null: there is none like that. If it is for another link, or for
   // other times, than those before, and no other is wanted: all begins anew.
   void add(PathPlanPtr plan);
   // A step ended that followed this plan and went as it foresaw; null: none.

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <vector>
 
+#include "memory/policy/slack_trial.h"
 #include "random_cycles.h"
 #include "residual_network.h"
 
@@ -46,11 +47,11 @@ std::uint64_t most_placed_bytes(const Cycle& cycle, const Plan& plan) {
 }
 
 PlanSearch search(const Cycle& cycle, std::uint64_t budget_bytes,
-                  double bytes_per_ns, bool recompute = false) {
+                  double bytes_per_ns, bool recompute = false, int slack = 0) {
   const LinkModel link{bytes_per_ns, bytes_per_ns, 2 * bytes_per_ns, 1};
   profiler::CycleMap map;
   map.cycle = cycle;
-  return {{{0, budget_bytes}, link, 0, recompute}, std::move(map), {}};
+  return {{{0, budget_bytes}, link, 0, recompute, slack}, std::move(map), {}};
 }
 
 TEST(PlanSearch, MoreRoomIsLeftWhereItIsFree) {
@@ -84,6 +85,28 @@ TEST(PlanSearch, NothingIsDroppedWhereSwappingAloneTakesNoTime) {
     EXPECT_TRUE(found.plan()->plan->recorded.empty());
   }
   EXPECT_GT(free, 0);
+}
+
+TEST(PlanSearch, SwapsOnlyAreAPlanWhereTheyTakeHardlyLonger) {
+  const Cycle cycle = residual_network(12);
+  const std::uint64_t budget = needs_of(cycle, 0).most_bytes / 2;
+  int plans = 0;
+  for (const double bytes_per_ns : {1, 250, 10'000}) {
+    const PathPlanPtr swapping = search(cycle, budget, bytes_per_ns).plan();
+    PlanSearch found = search(cycle, budget, bytes_per_ns, /*recompute=*/true,
+                              SlackTrial::kSwapsOnly);
+    EXPECT_FALSE(found.goesOn());
+    const ModelledStep& modelled = swapping->plan->modelled;
+    if (modelled.duration_ns > 1.05 * modelled.compute_ns) {
+      EXPECT_EQ(found.plan()->plan, nullptr);
+      continue;
+    }
+    ++plans;
+    EXPECT_EQ(found.plan()->slack, SlackTrial::kSwapsOnly);
+    EXPECT_EQ(found.plan()->plan->actions, swapping->plan->actions);
+  }
+  EXPECT_GT(plans, 0);
+  EXPECT_LT(plans, 3);
 }
 
 TEST(PlanSearch, WhatCannotBePlannedIsNoPlan) {

@@ -10,9 +10,10 @@ namespace {
 constexpr double kComputeNs = 1e6;
 constexpr auto kAll = SlackTrial::kTakeOver + SlackTrial::kLeastSteps;
 
-PathPlanPtr made(int slack, bool moves = true) {
+PathPlanPtr made(int slack, bool moves = true, bool drops = false) {
   auto plan = std::make_shared<Plan>();
   if (moves) plan->actions.emplace_back(Action::Kind::kWriteBack, 0);
+  if (drops) plan->recorded.push_back(0);
   auto path_plan = std::make_shared<PathPlan>();
   path_plan->plan = std::move(plan);
   path_plan->slack = slack;
@@ -125,6 +126,38 @@ TEST(SlackTrial, AStepThatDidSomethingElseDoesNotCount) {
   EXPECT_TRUE(follow(trial, 100, 1)); // saved a checkpoint
   EXPECT_EQ(trial.slack(), 1);
   EXPECT_EQ(trial.plan(), second);
+}
+
+// All slacks were tried, and a plan that drops was the best.
+SlackTrial dropping() {
+  SlackTrial trial = begun();
+  for (const int slack : SlackTrial::kSlacks) {
+    trial.add(made(slack, /*moves=*/true, /*drops=*/true));
+    EXPECT_TRUE(follow(trial, 1.5));
+  }
+  EXPECT_EQ(trial.slack(), SlackTrial::kSwapsOnly);
+  EXPECT_FALSE(trial.isOver());
+  return trial;
+}
+
+TEST(SlackTrial, WhereTheBestDropsSwapsAloneAreTriedToo) {
+  for (const double ratio : {1.4, 1.6}) {
+    SlackTrial trial = dropping();
+    const PathPlanPtr best = trial.plan();
+    const PathPlanPtr swaps = made(SlackTrial::kSwapsOnly);
+    trial.add(swaps);
+    EXPECT_FALSE(follow(trial, ratio));
+    EXPECT_TRUE(trial.isOver());
+    EXPECT_EQ(trial.plan(), ratio < 1.5 ? swaps : best);
+  }
+}
+
+TEST(SlackTrial, WhereSwapsAloneTakeFarLongerTheBestStays) {
+  SlackTrial trial = dropping();
+  const PathPlanPtr best = trial.plan();
+  trial.add(std::make_shared<PathPlan>());
+  EXPECT_TRUE(trial.isOver());
+  EXPECT_EQ(trial.plan(), best);
 }
 
 TEST(SlackTrial, WhatCannotBePlannedEndsIt) {
