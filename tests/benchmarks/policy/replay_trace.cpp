@@ -36,7 +36,7 @@ using memory::Access;
 using memory::Block;
 
 constexpr int kSteady = 20;          // last steps, for the figures
-constexpr int kMost = 100;           // before these
+constexpr int kMost = 160;           // before these
 constexpr double kBytesPerNs = 4000; // of the modelled device memory
 constexpr double kFlopsPerNs = 1e6;  // any: they say how long an op takes
 
@@ -210,20 +210,26 @@ class Replay {
     memory::Call call;
     const auto& [name, token] = tokens_[op];
     const auto identity = memory::OpIdentity::of(name, token);
-    fail(pager_->begin(call, {}, operands, &memory_[name], "op", may_retry,
-                       &identity));
+    const auto begin = [&] {
+      fail(pager_->begin(call, {}, operands, &memory_[name], "op", may_retry,
+                         &identity));
+    };
+    begin();
     std::vector<std::byte*> results;
+    for (;;) {
+      runtime::Error error = allocate(call, op, results);
+      if (!error) break;
+      if (!may_retry || !call.worthRetrying()) fail(std::move(error));
+      pager_->end(call);
+      begin();
+    }
+    auto result = results.begin();
     for (const profiler::Operand operand : cycle_.operandsOf(op)) {
       if (!operand.creates()) continue;
       const std::size_t bytes = cycle_.value_bytes[operand.value()];
-      std::byte* const address = pager_->allocate(call, bytes).value();
       Block*& block = blocks_[operand.value()];
       if (block != nullptr) pager_->release(block);
-      block = pager_->adopt(call, address, bytes).value();
-    }
-    if (cycle_.workspace_bytes[op] > 0) {
-      pager_->free(&call,
-                   pager_->allocate(call, cycle_.workspace_bytes[op]).value());
+      block = pager_->adopt(call, *result++, bytes).value();
     }
     std::size_t bytes = cycle_.workspace_bytes[op];
     for (const profiler::Operand operand : cycle_.operandsOf(op)) {
@@ -238,6 +244,32 @@ class Replay {
       if (blocks_[value] != nullptr) pager_->release(blocks_[value]);
       blocks_[value] = nullptr;
     }
+  }
+
+  // What the op creates, and its workspace. What fails leaves nothing.
+  runtime::Error allocate(memory::Call& call, std::size_t op,
+                          std::vector<std::byte*>& results) {
+    results.clear();
+    const auto add = [&](std::size_t bytes) -> runtime::Error {
+      auto address = pager_->allocate(call, bytes);
+      if (address.ok()) {
+        results.push_back(*address);
+        return {};
+      }
+      for (std::byte* const result : results) pager_->free(&call, result);
+      return address.takeError();
+    };
+    for (const profiler::Operand operand : cycle_.operandsOf(op)) {
+      if (!operand.creates()) continue;
+      const std::size_t bytes = cycle_.value_bytes[operand.value()];
+      if (runtime::Error error = add(bytes)) return error;
+    }
+    const std::size_t workspace_bytes = cycle_.workspace_bytes[op];
+    if (workspace_bytes == 0) return {};
+    if (runtime::Error error = add(workspace_bytes)) return error;
+    pager_->free(&call, results.back());
+    results.pop_back();
+    return {};
   }
 
   void record(memory::Call& call, std::size_t op,
