@@ -11,7 +11,7 @@ namespace {
 
 using Kind = Part::Kind;
 
-// Pieces looked at before the search gives up: a fraction of a millisecond.
+// Pieces looked at before the search gives up: a millisecond or two.
 constexpr std::size_t kMostLooks = std::size_t{1} << 16;
 
 // What it costs to make holes for what fits into none, by its bytes: a guess.
