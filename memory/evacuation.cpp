@@ -68,10 +68,10 @@ class Layout {
   // From a hole to a hole, with `bytes` free: where the least has to slide.
   std::optional<Place> slide(std::size_t bytes) const;
 
-  // Moves what is in the place elsewhere, into holes that are there, or also
-  // into some that are made. False: it could not, or not for less than
-  // `most_cost`, and the layout is good for nothing any more.
-  bool empty(const Place& place, bool makes_holes, std::size_t most_cost);
+  // Moves what is in the place elsewhere, into holes that are there, and into
+  // some that are made for what is a misfit(). False: it could not, or not for
+  // less than `most_cost`, and the layout is good for nothing any more.
+  bool empty(const Place& place, std::size_t most_cost);
   // Down. Returns where all that is free in the place lies then, at its end.
   std::size_t slideTogether(const Place& place);
 
@@ -213,8 +213,7 @@ std::optional<Place> Layout::slide(std::size_t bytes) const {
   return best;
 }
 
-bool Layout::empty(const Place& place, bool makes_holes,
-                   std::size_t most_cost) {
+bool Layout::empty(const Place& place, std::size_t most_cost) {
   *looks_ += pieces_.size();
   std::vector<Piece> blocks;
   for (std::size_t i = place.first; i != place.end; i = pieces_[i].next) {
@@ -230,8 +229,7 @@ bool Layout::empty(const Place& place, bool makes_holes,
   cost_ += place.cost;
   for (const Piece& block : blocks) {
     Holes::iterator hole = findHole(holes_, block.bytes);
-    if (hole == holes_.end() && makes_holes &&
-        makeHole(block.bytes, most_cost)) {
+    if (hole == holes_.end() && makeHole(block.bytes, most_cost)) {
       hole = findHole(holes_, block.bytes);
     }
     if (hole == holes_.end()) return false;
@@ -258,7 +256,7 @@ bool Layout::makeHole(std::size_t bytes, std::size_t most_cost) {
     if (!place) break;
     if (misfit(*place) > 0) continue;
     const Piece hole = emptied(*place);
-    (void)empty(*place, /*makes_holes=*/false, most_cost);
+    (void)empty(*place, most_cost); // it can
     pieces_[place->first] = hole;
     addHole(place->first);
     return true;
@@ -346,9 +344,9 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   if (sliding && sliding->cost >= most_cost) sliding.reset();
   if (sliding) most_cost = sliding->cost + 1; // rather into holes elsewhere
   Layout after = now;                         // its memory serves all tries
-  const auto attempt = [&](const Place& place, bool makes_holes) {
+  const auto attempt = [&](const Place& place) {
     after = now;
-    if (after.empty(place, makes_holes, most_cost)) {
+    if (after.empty(place, most_cost)) {
       take(after, now.offset(place));
     }
   };
@@ -361,7 +359,7 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
     if (!place) break;
     const std::size_t misfit = now.misfit(*place);
     if (misfit == 0) {
-      attempt(*place, /*makes_holes=*/false);
+      attempt(*place);
       break;
     }
     tight.emplace_back(place->cost + kMisfit * misfit, *place);
@@ -371,7 +369,7 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   looks = 0;
   for (const auto& [guess, place] : tight) {
     if (looks >= kMostLooks) break;
-    if (place.cost < most_cost) attempt(place, /*makes_holes=*/true);
+    if (place.cost < most_cost) attempt(place);
   }
   if (!best && sliding) {
     after = now;

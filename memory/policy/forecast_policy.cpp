@@ -310,11 +310,11 @@ void ForecastPolicy::rank() {
   uses_.resize(slots_.size());
   forecast_.nextUses(slots_, uses_);
   const std::uint64_t small_bytes = PlanningThread::keptBytes(budget_bytes_);
+  const bool reruns = plan_ != nullptr && !plan_->plan->recorded.empty();
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const Block& block = *blocks_[i];
-    NextUse use = uses_[i];
-    if (slots_[i] == profiler::kNoSlot && plan_ != nullptr &&
-        !plan_->plan->recorded.empty()) {
+    NextUse& use = uses_[i];
+    if (reruns && slots_[i] == profiler::kNoSlot) {
       // The program has let it go; ops that run again will read it.
       use.kind = NextUseKind::kKnown;
       use.distance_ops = (place.ops - place.next_op) / 2;

@@ -57,14 +57,14 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
     swapping = plan_cycle(map_.cycle, options_);
   }
   if (!swapping.ok()) return;
-  if (swaps_only && waits((*swapping)->modelled, kHardlyWaits)) return;
+  const bool hardly_waits = !waits((*swapping)->modelled, kHardlyWaits);
+  if (swaps_only && !hardly_waits) return;
   chosen_ = std::move(*swapping);
   compute_ns_ = chosen_->modelled.compute_ns;
   carried_.emplace(map_.cycle);
   if (chosen_->actions.empty()) return;
   // What leaves more for nothing stays, where there is as little to gain.
-  const bool roomy =
-      !waits(chosen_->modelled, kHardlyWaits) && leaveWhatIsFree();
+  const bool roomy = hardly_waits && leaveWhatIsFree();
   limit_ns_ = (roomy ? 1 / kFree : kSlackWorth) * chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
   if (!request.recompute || swaps_only || limit_ns_ <= compute_ns_ ||

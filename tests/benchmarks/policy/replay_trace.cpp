@@ -15,6 +15,7 @@
 #include <iostream>
 #include <iterator>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -62,6 +63,32 @@ runtime::OpCost cost_of(double duration_ns, std::size_t bytes) {
       .bytes = std::min(static_cast<double>(bytes), duration_ns * kBytesPerNs)};
 }
 
+// Begins a call and allocates in it, again with more room where that fails and
+// the op may run again, as kernels do. After an error the call has ended.
+template <typename Begin>
+runtime::Error begin_and_allocate(memory::Pager& pager, memory::Call& call,
+                                  bool may_retry, const Begin& begin,
+                                  std::span<const std::size_t> sizes,
+                                  std::vector<std::byte*>& addresses) {
+  for (;;) {
+    if (runtime::Error error = begin()) return error;
+    addresses.clear();
+    runtime::Error error;
+    for (const std::size_t bytes : sizes) {
+      auto address = pager.allocate(call, bytes);
+      if (!address.ok()) {
+        error = address.takeError();
+        break;
+      }
+      addresses.push_back(*address);
+    }
+    if (!error) return {};
+    for (std::byte* const address : addresses) pager.free(&call, address);
+    pager.end(call);
+    if (!may_retry || !call.worthRetrying()) return error;
+  }
+}
+
 // An op of the trace once more: it takes its time and what it creates.
 class RecordedTraceOp final : public memory::RecordedOp {
  public:
@@ -84,14 +111,17 @@ class RecordedTraceOp final : public memory::RecordedOp {
       all_bytes += blocks[i]->bytes;
     }
     memory::Call call;
-    if (runtime::Error error =
-            pager_.begin(call, {kKind, {}, operands, nullptr, true})) {
+    const auto begin = [&] {
+      return pager_.begin(call, {kKind, {}, operands, nullptr, true});
+    };
+    std::vector<std::byte*> addresses;
+    if (runtime::Error error = begin_and_allocate(
+            pager_, call, /*may_retry=*/true, begin, created_, addresses)) {
       return error;
     }
-    for (const std::size_t bytes : created_) {
-      std::byte* const address = pager_.allocate(call, bytes).value();
-      results.push_back(pager_.adopt(call, address, bytes).value());
-      all_bytes += bytes;
+    for (std::size_t i = 0; i < created_.size(); ++i) {
+      results.push_back(pager_.adopt(call, addresses[i], created_[i]).value());
+      all_bytes += created_[i];
     }
     fail(runtime_.computed({}, cost_of(duration_ns_, all_bytes)));
     pager_.end(call);
@@ -211,25 +241,26 @@ class Replay {
     const auto& [name, token] = tokens_[op];
     const auto identity = memory::OpIdentity::of(name, token);
     const auto begin = [&] {
-      fail(pager_->begin(call, {}, operands, &memory_[name], "op", may_retry,
-                         &identity));
+      return pager_->begin(call, {}, operands, &memory_[name], "op", may_retry,
+                           &identity);
     };
-    begin();
-    std::vector<std::byte*> results;
-    for (;;) {
-      runtime::Error error = allocate(call, op, results);
-      if (!error) break;
-      if (!may_retry || !call.worthRetrying()) fail(std::move(error));
-      pager_->end(call);
-      begin();
+    std::vector<std::size_t> sizes;
+    for (const profiler::Operand operand : cycle_.operandsOf(op)) {
+      if (!operand.creates()) continue;
+      sizes.push_back(cycle_.value_bytes[operand.value()]);
     }
-    auto result = results.begin();
+    const bool has_workspace = cycle_.workspace_bytes[op] > 0;
+    if (has_workspace) sizes.push_back(cycle_.workspace_bytes[op]);
+    std::vector<std::byte*> addresses;
+    fail(begin_and_allocate(*pager_, call, may_retry, begin, sizes, addresses));
+    if (has_workspace) pager_->free(&call, addresses.back());
+    auto address = addresses.begin();
     for (const profiler::Operand operand : cycle_.operandsOf(op)) {
       if (!operand.creates()) continue;
       const std::size_t bytes = cycle_.value_bytes[operand.value()];
       Block*& block = blocks_[operand.value()];
       if (block != nullptr) pager_->release(block);
-      block = pager_->adopt(call, *result++, bytes).value();
+      block = pager_->adopt(call, *address++, bytes).value();
     }
     std::size_t bytes = cycle_.workspace_bytes[op];
     for (const profiler::Operand operand : cycle_.operandsOf(op)) {
@@ -244,32 +275,6 @@ class Replay {
       if (blocks_[value] != nullptr) pager_->release(blocks_[value]);
       blocks_[value] = nullptr;
     }
-  }
-
-  // What the op creates, and its workspace. What fails leaves nothing.
-  runtime::Error allocate(memory::Call& call, std::size_t op,
-                          std::vector<std::byte*>& results) {
-    results.clear();
-    const auto add = [&](std::size_t bytes) -> runtime::Error {
-      auto address = pager_->allocate(call, bytes);
-      if (address.ok()) {
-        results.push_back(*address);
-        return {};
-      }
-      for (std::byte* const result : results) pager_->free(&call, result);
-      return address.takeError();
-    };
-    for (const profiler::Operand operand : cycle_.operandsOf(op)) {
-      if (!operand.creates()) continue;
-      const std::size_t bytes = cycle_.value_bytes[operand.value()];
-      if (runtime::Error error = add(bytes)) return error;
-    }
-    const std::size_t workspace_bytes = cycle_.workspace_bytes[op];
-    if (workspace_bytes == 0) return {};
-    if (runtime::Error error = add(workspace_bytes)) return error;
-    pager_->free(&call, results.back());
-    results.pop_back();
-    return {};
   }
 
   void record(memory::Call& call, std::size_t op,
