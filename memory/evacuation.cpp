@@ -346,9 +346,9 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   Layout after = now;                         // its memory serves all tries
   const auto attempt = [&](const Place& place) {
     after = now;
-    if (after.empty(place, most_cost)) {
-      take(after, now.offset(place));
-    }
+    if (!after.empty(place, most_cost)) return false;
+    take(after, now.offset(place));
+    return true;
   };
   // The first place whose blocks fit elsewhere is the cheapest such.
   std::vector<std::pair<std::size_t, Place>> tight;
@@ -359,17 +359,26 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
     if (!place) break;
     const std::size_t misfit = now.misfit(*place);
     if (misfit == 0) {
-      attempt(*place);
+      (void)attempt(*place);
       break;
     }
     tight.emplace_back(place->cost + kMisfit * misfit, *place);
   }
-  // A cheaper one may be where holes are made for some of them.
+  // A cheaper one may be where holes are made for some of them. Where that
+  // fails it does so a few small blocks further as well.
   std::ranges::sort(tight);
+  std::vector<std::size_t> failed; // where places begin
   looks = 0;
   for (const auto& [guess, place] : tight) {
     if (looks >= kMostLooks) break;
-    if (place.cost < most_cost) attempt(place);
+    const std::size_t offset = now.offset(place);
+    const auto is_near = [&](std::size_t other) {
+      return std::max(offset, other) - std::min(offset, other) < bytes / 2;
+    };
+    if (place.cost >= most_cost || std::ranges::any_of(failed, is_near)) {
+      continue;
+    }
+    if (!attempt(place)) failed.push_back(offset);
   }
   if (!best && sliding) {
     after = now;

@@ -17,8 +17,13 @@ namespace {
 // A move of a block waits for what is under way to or from it, and with it all
 // later moves and whoever gets the room: such blocks count this many times.
 constexpr std::size_t kUnderWay = 8;
-// Bytes moved for a byte that does not have to leave.
-constexpr std::size_t kMovesPerEviction = 16;
+// Bytes moved for a byte that does not have to leave. A victim that a plan
+// would have kept crosses the link out and in, meanwhile HBM moves about so
+// many; but for a large piece these are all there is, and a small part of it
+// leaving helps as well: not beyond most of HBM. Without a plan a victim would
+// leave soon.
+constexpr std::size_t kMovesPerKept = 80;
+constexpr std::size_t kMovesPerVictim = 16;
 // A copy costs some microseconds beside its bytes: in these HBM moves so much.
 constexpr std::size_t kCopyBytes = 2 << 20;
 
@@ -66,17 +71,20 @@ bool PagerImpl::movable(const Extent& extent) const noexcept {
 // Makes one hole of `bytes` by moves, while that is cheaper than to have the
 // next victim leave. True: look again.
 //
-// Moving a byte inside HBM reads and writes it there; that is some twenty times
-// faster than the link. Beyond that much an eviction, whose copy nobody waits
-// for, is the cheaper way to one piece. It takes a victim as it is: one that is
-// larger than what is missing is worth more.
+// It takes a victim as it is: one that is larger than what is missing is worth
+// more.
 bool PagerImpl::moveFor(std::size_t bytes, StreamIndex stream,
                         Shortage& shortage) {
   std::size_t spared = bytes;
   const Block* const victim =
       policy_->nextVictim(&evictable, {room_needed_at_, bytes});
   if (victim != nullptr) spared = std::max(spared, victim->rounded_bytes);
-  const std::size_t most = kMovesPerEviction * (spared + kCopyBytes);
+  spared += kCopyBytes;
+  std::size_t most = kMovesPerVictim * spared;
+  if (policy_->plan() != nullptr) {
+    const std::size_t most_of_hbm = admission_.budgetBytes() / 4 * 3;
+    most = std::max(most, std::min(kMovesPerKept * spared, most_of_hbm));
+  }
   return compactFor(bytes, most + 1, stream, shortage);
 }
 

@@ -27,9 +27,10 @@ from workloads import SMALL, VARYING, WORKLOADS  # noqa: E402
 
 MOST_WARM_UP = 130  # steps in which plans are compared
 STEADY_STEPS = 3  # a run ends when so many in a row take the same time,
-STEADY_SHARE = 1e-3  # within this share of it; figures are their means
-MOST_STEPS = 16  # of a run that does not get steady, or whose steps differ;
-LAST_STEPS = 8  # figures are means of the last of them
+STEADY_SHARE = 1e-4  # within this share of it; figures are their means
+MOST_STEPS = 24  # of a run that does not get steady,
+MOST_VARYING = 16  # or whose steps differ: each of them has a bound of its own;
+FIRST_STEPS = 8  # figures are means of all but the first of them
 UNLIMITED = 2 << 40
 
 
@@ -153,16 +154,17 @@ def train(
         warm_up.append(run_step())
     rows: list[dict] = []
     steady = False
-    while not steady and len(rows) < MOST_STEPS:
+    most_steps = MOST_VARYING if varies else MOST_STEPS
+    while not steady and len(rows) < most_steps:
         rows.append(run_step())
         steady = not varies and is_steady([row["ms"] for row in rows])
-        if varies and traces and MOST_STEPS - len(rows) < LAST_STEPS:
+        if varies and traces and len(rows) > FIRST_STEPS:
             export(traces, len(rows))
     if traces and not varies:
         torch_chameleon.profiler.record_timeline()
         run_step()
         export(traces, len(rows))
-    of_mean = rows[-(STEADY_STEPS if steady else LAST_STEPS) :]
+    of_mean = rows[-STEADY_STEPS:] if steady else rows[FIRST_STEPS:]
 
     def mean(key: str) -> float:
         return sum(row[key] for row in of_mean) / len(of_mean)

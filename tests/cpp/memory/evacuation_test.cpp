@@ -231,6 +231,26 @@ TEST(EvacuationTest, RandomPlacesCanBeEmptied) {
   EXPECT_GT(succeeded, 500U);
 }
 
+// Beside a block of 700, for which there is no hole and none can be made, lie
+// 61 places that seem cheap. For the block of 650, farther on, one of 60 has to
+// move.
+TEST(EvacuationTest, SmallBlocksAroundAPlaceInVainHideNoOther) {
+  std::vector<Part> parts(60, {Kind::kMovable, 5, 1});
+  parts.push_back({Kind::kMovable, 700, 1});
+  parts.insert(parts.end(), 60, {Kind::kMovable, 5, 1});
+  for (const Part& part :
+       {fixed(1), hole(600), block(60), fixed(1), hole(60), fixed(1),
+        Part{Kind::kMovable, 650, 1000}, Part{Kind::kMovable, 350, 1000},
+        fixed(1), hole(350)}) {
+    parts.push_back(part);
+  }
+  parts.insert(parts.end(), 2000, fixed(1)); // so that each try takes long
+  const auto found = find_evacuation(parts, 1000, kAny);
+  ASSERT_TRUE(found);
+  check(parts, 1000, *found);
+  EXPECT_EQ(found->cost, 2060U);
+}
+
 // Hundreds of thousands of tiny blocks: it takes what it finds first.
 TEST(EvacuationTest, AmongVeryManyPartsTheSearchIsBounded) {
   std::vector<Part> parts;
