@@ -17,13 +17,13 @@ namespace {
 // A move of a block waits for what is under way to or from it, and with it all
 // later moves and whoever gets the room: such blocks count this many times.
 constexpr std::size_t kUnderWay = 8;
-// Bytes moved for a byte that does not have to leave. A victim that a plan
-// would have kept crosses the link out and in, meanwhile HBM moves about so
-// many; but for a large piece these are all there is, and a small part of it
-// leaving helps as well: not beyond most of HBM. Without a plan a victim would
-// leave soon.
-constexpr std::size_t kMovesPerKept = 80;
+// Bytes moved for a byte that does not have to leave. Without a plan a victim
+// is what would leave soon. With one it is what the plan keeps: it crosses the
+// link out and in, and meanwhile HBM moves so much. Up to most of HBM: for a
+// large piece that would be all there is, and a small part of it leaving helps
+// too.
 constexpr std::size_t kMovesPerVictim = 16;
+constexpr std::size_t kMovesPerKept = 80;
 // A copy costs some microseconds beside its bytes: in these HBM moves so much.
 constexpr std::size_t kCopyBytes = 2 << 20;
 
