@@ -371,13 +371,12 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   looks = 0;
   for (const auto& [guess, place] : tight) {
     if (looks >= kMostLooks) break;
+    if (place.cost >= most_cost) continue;
     const std::size_t offset = now.offset(place);
     const auto is_near = [&](std::size_t other) {
       return std::max(offset, other) - std::min(offset, other) < bytes / 2;
     };
-    if (place.cost >= most_cost || std::ranges::any_of(failed, is_near)) {
-      continue;
-    }
+    if (std::ranges::any_of(failed, is_near)) continue;
     if (!attempt(place)) failed.push_back(offset);
   }
   if (!best && sliding) {

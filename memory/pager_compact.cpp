@@ -83,7 +83,7 @@ bool PagerImpl::moveFor(std::size_t bytes, StreamIndex stream,
   std::size_t most = kMovesPerVictim * spared;
   if (policy_->plan() != nullptr) {
     const std::size_t most_of_hbm = admission_.budgetBytes() / 4 * 3;
-    most = std::max(most, std::min(kMovesPerKept * spared, most_of_hbm));
+    most = std::clamp(most_of_hbm, most, kMovesPerKept * spared);
   }
   return compactFor(bytes, most + 1, stream, shortage);
 }
