@@ -65,7 +65,7 @@ bool PagerImpl::fulfil(const Call& call) {
           block.claims = 1; // once; no victim, and not moved by compaction
           ahead_.push_back({&block, false, true, false, nullptr});
         }
-        if (!goes_on) fetchAhead(call.stream_, wish.needed_at);
+        if (!goes_on) fetchAhead(wish.needed_at);
         break;
       case Action::Kind::kDrop:
         if (meant) (void)drop(block);
@@ -99,7 +99,7 @@ bool PagerImpl::mayFetchAhead(Block& block) noexcept {
 }
 
 // Fetches what is in `ahead_` in one batch, as far as there is room.
-void PagerImpl::fetchAhead(StreamIndex stream, std::uint64_t needed_at) {
+void PagerImpl::fetchAhead(std::uint64_t needed_at) {
   if (ahead_.empty()) return;
   room_needed_at_ = needed_at;
   Shortage shortage;
@@ -108,7 +108,7 @@ void PagerImpl::fetchAhead(StreamIndex stream, std::uint64_t needed_at) {
   for (Wanted& wanted : wanted_) {
     Block& block = *wanted.block;
     wanted.extent = place(block.rounded_bytes, End::kBottom, ExtentUse::kBlock,
-                          stream, shortage);
+                          kCopyIn, shortage);
     if (wanted.extent == nullptr) break;
     wanted.extent->block = &block;
     bytes += static_cast<std::int64_t>(block.bytes);

@@ -256,8 +256,9 @@ bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
       });
   for (Wanted& wanted : wanted_) {
     if (!wanted.missing) continue;
+    const StreamIndex writer = wanted.fetched() ? kCopyIn : call.stream_;
     wanted.extent = place(wanted.block->rounded_bytes, End::kBottom,
-                          ExtentUse::kBlock, call.stream_, shortage);
+                          ExtentUse::kBlock, writer, shortage);
     if (wanted.extent == nullptr) return false;
     wanted.extent->block = wanted.block;
   }

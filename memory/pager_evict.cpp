@@ -111,7 +111,7 @@ bool PagerImpl::copyOut(Shortage& shortage) {
 // From now on it matters what lies where.
 void PagerImpl::blocksLeave() noexcept {
   arena_->keepFreedApart();
-  large_room_.store(admission_.budgetBytes() / kSpareShare,
+  large_room_.store(admission_.budgetBytes() / kLargeShare,
                     std::memory_order_relaxed);
 }
 

@@ -16,6 +16,7 @@ namespace chameleon::memory {
 
 inline constexpr std::size_t kReleasedShare = 16; // of the budget, unfreed
 inline constexpr std::size_t kSpareShare = 32;    // of the budget, at most
+inline constexpr std::size_t kLargeShare = 512;   // of the budget, at least
 inline constexpr std::uint64_t kIdle = Block::stateBits(Residency::kResident);
 
 // ---- the profiler ----------------------------------------------------------

@@ -335,7 +335,7 @@ class PagerImpl {
   bool fulfil(const Call& call);          // takes the lock; record it?
   void beginWriteBack(Block& block);
   bool mayFetchAhead(Block& block) noexcept;
-  void fetchAhead(StreamIndex stream, std::uint64_t needed_at);
+  void fetchAhead(std::uint64_t needed_at);
   void countPrefetch(Block& block) noexcept; // was it of use?
   PolicyInputs policyInputs() noexcept;
 
@@ -405,8 +405,8 @@ class PagerImpl {
   std::int64_t computeEstimate(profiler::PathId path, const StepFigures& step);
 
   // ---- pager_room.cpp ----
-  // The ladder: an extent, whatever it takes short of waiting. Null: see
-  // `shortage`. Moves are made on `stream`.
+  // The ladder: an extent, whatever it takes short of waiting, for whoever
+  // writes there first on `stream`. Null: see `shortage`.
   Extent* place(std::size_t bytes, End end, ExtentUse use, StreamIndex stream,
                 Shortage& shortage);
   Extent* allocateFree(std::size_t bytes, End end, ExtentUse use,

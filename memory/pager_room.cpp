@@ -17,9 +17,7 @@ constexpr std::size_t kMorePieces = 16;
 // What is free as it is. Null: no hole is large enough, or the runtime failed.
 Extent* PagerImpl::allocateFree(std::size_t bytes, End end, ExtentUse use,
                                 StreamIndex stream) {
-  // Who writes there first: a block's bytes are copied in.
-  const StreamIndex writer = use == ExtentUse::kBlock ? kCopyIn : stream;
-  Extent* const extent = arena_->allocate(bytes, end, use, writer);
+  Extent* const extent = arena_->allocate(bytes, end, use, stream);
   if (extent != nullptr) {
     raise(counters_.peak_resident_bytes, residentNow());
     noteHostUse();

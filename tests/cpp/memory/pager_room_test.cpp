@@ -21,6 +21,30 @@ TEST_F(PagerTest, ReuseComesFirst) {
   EXPECT_EQ(pager->stats().compactions, 0);
 }
 
+// What an op writes first goes where the op before it left room: the copy out
+// of what was there earlier may take long yet. What is copied in goes where
+// the oldest left.
+TEST_F(PagerTest, WhoWritesFirstChoosesTheRoom) {
+  runtime::CpuAdversary adversary;
+  adversary.copies = runtime::CopyTiming::kOnAwait;
+  adversary.compute_delay_ops = 8;
+  open(4 * kUnit, 256 * kMiB, 64, adversary);
+  Block* const evicted = filled(kUnit, 1);
+  Block* const dead = filled(kUnit, 2);
+  for (int i = 3; i < 5; ++i) filled(kUnit, i);
+  const std::byte* const by_copy = evicted->device_address;
+  const std::byte* const by_op = dead->device_address;
+  ASSERT_FALSE(failed(pager->evict(*evicted)));
+  pager->release(dead);
+  pager->trim(); // room that is free, not a spare block
+  Block* const fresh = filled(kUnit, 5);
+  EXPECT_EQ(fresh->device_address, by_op);
+  EXPECT_FALSE(failed(expect(evicted, 1)));
+  EXPECT_EQ(evicted->device_address, by_copy);
+  EXPECT_EQ(pager->stats().evictions, 1);
+  EXPECT_FALSE(failed(expect(fresh, 5)));
+}
+
 TEST_F(PagerTest, EvictsNoMoreThanNeeded) {
   open(8 * kUnit);
   for (int i = 0; i < 8; ++i) filled(kUnit, i);
