@@ -97,14 +97,16 @@ class Profiler {
 
   // ---- ops -----------------------------------------------------------------
   // The next op. Each distinct block once; `op` names it. `uses` has size(),
-  // identity(i) and use(i); its Use, and what `token()` returns, are only asked
-  // for where the op is not the expected one, outside the lock. `quick` is the
-  // quick half of that.
+  // identity(i) and use(i), which cost little. What `token()` returns is only
+  // asked for where the op is not the expected one, outside the lock; `quick`
+  // is the quick half of that.
   template <typename Uses, std::invocable MakeToken>
   [[gnu::always_inline]] OpTicket observe(std::uint32_t op, QuickToken quick,
                                           const Uses& uses, MakeToken token) {
     lock_.lock();
-    if (!recorder_.active() && matcher_.advance(quick, uses)) [[likely]] {
+    if (!recorder_.active() &&
+        (matcher_.advance(quick, uses) ||
+         matcher_.advanceBeginning(quick, uses, opCount() + 1))) [[likely]] {
       countOp();
       const OpTicket ticket{epoch_, matcher_.position() - 1, kNone, 0, true};
       lock_.unlock();

@@ -28,6 +28,12 @@ bool SequenceMatcher::stays(const PathValue& value) const {
          blocks_[value.slot].birth_round + 1 < round_;
 }
 
+// By a block of this round, or by one that was handed in and stays.
+bool SequenceMatcher::isTaken(const PathValue& value) const {
+  if (!blocks_.stillAlive(value.slot, value.identity)) return false;
+  return blocks_[value.slot].birth_round == round_ || stays(value);
+}
+
 bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
                                const PathValue& value, const LiveBlock& block,
                                Sizes sizes, bool& rebound) const {
@@ -35,12 +41,7 @@ bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
   if (sizes == Sizes::kEqual && value.bytes != block.bytes) return false;
   const bool born_now = block.birth_path != 0 && block.birth_round == round_;
   if (!value.carried()) {
-    // Bound to another block of this round.
-    if (blocks_.stillAlive(value.slot, value.identity) &&
-        blocks_[value.slot].birth_round == round_) {
-      return false;
-    }
-    if (stays(value)) return false;
+    if (isTaken(value)) return false;
     if (value.birth_op == position) return blocks_.begins(block);
     if (!born_now) return false;
     const OpPath* const birth = pathOf(block.birth_path);

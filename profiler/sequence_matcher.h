@@ -72,6 +72,30 @@ class SequenceMatcher {
     ++next_;
     return true;
   }
+  // The same where some of them are new: blocks that begin with this op, as the
+  // path has it. They are bound. `uses` has use(i) as well; `op_number` counts
+  // the ops observed, this one too.
+  template <typename Uses>
+  [[gnu::noinline]] bool advanceBeginning(QuickToken quick, const Uses& uses,
+                                          std::uint64_t op_number) noexcept {
+    if (next_ == end_ || quick_half(next_->token) != quick) return false;
+    const std::span<const Operand> operands = path_->uses(position());
+    if (operands.size() != uses.size()) return false;
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      const PathValue& value = values_[operands[i].value()];
+      if (value.identity != uses.identity(i) &&
+          !beginsHere(value, blocks_[uses.use(i).slot])) {
+        return false;
+      }
+    }
+    blocks_.setNow(op_number);
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      const std::uint32_t v = operands[i].value();
+      if (values_[v].identity != uses.identity(i)) bind(v, uses.use(i).slot);
+    }
+    ++next_;
+    return true;
+  }
   // The same by the whole token, where values may have to be bound to other
   // blocks first.
   // `rebound`: one of them was not to be foreseen.
@@ -152,6 +176,13 @@ class SequenceMatcher {
                 const PathValue& value, const LiveBlock& block, Sizes sizes,
                 bool& rebound) const;
   bool allBindable(std::span<const Use> uses, Sizes sizes, bool& rebound) const;
+  bool isTaken(const PathValue& value) const;
+  // May the value that begins with the next op be the block, which is new?
+  bool beginsHere(const PathValue& value, const LiveBlock& block) const {
+    return value.birth_op == position() && value.handedIn() &&
+           value.bytes == block.bytes && block.begun_at == 0 &&
+           block.birth_path == 0 && !isTaken(value);
+  }
   void bind(std::uint32_t v, BlockSlot slot);
   void bindAll(std::span<const Use> uses);
   bool choose(const OpPath& path, std::uint32_t position, std::uint32_t op,

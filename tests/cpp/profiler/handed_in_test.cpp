@@ -87,6 +87,18 @@ TEST(HandedIn, IsForecast) {
   }
 }
 
+TEST(HandedIn, TakesNoWholeTokenWhereItIsExpected) {
+  Program program;
+  for (int i = 0; i < 8; ++i) program.step();
+  const std::uint64_t before = program.driver.whole_tokens;
+  for (int i = 0; i < 8; ++i) program.step();
+  EXPECT_EQ(program.driver.whole_tokens, before);
+  // Another size is not expected.
+  program.driver.create("x0", 2 * kBatch);
+  EXPECT_FALSE(program.driver.op("mul", {"x0", "w"}, {"y"}, 4096));
+  EXPECT_EQ(program.driver.whole_tokens, before + 1);
+}
+
 TEST(HandedIn, IsATransientOfItsFirstOp) {
   Program program;
   for (int i = 0; i < 4; ++i) program.step();

@@ -70,7 +70,12 @@ class OpDriver {
       hasher.add(flags);
       hasher.add(b.bytes);
     }
-    OpTicket ticket = profiler.observe(number, hasher.token(), uses);
+    const Token token = hasher.token();
+    OpTicket ticket =
+        profiler.observe(number, quick_half(token), Uses{uses}, [&] {
+          ++whole_tokens;
+          return token;
+        });
     std::vector<Block> made;
     for (std::size_t i = 0; i < results.size(); ++i) {
       const std::uint64_t identity = ++identities_;
@@ -102,8 +107,15 @@ class OpDriver {
 
   Profiler profiler;
   OpNames names;
+  std::uint64_t whole_tokens = 0; // that the profiler has asked for
 
  private:
+  struct Uses {
+    const std::vector<Use>& list;
+    std::size_t size() const { return list.size(); }
+    std::uint64_t identity(std::size_t i) const { return list[i].identity; }
+    Use use(std::size_t i) const { return list[i]; }
+  };
   Block birth(std::uint64_t bytes) {
     const std::uint64_t identity = ++identities_;
     bool* const gone = &gone_.emplace_back(false);
