@@ -96,6 +96,15 @@ class Profiler {
   }
 
   // ---- ops -----------------------------------------------------------------
+  // Uses as observe() asks for them.
+  struct UseList {
+    std::span<const Use> list;
+    std::size_t size() const noexcept { return list.size(); }
+    std::uint64_t identity(std::size_t i) const noexcept {
+      return list[i].identity;
+    }
+    Use use(std::size_t i) const noexcept { return list[i]; }
+  };
   // The next op. Each distinct block once; `op` names it. `uses` has size(),
   // identity(i) and use(i), which cost little. What `token()` returns is only
   // asked for where the op is not the expected one, outside the lock; `quick`
@@ -163,14 +172,6 @@ class Profiler {
   friend class CycleBuilder;
   using Guard = std::lock_guard<LeafLock>;
 
-  struct UseList {
-    std::span<const Use> list;
-    std::size_t size() const noexcept { return list.size(); }
-    std::uint64_t identity(std::size_t i) const noexcept {
-      return list[i].identity;
-    }
-    Use use(std::size_t i) const noexcept { return list[i]; }
-  };
   void countOp() noexcept { // REQUIRES the lock, as all below do
     op_count_.store(op_count_.load(std::memory_order_relaxed) + 1,
                     std::memory_order_relaxed);

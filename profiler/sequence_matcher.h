@@ -81,6 +81,7 @@ class SequenceMatcher {
     if (next_ == end_ || quick_half(next_->token) != quick) return false;
     const std::span<const Operand> operands = path_->uses(position());
     if (operands.size() != uses.size()) return false;
+    blocks_.setNow(op_number);
     for (std::size_t i = 0; i < operands.size(); ++i) {
       const PathValue& value = values_[operands[i].value()];
       if (value.identity != uses.identity(i) &&
@@ -88,7 +89,6 @@ class SequenceMatcher {
         return false;
       }
     }
-    blocks_.setNow(op_number);
     for (std::size_t i = 0; i < operands.size(); ++i) {
       const std::uint32_t v = operands[i].value();
       if (values_[v].identity != uses.identity(i)) bind(v, uses.use(i).slot);
@@ -177,11 +177,10 @@ class SequenceMatcher {
                 bool& rebound) const;
   bool allBindable(std::span<const Use> uses, Sizes sizes, bool& rebound) const;
   bool isTaken(const PathValue& value) const;
-  // May the value that begins with the next op be the block, which is new?
+  // Does the value begin with the next op, and may it be this block?
   bool beginsHere(const PathValue& value, const LiveBlock& block) const {
-    return value.birth_op == position() && value.handedIn() &&
-           value.bytes == block.bytes && block.begun_at == 0 &&
-           block.birth_path == 0 && !isTaken(value);
+    return value.birth_op == position() && value.bytes == block.bytes &&
+           blocks_.begins(block) && !isTaken(value);
   }
   void bind(std::uint32_t v, BlockSlot slot);
   void bindAll(std::span<const Use> uses);

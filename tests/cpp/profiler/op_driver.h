@@ -71,11 +71,11 @@ class OpDriver {
       hasher.add(b.bytes);
     }
     const Token token = hasher.token();
-    OpTicket ticket =
-        profiler.observe(number, quick_half(token), Uses{uses}, [&] {
-          ++whole_tokens;
-          return token;
-        });
+    OpTicket ticket = profiler.observe(number, quick_half(token),
+                                       Profiler::UseList{uses}, [&] {
+                                         ++whole_tokens;
+                                         return token;
+                                       });
     std::vector<Block> made;
     for (std::size_t i = 0; i < results.size(); ++i) {
       const std::uint64_t identity = ++identities_;
@@ -110,12 +110,6 @@ class OpDriver {
   std::uint64_t whole_tokens = 0; // that the profiler has asked for
 
  private:
-  struct Uses {
-    const std::vector<Use>& list;
-    std::size_t size() const { return list.size(); }
-    std::uint64_t identity(std::size_t i) const { return list[i].identity; }
-    Use use(std::size_t i) const { return list[i]; }
-  };
   Block birth(std::uint64_t bytes) {
     const std::uint64_t identity = ++identities_;
     bool* const gone = &gone_.emplace_back(false);
