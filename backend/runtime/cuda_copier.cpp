@@ -45,6 +45,11 @@ CudaCopier::~CudaCopier() {
 }
 
 Error CudaCopier::transfer(CUstream stream, std::span<const Copy> copies) {
+  // Moves come when memory is full, and then there may be no room for it.
+  std::call_once(bounce_ahead_, [this] {
+    const std::lock_guard lock(mutex_);
+    prepareBounce();
+  });
   std::vector<Copy> batch;
   batch.reserve(copies.size());
   std::uint64_t pageable_bytes = 0;

@@ -49,12 +49,15 @@ class CudaCopier {
   Error moveInPieces(CUstream stream, const Copy& copy,
                      std::size_t piece_bytes);
   Error moveByBounce(CUstream stream, const Copy& copy);
-  bool prepareBounce(); // REQUIRES mutex_
+  // Whether there is a bounce buffer: asked for with the first transfer, and
+  // by each move that needs it while there is none. REQUIRES mutex_.
+  bool prepareBounce();
 
   const CudaContext& context_;
   const CudaHostMemory& host_;
   std::atomic<std::uint64_t> pageable_bytes_{0};
   std::atomic<bool> batches_{true}; // the driver takes them
+  std::once_flag bounce_ahead_;
   RankedMutex<LockRank::kRuntimePart> mutex_;
   // Guarded by mutex_: a piece of device memory for moves, the event after
   // which it is free again, and where that was recorded.

@@ -266,6 +266,26 @@ TEST_F(CudaRuntimeTest, MovesNeedNoBounceBuffer) {
   giveBack(base, kMiB);
 }
 
+TEST_F(CudaRuntimeTest, TheBounceBufferIsThereBeforeMemoryIsFull) {
+  open();
+  std::byte* const base = device(8 * kMiB);
+  std::byte* const host = cuda->allocateHost(kMiB).value();
+  fill(host, kMiB, 7);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(copy(cuda->copyInStream(), base, host, kMiB).ok());
+    finish(cuda->copyInStream());
+    EXPECT_EQ(driver->calls(DriverCall::cuMemAlloc), 1u);
+  }
+  driver->failCall(DriverCall::cuMemAlloc, 1, CUDA_ERROR_OUT_OF_MEMORY, true);
+  const std::uint64_t copies = driver->calls(DriverCall::cuMemcpyAsync);
+  ASSERT_TRUE(copy(kDefaultComputeStream, base + 512, base, kMiB).ok());
+  finish(kDefaultComputeStream);
+  EXPECT_EQ(std::memcmp(base + 512, host, kMiB), 0);
+  EXPECT_EQ(driver->calls(DriverCall::cuMemcpyAsync), copies + 2);
+  cuda->freeHost(host, kMiB);
+  giveBack(base, 8 * kMiB);
+}
+
 // ---- host memory -----------------------------------------------------------
 
 TEST_F(CudaRuntimeTest, RefusedRegistrationDegradesWithOneWarning) {
