@@ -125,11 +125,6 @@ class NativeCall {
       nested_ = nested_ || nested;
       slots_.push_back(static_cast<std::uint32_t>(
           twins_.add(tensor, argument.writes, argument.overwrites && !nested)));
-      if (nested) [[unlikely]] {
-        token_.add(static_cast<std::uint64_t>(tensor.numel()));
-      } else {
-        add_to_token(token_, tensor);
-      }
       add_to_token(quick_, tensor);
     } else if (&tensor != c10::UndefinedTensorImpl::singleton()) {
       strays_.push_back({&tensor, &argument});
@@ -161,9 +156,22 @@ class NativeCall {
                 plan_.name, ")");
   }
 
+  // While the arguments are the caller's.
   static profiler::Token tokenOf(const void* call) {
     const auto& self = *static_cast<const NativeCall*>(call);
-    return profiler::whole_token(self.token_.token(), self.quick_.token());
+    profiler::TokenHasher token(self.plan_.number);
+    const auto add = [&token](const c10::IValue& value) {
+      if (isOurs(value)) add_to_token(token, *value.unsafeToTensorImpl());
+    };
+    for (const ArgumentPlan& argument : self.plan_.arguments) {
+      const c10::IValue& value = self.stack_[self.base_ + argument.index];
+      if (value.isList()) {
+        for (const c10::IValue& element : value.toListRef()) add(element);
+      } else {
+        add(value);
+      }
+    }
+    return profiler::whole_token(token.token(), self.quick_.token());
   }
 
   // ---- one attempt -------------------------------------------------------
@@ -439,7 +447,6 @@ class NativeCall {
   const std::size_t base_;
   c10::DeviceIndex index_ = -1;
   bool result_elsewhere_ = false; // a Device argument names another device
-  profiler::TokenHasher token_{plan_.number};
   profiler::QuickHasher quick_{plan_.number};
   bool nested_ = false;        // one of the tensors
   bool has_generator_ = false; // one of ours among the arguments

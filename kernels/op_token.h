@@ -8,12 +8,17 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include "kernels/nested.h"
 #include "profiler/token.h"
 
 namespace chameleon::kernels {
 
 inline void add_to_token(profiler::TokenHasher& hasher,
                          const c10::TensorImpl& tensor) {
+  if (is_nested(tensor)) [[unlikely]] { // its sizes differ inside
+    hasher.add(static_cast<std::uint64_t>(tensor.numel()));
+    return;
+  }
   const bool contiguous = tensor.is_contiguous();
   hasher.add(
       static_cast<std::uint64_t>(tensor.dim()) << 9 |

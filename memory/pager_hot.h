@@ -29,7 +29,7 @@ inline constexpr std::array<std::uint32_t, 4> kUseFlags{
 
 // Operands as the profiler asks for them.
 struct UsesOf {
-  const std::span<const Operand>& operands;
+  std::span<const Operand> operands;
   std::size_t size() const noexcept { return operands.size(); }
   std::uint64_t identity(std::size_t i) const noexcept {
     return operands[i].block->identity.load(std::memory_order_relaxed);

@@ -111,7 +111,7 @@ class Profiler {
   // is the quick half of that.
   template <typename Uses, std::invocable MakeToken>
   [[gnu::always_inline]] OpTicket observe(std::uint32_t op, QuickToken quick,
-                                          const Uses& uses, MakeToken token) {
+                                          Uses uses, MakeToken token) {
     lock_.lock();
     if (!recorder_.active() &&
         (matcher_.advance(quick, uses) ||
@@ -188,7 +188,7 @@ class Profiler {
     lock_.unlock();
   }
   template <typename Uses, std::invocable MakeToken>
-  [[gnu::noinline]] OpTicket observeSlowly(std::uint32_t op, const Uses& uses,
+  [[gnu::noinline]] OpTicket observeSlowly(std::uint32_t op, Uses uses,
                                            MakeToken token) {
     std::vector<Use> list;
     list.reserve(uses.size());

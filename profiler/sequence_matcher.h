@@ -55,17 +55,19 @@ class SequenceMatcher {
 
   // True: the op is the expected one, as far as the quick half of its token
   // says, on the very blocks that the path is bound to; the cursor moved on.
-  // `uses` has size() and identity(i).
+  // `uses` has size() and identity(i), and is as good as a pointer.
   template <typename Uses>
-  bool advance(QuickToken quick, const Uses& uses) noexcept {
+  [[gnu::always_inline]] bool advance(QuickToken quick, Uses uses) noexcept {
     if (next_ == end_) [[unlikely]]
       return false; // or no path
     const PathOp& op = *next_;
     const std::size_t count = op.result_begin - op.operand_begin;
     if (quick_half(op.token) != quick || count != uses.size()) return false;
     const Operand* const operands = operands_ + op.operand_begin;
+    const PathValue* const values = values_;
+#pragma GCC unroll 2
     for (std::size_t i = 0; i < count; ++i) {
-      if (values_[operands[i].value()].identity != uses.identity(i)) {
+      if (values[operands[i].value()].identity != uses.identity(i)) {
         return false;
       }
     }
@@ -76,7 +78,7 @@ class SequenceMatcher {
   // path has it. They are bound. `uses` has use(i) as well; `op_number` counts
   // the ops observed, this one too.
   template <typename Uses>
-  [[gnu::noinline]] bool advanceBeginning(QuickToken quick, const Uses& uses,
+  [[gnu::noinline]] bool advanceBeginning(QuickToken quick, Uses uses,
                                           std::uint64_t op_number) noexcept {
     if (next_ == end_ || quick_half(next_->token) != quick) return false;
     const std::span<const Operand> operands = path_->uses(position());

@@ -16,7 +16,7 @@ constexpr std::size_t kTop = 8;
 // Nothing is gained any more below that share of the compute time.
 constexpr double kEnough = 1.0005;
 constexpr std::uint32_t kMovesInVain = 1000;
-// What the search tries of the swap planner's portfolio.
+// What the search tries of the swap planner's portfolio, but for a new best.
 constexpr std::size_t kSwapCandidates = 2;
 
 std::uint64_t hash_of(const std::vector<std::uint8_t>& dropped) {
@@ -40,6 +40,7 @@ JointPlanner::JointPlanner(const profiler::Cycle& cycle,
       compute_ns_(sum_of(cycle.duration_ns)),
       link_ns_per_byte_(1 / options.link.in_bytes_per_ns +
                         1 / options.link.out_bytes_per_ns),
+      portfolio_(options.portfolio),
       best_dropped_(cycle.values()),
       best_(std::move(swapping)) {
   if (best_ == nullptr) return;
@@ -210,19 +211,29 @@ void JointPlanner::tryOne(const Assignment& assignment) {
   }
 }
 
-double JointPlanner::model(const ExtendedCycle& extended) const {
-  double best = std::numeric_limits<double>::infinity();
+double JointPlanner::model(const ExtendedCycle& extended) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
   auto table = make_use_table(extended.cycle, options_);
-  if (!table.ok()) return best;
-  const std::size_t candidates =
-      std::min(kSwapCandidates, options_.portfolio.size());
-  for (std::size_t i = 0; i < candidates; ++i) {
-    const Plan plan = plan_once(*table, options_, options_.portfolio[i]);
-    best = std::min(best,
-                    model_plan(*table, plan, options_.link, 1, 3).duration_ns);
+  if (!table.ok()) return kNever;
+  const double limit_ns = top_.empty() ? kNever : top_.front().duration_ns;
+  double best_ns = kNever;
+  std::vector<std::pair<double, PlanParameters>> tried;
+  for (const PlanParameters& parameters : portfolio_) {
+    if (tried.size() >= kSwapCandidates && best_ns >= limit_ns) break;
+    const Plan plan = plan_once(*table, options_, parameters);
+    const double duration_ns =
+        model_plan(*table, plan, options_.link, 1, 3).duration_ns;
+    best_ns = std::min(best_ns, duration_ns);
+    tried.emplace_back(duration_ns, parameters);
     if (plan.actions.empty()) break;
   }
-  return best;
+  if (tried.size() == portfolio_.size()) {
+    std::ranges::stable_sort(tried, {},
+                             [](const auto& one) { return one.first; });
+    std::ranges::transform(tried, portfolio_.begin(),
+                           [](const auto& one) { return one.second; });
+  }
+  return best_ns;
 }
 
 void JointPlanner::keep(double duration_ns, const Assignment& assignment) {

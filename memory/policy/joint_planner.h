@@ -10,7 +10,10 @@
 //      the step with one, the rest with the other, or every second or third;
 //   3. small changes of the best: a range of segments to a neighbouring price,
 //      borders dropped or put back, two segments swapped.
-// A plan that only swaps is always one of the candidates.
+// A plan that only swaps is always one of the candidates. Each assignment is
+// planned with the two sets of swap parameters that were best for the best so
+// far, a new best one with all of them: which are best differs from model to
+// model and from link to link.
 //
 // Whoever has time calls tryNext() again and again; best() is a plan at any
 // time. The search is deterministic.
@@ -91,7 +94,7 @@ class JointPlanner {
   void listSplits();
   void tryOne(const Assignment& assignment);
   void keep(double duration_ns, const Assignment& assignment);
-  double model(const ExtendedCycle& extended) const;
+  double model(const ExtendedCycle& extended);
   Assignment uniform(double price, std::size_t segments_per_block) const;
   double price(int step) const;
   std::uint32_t random(std::uint32_t below);
@@ -103,6 +106,7 @@ class JointPlanner {
   double compute_ns_ = 0;
   double link_ns_per_byte_ = 0; // out and in again
 
+  std::vector<PlanParameters> portfolio_; // best for the best first
   std::vector<Assignment> hints_;
   std::vector<Tried> top_; // the best first
   std::unordered_set<std::uint64_t> seen_;

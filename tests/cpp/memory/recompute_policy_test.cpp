@@ -192,20 +192,18 @@ TEST(RecomputePolicy, InTheBackground) {
   EXPECT_FALSE(run.recorded.empty());
 }
 
-// Here the link takes most of the time. Four large values and a weight fit into
-// 31/32 of the larger budget, not of the other, and not into 15/16 of either.
+// Here the link takes most of the time. The best plans' own parameters leave a
+// twentieth, so with a sixteenth of the budget left they would take 0.89 of it.
 TEST(RecomputePolicy, WhereTheLinkBindsAPlanLeavesLess) {
-  std::vector<std::uint64_t> bytes_in;
-  for (const std::uint64_t budget : {66 * kMiB, 68 * kMiB}) {
+  for (const std::uint64_t budget : {60 * kMiB, 66 * kMiB, 68 * kMiB}) {
     Runner run(budget, true);
     Network network(run);
     for (int i = 0; i < 12; ++i) network.step();
     const ModelledStep& modelled = run.plan()->modelled;
     EXPECT_FALSE(run.plan()->recorded.empty());
     EXPECT_GT(modelled.duration_ns, 2 * modelled.compute_ns);
-    bytes_in.push_back(modelled.bytes_in);
+    EXPECT_GT(run.plan()->budget_bytes, budget / 10 * 9);
   }
-  EXPECT_LT(bytes_in[1], bytes_in[0] - 10 * kMiB);
 }
 
 TEST(RecomputePolicy, OffMeansOff) {
