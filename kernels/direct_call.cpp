@@ -61,7 +61,7 @@ bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
     }
     operands_[at] = {block, access};
     outers_[at] = &impl;
-    quick.add(TensorAccess::numel(impl)); // as add_to_token()
+    if (!listed) quick.add(TensorAccess::numel(impl)); // as add_to_token()
     ++count;
   }
   quick_ = quick.token();

@@ -125,7 +125,7 @@ class NativeCall {
       nested_ = nested_ || nested;
       slots_.push_back(static_cast<std::uint32_t>(
           twins_.add(tensor, argument.writes, argument.overwrites && !nested)));
-      add_to_token(quick_, tensor);
+      if (argument.kind == ArgumentKind::kTensor) add_to_token(quick_, tensor);
     } else if (&tensor != c10::UndefinedTensorImpl::singleton()) {
       strays_.push_back({&tensor, &argument});
     }

@@ -117,7 +117,7 @@ class Profiler {
         (matcher_.advance(quick, uses) ||
          matcher_.advanceBeginning(quick, uses, opCount() + 1))) [[likely]] {
       countOp();
-      const OpTicket ticket{epoch_, matcher_.position() - 1, kNone, 0, true};
+      const OpTicket ticket{epoch_, matcher_.lastPosition(), kNone, 0, true};
       lock_.unlock();
       return ticket;
     }

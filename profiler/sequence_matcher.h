@@ -16,6 +16,7 @@
 // Thread safety: none; the caller synchronises.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -50,6 +51,10 @@ class SequenceMatcher {
                ? 0
                : static_cast<std::uint32_t>(next_ - path_->opData());
   }
+  // Of the op that advance() just found.
+  std::uint32_t lastPosition() const noexcept {
+    return static_cast<std::uint32_t>(next_ - path_->opData() - 1);
+  }
   bool atEnd() const noexcept { return path_ != nullptr && next_ == end_; }
   std::uint32_t round() const noexcept { return round_; }
 
@@ -81,17 +86,19 @@ class SequenceMatcher {
   [[gnu::noinline]] bool advanceBeginning(QuickToken quick, Uses uses,
                                           std::uint64_t op_number) noexcept {
     if (next_ == end_ || quick_half(next_->token) != quick) return false;
-    const std::span<const Operand> operands = path_->uses(position());
-    if (operands.size() != uses.size()) return false;
+    const std::size_t count = next_->result_begin - next_->operand_begin;
+    if (count != uses.size()) return false;
     blocks_.setNow(op_number);
-    for (std::size_t i = 0; i < operands.size(); ++i) {
+    const Operand* const operands = operands_ + next_->operand_begin;
+    const std::uint32_t here = position();
+    std::size_t first_new = count;
+    for (std::size_t i = 0; i < count; ++i) {
       const PathValue& value = values_[operands[i].value()];
-      if (value.identity != uses.identity(i) &&
-          !beginsHere(value, blocks_[uses.use(i).slot])) {
-        return false;
-      }
+      if (value.identity == uses.identity(i)) continue;
+      if (!beginsAt(here, value, blocks_[uses.use(i).slot])) return false;
+      first_new = std::min(first_new, i);
     }
-    for (std::size_t i = 0; i < operands.size(); ++i) {
+    for (std::size_t i = first_new; i < count; ++i) {
       const std::uint32_t v = operands[i].value();
       if (values_[v].identity != uses.identity(i)) bind(v, uses.use(i).slot);
     }
@@ -179,9 +186,10 @@ class SequenceMatcher {
                 bool& rebound) const;
   bool allBindable(std::span<const Use> uses, Sizes sizes, bool& rebound) const;
   bool isTaken(const PathValue& value) const;
-  // Does the value begin with the next op, and may it be this block?
-  bool beginsHere(const PathValue& value, const LiveBlock& block) const {
-    return value.birth_op == position() && value.bytes == block.bytes &&
+  // Does the value begin with that op, the next one, and may it be this block?
+  bool beginsAt(std::uint32_t position, const PathValue& value,
+                const LiveBlock& block) const {
+    return value.birth_op == position && value.bytes == block.bytes &&
            blocks_.begins(block) && !isTaken(value);
   }
   void bind(std::uint32_t v, BlockSlot slot);

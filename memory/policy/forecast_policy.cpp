@@ -60,11 +60,9 @@ bool ForecastPolicy::wishes(const profiler::OpTicket& ticket,
   if (gate_.takeAsk() || ticket.epoch != epoch_) arrive(ticket);
   actions_.clear();
   if (plan_ != nullptr && ticket.position >= done_) {
-    const Plan& plan = *plan_->plan;
-    for (std::uint32_t op = done_; op <= ticket.position; ++op) {
-      const std::span<const Action> actions = plan.actionsBefore(op);
-      actions_.insert(actions_.end(), actions.begin(), actions.end());
-    }
+    const std::span<const Action> actions =
+        plan_->plan->actionsBefore(done_, ticket.position);
+    actions_.assign(actions.begin(), actions.end());
     done_ = ticket.position + 1;
   }
   resolve(list);

@@ -88,8 +88,13 @@ struct Plan {
 
   std::size_t ops() const noexcept { return action_end.size(); }
   std::span<const Action> actionsBefore(std::size_t op) const noexcept {
-    const std::size_t from = op == 0 ? 0 : action_end[op - 1];
-    return {actions.data() + from, action_end[op] - from};
+    return actionsBefore(op, op);
+  }
+  // Before each of these ops, `last` included.
+  std::span<const Action> actionsBefore(std::size_t first,
+                                        std::size_t last) const noexcept {
+    const std::size_t from = first == 0 ? 0 : action_end[first - 1];
+    return {actions.data() + from, action_end[last] - from};
   }
 };
 

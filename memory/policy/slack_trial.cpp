@@ -37,6 +37,7 @@ void SlackTrial::add(PathPlanPtr plan) {
   if (is_over_) {
     best_ = {};
     tried_.clear();
+    any_drops_ = false;
     is_over_ = false;
   }
   in_a_row_ = 0;
@@ -67,6 +68,7 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
 // Follows the best so far, until the next one is there.
 void SlackTrial::judge() {
   tried_.push_back(now_.plan->slack);
+  any_drops_ |= !now_.plan->plan->recorded.empty();
   if (best_.plan == nullptr || now_.mean().ns < kBetter * best_.mean().ns) {
     best_ = now_;
   }
@@ -82,8 +84,7 @@ std::optional<int> SlackTrial::untried() const {
   for (const int slack : kSlacks) {
     if (std::ranges::find(tried_, slack) == tried_.end()) return slack;
   }
-  const bool drops = !best_.plan->plan->recorded.empty();
-  if (drops && tried_.back() != kSwapsOnly) return kSwapsOnly;
+  if (any_drops_ && tried_.back() != kSwapsOnly) return kSwapsOnly;
   return std::nullopt;
 }
 

@@ -13,7 +13,7 @@
 // path is followed step after step it is then planned with less left and with
 // more; each of these plans is followed for some steps, and the one whose steps
 // are the shortest stays. All are tried, since what blocks' places make of a
-// plan knows no order: the best may lie behind a worse one. Where the best one
+// plan knows no order: the best may lie behind a worse one. Where one of them
 // drops and swapping alone takes hardly longer by the model, a plan that only
 // swaps is the last one tried (kSwapsOnly).
 //
@@ -90,6 +90,7 @@ class SlackTrial {
   Tried now_;
   Tried best_; // of those that were tried
   std::vector<int> tried_;
+  bool any_drops_ = false; // of those that were tried
   std::optional<int> wanted_;
   std::size_t in_a_row_ = 0; // steps that followed now_
   bool is_over_ = false;
