@@ -71,7 +71,7 @@ class SlackTrial {
   // Better by more than that.
   static constexpr double kBetter = 0.9995;
   // Times the ops alone: there is nothing to gain.
-  static constexpr double kGoodEnough = 1.005;
+  static constexpr double kGoodEnough = 1.002;
 
   struct Mean {
     double ns;

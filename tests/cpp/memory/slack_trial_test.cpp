@@ -48,9 +48,9 @@ SlackTrial begun() {
 
 TEST(SlackTrial, WhatIsGoodEnoughStays) {
   SlackTrial trial = begun();
-  EXPECT_FALSE(follow(trial, 1.004, kAll - 1));
+  EXPECT_FALSE(follow(trial, 1.001, kAll - 1));
   EXPECT_FALSE(trial.isOver());
-  EXPECT_FALSE(follow(trial, 1.004, 1));
+  EXPECT_FALSE(follow(trial, 1.001, 1));
   EXPECT_TRUE(trial.isOver());
   EXPECT_EQ(trial.slack(), 0);
 }
@@ -176,9 +176,9 @@ TEST(SlackTrial, OtherPlansBeginAnew) {
   SlackTrial trial = begun();
   EXPECT_FALSE(follow(trial, 1.5, kAll - 1));
   trial.add(made(0));
-  EXPECT_FALSE(follow(trial, 1.004, kAll - 1));
+  EXPECT_FALSE(follow(trial, 1.001, kAll - 1));
   EXPECT_FALSE(trial.isOver());
-  EXPECT_FALSE(follow(trial, 1.004, 1));
+  EXPECT_FALSE(follow(trial, 1.001, 1));
   EXPECT_TRUE(trial.isOver());
   trial.add(made(0));
   EXPECT_FALSE(trial.isOver());
