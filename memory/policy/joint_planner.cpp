@@ -228,8 +228,7 @@ double JointPlanner::model(const ExtendedCycle& extended) {
     if (plan.actions.empty()) break;
   }
   if (tried.size() == portfolio_.size()) {
-    std::ranges::stable_sort(tried, {},
-                             [](const auto& one) { return one.first; });
+    std::ranges::sort(tried, {}, [](const auto& one) { return one.first; });
     std::ranges::transform(tried, portfolio_.begin(),
                            [](const auto& one) { return one.second; });
   }
