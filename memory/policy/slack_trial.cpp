@@ -69,7 +69,7 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
 void SlackTrial::judge() {
   tried_.push_back(now_.plan->slack);
   any_drops_ |= !now_.plan->plan->recorded.empty();
-  if (best_.plan == nullptr || now_.mean().ns < kBetter * best_.mean().ns) {
+  if (best_.plan == nullptr || now_.mean().ns < best_.mean().ns) {
     best_ = now_;
   }
   const bool good = best_.plan->plan->actions.empty() ||

@@ -68,8 +68,6 @@ class SlackTrial {
   static constexpr double kSomethingElse = 1.5;
   // Of the mean: its standard error, where it is known.
   static constexpr double kKnown = 0.001;
-  // Better by more than that.
-  static constexpr double kBetter = 0.9995;
   // Times the ops alone: there is nothing to gain.
   static constexpr double kGoodEnough = 1.002;
 

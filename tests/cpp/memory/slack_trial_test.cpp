@@ -82,15 +82,18 @@ TEST(SlackTrial, AllAreTriedAndTheBestStays) {
   }
 }
 
-TEST(SlackTrial, HardlyBetterIsNoBetter) {
-  SlackTrial trial = begun();
-  const PathPlanPtr first = trial.plan();
-  EXPECT_TRUE(follow(trial, 1.5));
-  EXPECT_EQ(trial.plan(), first); // until the other is there
-  EXPECT_FALSE(follow(trial, 1.5));
-  trial.add(made(-1));
-  EXPECT_TRUE(follow(trial, 1.4995));
-  EXPECT_EQ(trial.plan(), first);
+TEST(SlackTrial, TheShortestStepsStay) {
+  for (const double ratio : {1.4995, 1.5005}) {
+    SlackTrial trial = begun();
+    const PathPlanPtr first = trial.plan();
+    EXPECT_TRUE(follow(trial, 1.5));
+    EXPECT_EQ(trial.plan(), first); // until the other is there
+    EXPECT_FALSE(follow(trial, 1.5));
+    const PathPlanPtr other = made(-1);
+    trial.add(other);
+    EXPECT_TRUE(follow(trial, ratio));
+    EXPECT_EQ(trial.plan(), ratio < 1.5 ? other : first);
+  }
 }
 
 TEST(SlackTrial, StepsThatDifferAreMeasuredForLonger) {
