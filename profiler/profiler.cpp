@@ -84,7 +84,7 @@ OpTicket Profiler::observeWhole(std::uint32_t op, Token token,
 }
 
 OpTicket Profiler::ticket(bool expected) const noexcept {
-  return {epoch_, matcher_.path() == nullptr ? kNone : matcher_.position() - 1,
+  return {epoch_, matcher_.path() == nullptr ? kNone : matcher_.lastPosition(),
           recorder_.active() ? recorder_.path().size() - 1 : kNone, 0,
           expected};
 }

@@ -51,7 +51,7 @@ class SequenceMatcher {
                ? 0
                : static_cast<std::uint32_t>(next_ - path_->opData());
   }
-  // Of the op that advance() just found.
+  // Of the op before that. REQUIRES: a path is followed.
   std::uint32_t lastPosition() const noexcept {
     return static_cast<std::uint32_t>(next_ - path_->opData() - 1);
   }
@@ -63,12 +63,9 @@ class SequenceMatcher {
   // `uses` has size() and identity(i), and is as good as a pointer.
   template <typename Uses>
   [[gnu::always_inline]] bool advance(QuickToken quick, Uses uses) noexcept {
-    if (next_ == end_) [[unlikely]]
-      return false; // or no path
-    const PathOp& op = *next_;
-    const std::size_t count = op.result_begin - op.operand_begin;
-    if (quick_half(op.token) != quick || count != uses.size()) return false;
-    const Operand* const operands = operands_ + op.operand_begin;
+    const std::size_t count = uses.size();
+    if (!isNext(quick, count)) return false;
+    const Operand* const operands = operands_ + next_->operand_begin;
     const PathValue* const values = values_;
 #pragma GCC unroll 2
     for (std::size_t i = 0; i < count; ++i) {
@@ -85,9 +82,8 @@ class SequenceMatcher {
   template <typename Uses>
   [[gnu::noinline]] bool advanceBeginning(QuickToken quick, Uses uses,
                                           std::uint64_t op_number) noexcept {
-    if (next_ == end_ || quick_half(next_->token) != quick) return false;
-    const std::size_t count = next_->result_begin - next_->operand_begin;
-    if (count != uses.size()) return false;
+    const std::size_t count = uses.size();
+    if (!isNext(quick, count)) return false;
     blocks_.setNow(op_number);
     const Operand* const operands = operands_ + next_->operand_begin;
     const std::uint32_t here = position();
@@ -181,6 +177,12 @@ class SequenceMatcher {
 
  private:
   enum class Sizes { kEqual, kAny };
+  // As far as the quick half of its token and the number of its uses say.
+  bool isNext(QuickToken quick, std::size_t uses) const noexcept {
+    return next_ != end_ && // as they are without a path
+           quick_half(next_->token) == quick &&
+           next_->result_begin - next_->operand_begin == uses;
+  }
   bool bindable(const OpPath& path, std::uint32_t position,
                 const PathValue& value, const LiveBlock& block, Sizes sizes,
                 bool& rebound) const;

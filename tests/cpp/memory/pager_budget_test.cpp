@@ -32,10 +32,8 @@ TEST_F(PagerTest, LoweredHbmBudgetEvictsAndSlides) {
 TEST_F(PagerTest, HbmBudgetBelowWhatIsPinned) {
   open(8 * kUnit);
   Block* const block = filled(3 * kUnit, 1);
-  const Operand operand{block, Access::kRead};
   Call call;
-  ASSERT_FALSE(
-      failed(pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
+  ASSERT_FALSE(failed(pin(call, block)));
   const Error error = pager->setHbmBudget(2 * kUnit);
   ASSERT_TRUE(failed(error));
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
@@ -52,10 +50,8 @@ TEST_F(PagerTest, HbmBudgetBelowWhereSomethingIsPinned) {
   open(8 * kUnit);
   Block* const low = filled(6 * kUnit, 1);
   Block* const high = filled(kUnit, 2);
-  const Operand operand{high, Access::kRead};
   Call call;
-  ASSERT_FALSE(
-      failed(pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
+  ASSERT_FALSE(failed(pin(call, high)));
   pager->release(low);
   const Error error = pager->setHbmBudget(2 * kUnit);
   ASSERT_TRUE(failed(error)); // a thread inside a call does not wait

@@ -92,6 +92,12 @@ class PagerTest : public ::testing::Test {
     return {};
   }
 
+  // An op that reads the block begins: it is pinned until end(call).
+  runtime::Error pin(Call& call, Block* block) {
+    const Operand operand{block, Access::kRead};
+    return pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true);
+  }
+
   static bool holds(const std::byte* bytes, std::size_t count,
                     std::uint64_t seed) {
     return std::memcmp(bytes, pattern(count, seed).data(), count) == 0;

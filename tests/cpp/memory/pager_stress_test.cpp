@@ -373,9 +373,7 @@ TEST_F(PagerStressTest, TicketsKeepItFair) {
   inThreads(6, [&](int id) {
     while (!stop) {
       Call call;
-      const Operand operand{small[id], Access::kRead};
-      EXPECT_FALSE(failed(
-          pager->begin(call, kStream, {&operand, 1}, nullptr, "small", true)));
+      EXPECT_FALSE(failed(pin(call, small[id])));
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       pager->end(call);
     }
@@ -437,10 +435,8 @@ TEST_F(PagerStressTest, LoweringTheBudgetWaitsForCalls) {
   open(8 * kUnit, 64 * kMiB);
   Block* const low = filled(6 * kUnit, 1);
   Block* const high = filled(kUnit, 2);
-  const Operand operand{high, Access::kRead};
   Call call;
-  ASSERT_FALSE(
-      failed(pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
+  ASSERT_FALSE(failed(pin(call, high)));
   std::thread other(
       [&] { EXPECT_FALSE(failed(pager->setHbmBudget(2 * kUnit))); });
   while (pager->stats().host_waits == 0) std::this_thread::yield();

@@ -301,10 +301,8 @@ TEST_F(PagerTest, HeldPinsAreNoCallInFlight) {
   Block* const held = filled(128 * kKiB, 1);
   Block* const other = create(128 * kKiB);
   Block* const big = create(192 * kKiB);
-  const Operand operand{held, Access::kRead};
   Call resident;
-  ASSERT_FALSE(failed(pager->begin(resident, kStream, {&operand, 1}, nullptr,
-                                   "resident", true)));
+  ASSERT_FALSE(failed(pin(resident, held)));
   pager->hold(resident);
   EXPECT_FALSE(failed(fill(other, 2)));
   const Error error = fill(big, 3); // must not wait for the holder
@@ -320,10 +318,8 @@ TEST_F(PagerTest, HeldPinsAreNoCallInFlight) {
 TEST_F(PagerTest, ReleaseOfAPinnedBlockWaitsForItsUnpin) {
   open(kMiB);
   Block* const block = filled(64 * kKiB, 1);
-  const Operand operand{block, Access::kRead};
   Call call;
-  ASSERT_FALSE(
-      failed(pager->begin(call, kStream, {&operand, 1}, nullptr, "op", true)));
+  ASSERT_FALSE(failed(pin(call, block)));
   pager->release(block);
   EXPECT_EQ(pager->stats().logical_bytes, 0);
   pager->trim();
