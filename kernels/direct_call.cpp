@@ -27,7 +27,7 @@ bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
 // False: one of the tensors is not for the short way.
 [[gnu::always_inline]] inline bool DirectCall::findOperands() noexcept {
   const c10::DispatchKeySet plain = TensorAccess::outerKeys();
-  profiler::QuickHasher quick(plan_.number);
+  profiler::QuickHasher quick(plan_.quick);
   std::size_t count = 0;
   for (std::size_t i = 0; i < collected_count_; ++i) {
     const auto [outer, argument] = collected_[i];

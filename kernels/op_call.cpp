@@ -447,7 +447,7 @@ class NativeCall {
   const std::size_t base_;
   c10::DeviceIndex index_ = -1;
   bool result_elsewhere_ = false; // a Device argument names another device
-  profiler::QuickHasher quick_{plan_.number};
+  profiler::QuickHasher quick_{plan_.quick};
   bool nested_ = false;        // one of the tensors
   bool has_generator_ = false; // one of ours among the arguments
   bool in_kernel_ = false;

@@ -64,6 +64,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
     : handle(op),
       name(c10::toString(op.operator_name())),
       number(op_names().add(name)),
+      quick(number),
       argument_count(
           static_cast<std::uint16_t>(op.schema().arguments().size())),
       writes(false),

@@ -53,8 +53,9 @@ struct OpPlan {
   explicit OpPlan(const c10::OperatorHandle& op);
 
   c10::OperatorHandle handle;
-  std::string name;     // "aten::add.Tensor", for messages
-  std::uint32_t number; // the profiler's, see op_names()
+  std::string name;            // "aten::add.Tensor", for messages
+  std::uint32_t number;        // the profiler's, see op_names()
+  profiler::QuickHasher quick; // of its calls' tokens, which begin with it
   std::uint16_t argument_count;
   std::vector<ArgumentPlan> arguments; // only those of interest, in order
   std::vector<ResultPlan> results;

@@ -207,7 +207,8 @@ class Call {
   InlineList<Operand, kInline> pins_;   // one pin each
   InlineList<Block*, kInline> adopted_; // one pin each, seen by no other call
   std::size_t operand_bytes_ = 0;       // as committed
-  profiler::OpTicket ticket_{0, profiler::kNone, profiler::kNone, 0, false};
+  profiler::OpTicket ticket_{0, profiler::kNone, profiler::kNone,
+                             0, false,           false};
   bool observed_ = false;                 // the profiler saw the op
   profiler::Token token_ = 0;             // of a recorded op
   std::unique_ptr<OpTiming> timing_;      // null, mostly: this op is not timed

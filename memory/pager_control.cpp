@@ -239,6 +239,7 @@ Error PagerImpl::setPolicy(std::string_view name) {
       policy->entered(*block);
     }
     std::swap(policy_, policy);
+    profiler_.trustOperands(false); // the new one says anew
     watch_.restart();
   }
   policy.reset();

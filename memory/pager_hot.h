@@ -45,9 +45,9 @@ struct UsesOf {
 [[gnu::always_inline]] inline bool PagerImpl::observe(
     Call& call, const OpIdentity& identity,
     const std::span<const Operand>& operands) {
-  call.ticket_ =
-      profiler_.observe(identity.name, identity.quick, UsesOf{operands},
-                        [&] { return identity.whole(); });
+  profiler_.observe(
+      identity.name, identity.quick, UsesOf{operands},
+      [&] { return identity.whole(); }, call.ticket_);
   return profiler_.steps() != steps_seen_.load(std::memory_order_relaxed);
 }
 

@@ -90,7 +90,7 @@ NextUse Forecast::answer(BlockSlot slot) const {
   answer.distance_ops = end - now;
   const bool stays = here && profiler_.outlives(values[block.value]);
   if (here && !stays && !values[block.value].carried() &&
-      block.birth_round != profiler_.matcher_.round()) {
+      block.birth.round != profiler_.matcher_.round()) {
     // Left from the round before, and not carried into this one.
     answer.kind = NextUseKind::kNoMore;
     return answer;

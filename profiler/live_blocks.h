@@ -15,6 +15,12 @@ namespace chameleon::profiler {
 using BlockSlot = std::uint32_t;
 inline constexpr BlockSlot kNoSlot = ~BlockSlot{0};
 
+// One walk along one path.
+struct Walk {
+  std::uint32_t path = 0; // 0: none that is known
+  std::uint32_t round = 0;
+};
+
 struct LiveBlock {
   std::uint64_t identity = 0; // 0: the slot is free
   std::uint64_t bytes = 0;
@@ -22,10 +28,9 @@ struct LiveBlock {
   // Hints, valid where the value they lead to has this identity.
   std::uint32_t value = 0;          // in the path that is followed
   std::uint32_t recorded_value = 0; // in the path that is being recorded
-  // Birth: which value of which path. 0: no op that is known made it.
-  std::uint32_t birth_path = 0;
+  // Birth: as which value, on which walk. Path 0: no op that is known made it.
   std::uint32_t birth_value = 0;
-  std::uint32_t birth_round = 0;
+  Walk birth;
   std::uint64_t begun_at = 0; // the op that used it first; see begins()
   BlockSlot next_free = kNoSlot;
 };
@@ -54,8 +59,8 @@ class LiveBlocks {
   // A block that no op made, and that no op had used before that one: for all
   // who follow the run it begins there.
   bool begins(const LiveBlock& block) const noexcept {
-    return block.begun_at == now_ ||
-           (block.begun_at == 0 && block.birth_path == 0);
+    return (block.begun_at == 0 && block.birth.path == 0) ||
+           block.begun_at == now_;
   }
   void beginNow(LiveBlock& block) const noexcept { block.begun_at = now_; }
   // No op made it, and it stands for what lived before.
@@ -94,7 +99,7 @@ inline BlockSlot LiveBlocks::add(std::uint64_t identity, std::uint64_t bytes,
   block.identity = identity;
   block.bytes = bytes;
   block.owner = owner;
-  block.birth_path = 0;
+  block.birth.path = 0;
   block.begun_at = 0;
   return slot;
 }

@@ -146,6 +146,7 @@ void OpPath::finish() {
   by_identity_.clear();
   for (std::uint32_t v = 0; v < values_.size(); ++v) {
     const PathValue& value = values_[v];
+    if (value.handedIn()) ops_[value.birth_op].has_handed_in = 1;
     hasher.add(value.bytes);
     if (value.carried()) carried_.push_back(v);
     if (value.carried() || value.handedIn()) {

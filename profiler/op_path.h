@@ -43,7 +43,9 @@ struct PathOp {
   std::uint32_t operand_begin; // uses, then results
   std::uint32_t result_begin;
   std::uint32_t operand_end;
-  std::uint32_t op; // its name, see OpNames
+  std::uint32_t op : 31;               // its name, see OpNames
+  std::uint32_t has_handed_in : 1 = 0; // a value begins as its operand; known
+                                       // after finish()
 };
 
 struct PathValue {

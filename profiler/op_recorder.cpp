@@ -28,7 +28,7 @@ void OpRecorder::continueWith(OpPath rest) {
     LiveBlock& block = blocks_[value.slot];
     block.recorded_value = v;
     if (!value.carried()) {
-      block.birth_path = path_.id();
+      block.birth.path = path_.id();
       block.birth_value = v;
     }
   }
@@ -57,7 +57,7 @@ void OpRecorder::record(std::uint32_t op, Token token,
       value.identity = block.identity;
       value.bytes = block.bytes;
       value.slot = use.slot;
-      value.source_path = block.birth_path;
+      value.source_path = block.birth.path;
       value.source_value = block.birth_value;
       v = path_.addValue(value);
       block.recorded_value = v;
@@ -83,9 +83,9 @@ std::uint32_t OpRecorder::bear(BlockSlot slot, std::uint32_t output,
   value.output = output;
   const std::uint32_t v = path_.addValue(value);
   block.recorded_value = v;
-  block.birth_path = path_.id();
+  block.birth.path = path_.id();
   block.birth_value = v;
-  block.birth_round = round;
+  block.birth.round = round;
   return v;
 }
 

@@ -14,12 +14,6 @@ Profiler::Profiler(std::size_t history_limit_bytes, LiveBlocks::Gone gone)
 
 // ---- blocks ----------------------------------------------------------------
 
-BlockSlot Profiler::born(std::uint64_t identity, std::uint64_t bytes,
-                         void* owner) {
-  const Guard guard(lock_);
-  return blocks_.add(identity, bytes, owner);
-}
-
 // The last op before the death is number op_count - 1.
 void Profiler::recordDeath(const LiveBlock& block,
                            std::uint64_t op_count) noexcept {
@@ -38,8 +32,8 @@ void Profiler::recordDeath(const LiveBlock& block,
     }
   }
   // It outlived the round that made it.
-  if (block.birth_path != 0 && block.birth_path == previous_path_ &&
-      block.birth_round != matcher_.round()) {
+  if (block.birth.path != 0 && block.birth.path == previous_path_ &&
+      block.birth.round != matcher_.round()) {
     OpPath* const path = history_.find(previous_path_);
     if (path == nullptr) return;
     diedAt(path->values()[block.birth_value],
@@ -53,9 +47,10 @@ void Profiler::recordDeath(const LiveBlock& block,
 OpTicket Profiler::observeWhole(std::uint32_t op, Token token,
                                 std::span<const Use> uses) noexcept {
   const Guard guard(lock_);
+  const bool same =
+      matcher_.advance(quick_half(token), UseList{uses}, op_count_);
   countOp();
   blocks_.setNow(opCount());
-  const bool same = matcher_.advance(quick_half(token), UseList{uses});
   if (expected_ != 0 && enterExpected(op, token, uses)) {
     return ticket(true);
   }
@@ -79,14 +74,22 @@ OpTicket Profiler::observeWhole(std::uint32_t op, Token token,
   ++epoch_;
   OpTicket made = ticket(misses_ == misses);
   // The cursor may wait where an op came between.
-  if (unplaced_ > 0) made.position = kNone;
+  if (unplaced_ > 0) {
+    made.position = kNone;
+    made.is_on_path = false;
+  }
   return made;
 }
 
 OpTicket Profiler::ticket(bool expected) const noexcept {
-  return {epoch_, matcher_.path() == nullptr ? kNone : matcher_.lastPosition(),
-          recorder_.active() ? recorder_.path().size() - 1 : kNone, 0,
-          expected};
+  const bool follows = matcher_.path() != nullptr;
+  const bool records = recorder_.active();
+  return {epoch_,
+          records ? recorder_.path().size() - 1 : kNone,
+          follows ? matcher_.lastPosition() : kNone,
+          0,
+          expected,
+          follows && !records};
 }
 
 void Profiler::observeOther(std::uint32_t op, Token token,
@@ -212,9 +215,10 @@ void Profiler::record(std::uint32_t op, Token token,
 void Profiler::otherResult(OpTicket& ticket, std::uint32_t output,
                            BlockSlot slot) noexcept {
   const Guard guard(lock_, std::adopt_lock);
+  blocks_[slot].birth.path = 0;
   if (ticket.epoch != epoch_) return;
   if (ticket.position != kNone) {
-    if (matcher_.bear(ticket.position, output, slot)) {
+    if (matcher_.bear(ticket.position, output, slot, blocks_[slot])) {
       weighResult(ticket.position, output, slot);
     } else {
       leaveAtResult(ticket, output, slot);
@@ -244,6 +248,7 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output,
     last_divergence_.expected_token = last_divergence_.seen_token = op.token;
   }
   ticket.position = kNone;
+  ticket.is_on_path = false;
   if (position + 1 != matcher_.position()) return;
   stopGroup();
   blocks_.setNow(opCount());

@@ -54,10 +54,11 @@ namespace chameleon::profiler {
 // One observed op, until it is completed. Values only.
 struct OpTicket {
   std::uint32_t epoch;    // what follows holds in this one only
-  std::uint32_t position; // in the path followed, kNone: there is none
   std::uint32_t recorded; // in the recording, kNone: there is none
+  std::uint32_t position; // in the path followed, kNone: there is none
   std::uint16_t outputs;
-  bool expected; // it was what the forecast said
+  bool expected;   // it was what the forecast said
+  bool is_on_path; // it has a position, and nothing is recorded
 };
 
 // Sums since the start, and what the last step that ended was.
@@ -81,7 +82,10 @@ class Profiler {
   // A block that no op made. REQUIRES: identity != 0, never used before.
   // `owner` comes back from Forecast::bound().
   BlockSlot born(std::uint64_t identity, std::uint64_t bytes,
-                 void* owner = nullptr);
+                 void* owner = nullptr) {
+    const Guard guard(lock_);
+    return blocks_.add(identity, bytes, owner);
+  }
   // Ops observed so far. Lock-free.
   std::uint64_t opCount() const noexcept {
     return op_count_.load(std::memory_order_relaxed);
@@ -110,30 +114,34 @@ class Profiler {
   // asked for where the op is not the expected one, outside the lock; `quick`
   // is the quick half of that.
   template <typename Uses, std::invocable MakeToken>
-  [[gnu::always_inline]] OpTicket observe(std::uint32_t op, QuickToken quick,
-                                          Uses uses, MakeToken token) {
+  [[gnu::always_inline]] void observe(std::uint32_t op, QuickToken quick,
+                                      Uses uses, MakeToken token,
+                                      OpTicket& ticket) {
     lock_.lock();
-    if (!recorder_.active() &&
-        (matcher_.advance(quick, uses) ||
-         matcher_.advanceBeginning(quick, uses, opCount() + 1))) [[likely]] {
+    const std::uint32_t position = matcher_.position();
+    if (!recorder_.active() && matcher_.advance(quick, uses, op_count_))
+        [[likely]] {
       countOp();
-      const OpTicket ticket{epoch_, matcher_.lastPosition(), kNone, 0, true};
+      ticket = {epoch_, kNone, position, 0, true, true};
       lock_.unlock();
-      return ticket;
+      return;
     }
     lock_.unlock();
-    return observeSlowly(op, uses, token);
+    observeSlowly(op, uses, token, ticket);
   }
   OpTicket observe(std::uint32_t op, Token token, std::span<const Use> uses) {
-    return observe(op, quick_half(token), UseList{uses},
-                   [token] { return token; });
+    OpTicket ticket;
+    observe(
+        op, quick_half(token), UseList{uses}, [token] { return token; },
+        ticket);
+    return ticket;
   }
   // The next of its results has become a block. Not for an op that failed.
   BlockSlot result(OpTicket& ticket, std::uint64_t identity,
                    std::uint64_t bytes, void* owner = nullptr) noexcept {
     lock_.lock();
     const BlockSlot slot = blocks_.add(identity, bytes, owner);
-    bindResult(ticket, slot);
+    bindResult(ticket, slot, blocks_[slot]);
     return slot;
   }
   // freed(slot, op_count) and result() in one: the result has the bytes, the
@@ -145,11 +153,17 @@ class Profiler {
     if (watching_deaths_) [[unlikely]]
       recordDeath(block, op_count);
     block.identity = identity;
-    block.birth_path = 0;
-    bindResult(ticket, slot);
+    bindResult(ticket, slot, block);
   }
   // What it took from the arena at most, beside its results.
   void finished(const OpTicket& ticket, std::uint64_t workspace_bytes);
+  // While nothing has to move nobody asks which block an operand is: then an op
+  // is the expected one by the quick half of its token, but where values begin
+  // with it, which are bound as ever.
+  void trustOperands(bool trusts) noexcept {
+    const Guard guard(lock_);
+    matcher_.trustOperands(trusts);
+  }
   // A step ends here. From now on only markers end steps (until 4 x the
   // longest step goes by without one).
   void step();
@@ -177,23 +191,22 @@ class Profiler {
                     std::memory_order_relaxed);
   }
   // Gives the lock back.
-  void bindResult(OpTicket& ticket, BlockSlot slot) noexcept {
+  void bindResult(OpTicket& ticket, BlockSlot slot, LiveBlock& block) noexcept {
     const std::uint16_t output = ticket.outputs++;
-    if (ticket.epoch != epoch_ || recorder_.active() ||
-        ticket.position == kNone ||
-        !matcher_.bear(ticket.position, output, slot)) [[unlikely]] {
+    if (ticket.epoch != epoch_ || !ticket.is_on_path ||
+        !matcher_.bear(ticket.position, output, slot, block)) [[unlikely]] {
       otherResult(ticket, output, slot);
       return;
     }
     lock_.unlock();
   }
   template <typename Uses, std::invocable MakeToken>
-  [[gnu::noinline]] OpTicket observeSlowly(std::uint32_t op, Uses uses,
-                                           MakeToken token) {
+  [[gnu::noinline]] void observeSlowly(std::uint32_t op, Uses uses,
+                                       MakeToken token, OpTicket& ticket) {
     std::vector<Use> list;
     list.reserve(uses.size());
     for (std::size_t i = 0; i < uses.size(); ++i) list.push_back(uses.use(i));
-    return observeWhole(op, token(), list);
+    ticket = observeWhole(op, token(), list);
   }
   OpTicket observeWhole(std::uint32_t op, Token token,
                         std::span<const Use> uses) noexcept; // takes the lock

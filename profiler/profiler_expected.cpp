@@ -126,7 +126,7 @@ void Profiler::confirmExpected() {
     if (value.carried() || !blocks_.alive(value.slot, value.identity)) continue;
     LiveBlock& block = blocks_[value.slot];
     block.value = v;
-    block.birth_path = expected_;
+    block.birth.path = expected_;
     block.birth_value = v;
   }
   OpPath& known = history_.replace(std::move(made));

@@ -237,12 +237,12 @@ void Profiler::bearAgain(const OpPath& recording, std::uint32_t begin,
       continue;
     }
     if (path.values()[block.value].carried()) { // it replaces another one
-      block.birth_path = 0;
+      block.birth.path = 0;
       continue;
     }
-    block.birth_path = path.id();
+    block.birth.path = path.id();
     block.birth_value = block.value;
-    block.birth_round = matcher_.round();
+    block.birth.round = matcher_.round();
   }
 }
 
@@ -255,7 +255,7 @@ OpPath& Profiler::close(OpPath path) {
   for (std::uint32_t v = 0; v < path.values().size(); ++v) {
     const PathValue& value = path.values()[v];
     if (value.carried() || !blocks_.alive(value.slot, value.identity)) continue;
-    blocks_[value.slot].birth_path = id;
+    blocks_[value.slot].birth.path = id;
     blocks_[value.slot].birth_value = v;
   }
   if (known == nullptr) return history_.add(std::move(path), matcher_.path());

@@ -25,13 +25,13 @@ const OpPath* SequenceMatcher::pathOf(PathId id) const noexcept {
 
 bool SequenceMatcher::stays(const PathValue& value) const {
   return value.handedIn() && blocks_.stillAlive(value.slot, value.identity) &&
-         blocks_[value.slot].birth_round + 1 < round_;
+         blocks_[value.slot].birth.round + 1 < walk_.round;
 }
 
 // By a block of this round, or by one that was handed in and stays.
 bool SequenceMatcher::isTaken(const PathValue& value) const {
   if (!blocks_.stillAlive(value.slot, value.identity)) return false;
-  return blocks_[value.slot].birth_round == round_ || stays(value);
+  return blocks_[value.slot].birth.round == walk_.round || stays(value);
 }
 
 bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
@@ -39,12 +39,13 @@ bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
                                Sizes sizes, bool& rebound) const {
   if (value.identity == block.identity) return true;
   if (sizes == Sizes::kEqual && value.bytes != block.bytes) return false;
-  const bool born_now = block.birth_path != 0 && block.birth_round == round_;
+  const bool born_now =
+      block.birth.path != 0 && block.birth.round == walk_.round;
   if (!value.carried()) {
     if (isTaken(value)) return false;
     if (value.birth_op == position) return blocks_.begins(block);
     if (!born_now) return false;
-    const OpPath* const birth = pathOf(block.birth_path);
+    const OpPath* const birth = pathOf(block.birth.path);
     if (birth == nullptr) return false;
     const PathValue& born = birth->values()[block.birth_value];
     if (born.carried() || born.output != value.output) return false;
@@ -54,7 +55,7 @@ bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
                                   : there.op == here.op;
   }
   if (born_now) return false;
-  if (block.birth_path != 0 && value.source_path == block.birth_path &&
+  if (block.birth.path != 0 && value.source_path == block.birth.path &&
       value.source_value == block.birth_value) {
     return true;
   }
@@ -65,18 +66,18 @@ bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
 
 bool SequenceMatcher::advanceRebinding(Token token, std::span<const Use> uses,
                                        bool& rebound) {
-  if (next_ == end_ || next_->token != token) return false;
+  if (isPastEnd() || next_->token != token) return false;
   bool other = false;
   if (!allBindable(uses, Sizes::kEqual, other)) return false;
   rebound = other;
   bindAll(uses);
-  ++next_;
+  moveOn();
   return true;
 }
 
 bool SequenceMatcher::isAlike(std::uint32_t op,
                               std::span<const Use> uses) const {
-  if (next_ == end_ || next_->op != op) return false;
+  if (isPastEnd() || next_->op != op) return false;
   bool rebound = false;
   return allBindable(uses, Sizes::kAny, rebound);
 }
@@ -98,7 +99,7 @@ bool SequenceMatcher::allBindable(std::span<const Use> uses, Sizes sizes,
 void SequenceMatcher::advanceAlike(std::span<const Use> uses) {
   bindAll(uses);
   alike_at_ = position();
-  ++next_;
+  moveOn();
 }
 
 // The values that the next op uses, to the blocks that it uses.
@@ -109,27 +110,24 @@ void SequenceMatcher::bindAll(std::span<const Use> uses) {
     const LiveBlock& block = blocks_[uses[i].slot];
     if (values_[v].identity == block.identity) continue;
     bind(v, uses[i].slot);
-    if (values_[v].carried() && block.birth_path != 0) {
-      path_->link(v, block.birth_path, block.birth_value);
+    if (values_[v].carried() && block.birth.path != 0) {
+      path_->link(v, block.birth.path, block.birth_value);
     }
   }
 }
 
 // To an operand of the op that is being observed.
 void SequenceMatcher::bind(std::uint32_t v, BlockSlot slot) {
-  PathValue& value = path_->values()[v];
+  PathValue& value = values_[v];
   LiveBlock& block = blocks_[slot];
+  if (!value.carried() && blocks_.begins(block)) {
+    begin(v, slot);
+    return;
+  }
   value.identity = block.identity;
   value.slot = slot;
   block.value = v;
-  if (value.carried()) {
-    blocks_.beganBefore(block);
-  } else if (blocks_.begins(block)) {
-    blocks_.beginNow(block);
-    block.birth_path = path_->id();
-    block.birth_value = v;
-    block.birth_round = round_;
-  }
+  if (value.carried()) blocks_.beganBefore(block);
 }
 
 bool SequenceMatcher::choose(const OpPath& path, std::uint32_t position,
@@ -180,11 +178,11 @@ bool SequenceMatcher::beginsWith(const OpPath& path, std::uint32_t op,
 
 bool SequenceMatcher::advanceUnbound(std::uint32_t op,
                                      std::span<const Use> uses) {
-  if (next_ == end_ || !choose(*path_, position(), op, uses)) return false;
+  if (isPastEnd() || !choose(*path_, position(), op, uses)) return false;
   for (std::size_t i = 0; i < uses.size(); ++i) {
     bind(chosen_[i], uses[i].slot);
   }
-  ++next_;
+  moveOn();
   return true;
 }
 
@@ -206,8 +204,8 @@ void SequenceMatcher::bindOp(OpPath& path, std::uint32_t position,
     block.value = v;
     // (One that begins there only replaces another one.)
     if (other && value.carried() && actual.birth_op != recorded &&
-        block.birth_path != 0) {
-      path.link(v, block.birth_path, block.birth_value);
+        block.birth.path != 0) {
+      path.link(v, block.birth.path, block.birth_value);
     }
   }
 }
@@ -218,11 +216,14 @@ void SequenceMatcher::setCursor(OpPath* path, std::uint32_t position) noexcept {
   path_ = path;
   alike_at_ = kNone;
   if (path == nullptr) {
-    next_ = end_ = nullptr;
+    position_ = end_ = 0;
     return;
   }
-  next_ = path->opData() + position;
-  end_ = path->opData() + path->size();
+  position_ = position;
+  end_ = path->size();
+  walk_.path = path->id();
+  ops_ = path->opData();
+  next_ = ops_ + position;
   operands_ = path->operandData();
   values_ = path->values().data();
 }
@@ -239,7 +240,7 @@ void SequenceMatcher::hintCarried(OpPath& path) {
 }
 
 void SequenceMatcher::startRound(OpPath* path, OpPath* previous) {
-  ++round_;
+  ++walk_.round;
   const bool other = path != path_;
   setCursor(path, 0);
   if (path == nullptr) return;

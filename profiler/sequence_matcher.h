@@ -2,9 +2,9 @@
 // the expected one, on the expected blocks, moves it on in O(1); any other op
 // makes the caller look for another place with relocate().
 //
-// Matching is exact. Tokens are equal (of an expected op their quick halves),
-// and each operand is the very block that the path's value is bound to. A value
-// is bound
+// Matching is exact, but where nobody asks (trustOperands()). Tokens are equal
+// (of an expected op their quick halves), and each operand is the very block
+// that the path's value is bound to. A value is bound
 //   born      to the result of the matched op that bears it; after a jump into
 //             the middle of a path, to a block of the same bytes that was born
 //             in this round as the same output of an op with the same token;
@@ -16,7 +16,7 @@
 // Thread safety: none; the caller synchronises.
 #pragma once
 
-#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <span>
 
@@ -46,61 +46,46 @@ class SequenceMatcher {
 
   OpPath* path() noexcept { return path_; } // null: nothing is known
   const OpPath* path() const noexcept { return path_; }
-  std::uint32_t position() const noexcept { // of the next op
-    return path_ == nullptr
-               ? 0
-               : static_cast<std::uint32_t>(next_ - path_->opData());
-  }
+  // Of the next op.
+  std::uint32_t position() const noexcept { return position_; }
   // Of the op before that. REQUIRES: a path is followed.
-  std::uint32_t lastPosition() const noexcept {
-    return static_cast<std::uint32_t>(next_ - path_->opData() - 1);
-  }
-  bool atEnd() const noexcept { return path_ != nullptr && next_ == end_; }
-  std::uint32_t round() const noexcept { return round_; }
+  std::uint32_t lastPosition() const noexcept { return position_ - 1; }
+  bool atEnd() const noexcept { return path_ != nullptr && isPastEnd(); }
+  std::uint32_t round() const noexcept { return walk_.round; }
 
   // True: the op is the expected one, as far as the quick half of its token
-  // says, on the very blocks that the path is bound to; the cursor moved on.
-  // `uses` has size() and identity(i), and is as good as a pointer.
+  // says, on the very blocks that the path is bound to, or on new ones where
+  // the path has some begin with it: these are bound. The cursor moved on.
+  // `op_count` is how many were observed before; `uses` has size(), identity(i)
+  // and use(i), and is as good as a pointer.
   template <typename Uses>
-  [[gnu::always_inline]] bool advance(QuickToken quick, Uses uses) noexcept {
+  [[gnu::always_inline]] bool advance(
+      QuickToken quick, Uses uses,
+      const std::atomic<std::uint64_t>& op_count) noexcept {
+    if (isPastEnd()) return false;
+    const PathOp& op = *next_;
     const std::size_t count = uses.size();
-    if (!isNext(quick, count)) return false;
-    const Operand* const operands = operands_ + next_->operand_begin;
-    const PathValue* const values = values_;
+    if (quick_half(op.token) != quick ||
+        op.result_begin - op.operand_begin != count) {
+      return false;
+    }
+    if (op.has_handed_in != 0) return advanceBeginning(op, uses, op_count);
+    if (!trusts_operands_ || recorder_.active()) {
+      const Operand* const operands = operands_ + op.operand_begin;
+      const PathValue* const values = values_;
 #pragma GCC unroll 2
-    for (std::size_t i = 0; i < count; ++i) {
-      if (values[operands[i].value()].identity != uses.identity(i)) {
-        return false;
+      for (std::size_t i = 0; i < count; ++i) {
+        if (values[operands[i].value()].identity != uses.identity(i)) {
+          return false;
+        }
       }
     }
-    ++next_;
+    moveOn();
     return true;
   }
-  // The same where some of them are new: blocks that begin with this op, as the
-  // path has it. They are bound. `uses` has use(i) as well; `op_number` counts
-  // the ops observed, this one too.
-  template <typename Uses>
-  [[gnu::noinline]] bool advanceBeginning(QuickToken quick, Uses uses,
-                                          std::uint64_t op_number) noexcept {
-    const std::size_t count = uses.size();
-    if (!isNext(quick, count)) return false;
-    blocks_.setNow(op_number);
-    const Operand* const operands = operands_ + next_->operand_begin;
-    const std::uint32_t here = position();
-    std::size_t first_new = count;
-    for (std::size_t i = 0; i < count; ++i) {
-      const PathValue& value = values_[operands[i].value()];
-      if (value.identity == uses.identity(i)) continue;
-      if (!beginsAt(here, value, blocks_[uses.use(i).slot])) return false;
-      first_new = std::min(first_new, i);
-    }
-    for (std::size_t i = first_new; i < count; ++i) {
-      const std::uint32_t v = operands[i].value();
-      if (values_[v].identity != uses.identity(i)) bind(v, uses.use(i).slot);
-    }
-    ++next_;
-    return true;
-  }
+  // With this, and while nothing is recorded, advance() takes any blocks that
+  // were there before for the expected ones.
+  void trustOperands(bool trusts) noexcept { trusts_operands_ = trusts; }
   // The same by the whole token, where values may have to be bound to other
   // blocks first.
   // `rebound`: one of them was not to be foreseen.
@@ -118,22 +103,17 @@ class SequenceMatcher {
   bool beginsWith(const OpPath& path, std::uint32_t op,
                   std::span<const Use> uses);
   // Binds the value that is result number `output` of the op at `position` to
-  // a block that was just born. False: no such result is expected.
-  // REQUIRES: a path is followed.
-  bool bear(std::uint32_t position, std::uint32_t output, BlockSlot slot) {
-    const PathOp& op = path_->op(position);
+  // a block that was just born, in this slot. False: no such result is
+  // expected. REQUIRES: a path is followed.
+  bool bear(std::uint32_t position, std::uint32_t output, BlockSlot slot,
+            LiveBlock& block) noexcept {
+    const PathOp& op = ops_[position];
     const std::uint32_t at = op.result_begin + output;
     if (at >= op.operand_end) return false;
     const std::uint32_t v = operands_[at].value();
     PathValue& value = values_[v];
-    LiveBlock& block = blocks_[slot];
     if (value.bytes != block.bytes && position != alike_at_) return false;
-    value.identity = block.identity;
-    value.slot = slot;
-    block.value = v;
-    block.birth_path = path_->id();
-    block.birth_value = v;
-    block.birth_round = round_;
+    bear(v, value, slot, block);
     return true;
   }
 
@@ -141,7 +121,7 @@ class SequenceMatcher {
   // REQUIRES: it was the last one.
   bool bearAlike(std::uint32_t position, std::uint32_t output, BlockSlot slot) {
     alike_at_ = position;
-    return bear(position, output, slot);
+    return bear(position, output, slot, blocks_[slot]);
   }
 
   // A new round: another walk, from the beginning of `path` (null: unknown),
@@ -160,7 +140,7 @@ class SequenceMatcher {
     setCursor(history_.find(left_path_), left_position_);
   }
   void setCursor(OpPath* path, std::uint32_t position) noexcept;
-  void nextRound() noexcept { ++round_; }
+  void nextRound() noexcept { ++walk_.round; }
 
   // The best place for the op recorded last: where the whole round so far is
   // the beginning of a path; else close behind where the path was left; else
@@ -177,22 +157,64 @@ class SequenceMatcher {
 
  private:
   enum class Sizes { kEqual, kAny };
-  // As far as the quick half of its token and the number of its uses say.
-  bool isNext(QuickToken quick, std::size_t uses) const noexcept {
-    return next_ != end_ && // as they are without a path
-           quick_half(next_->token) == quick &&
-           next_->result_begin - next_->operand_begin == uses;
+  bool isPastEnd() const noexcept { return position_ == end_; } // or no path
+  void moveOn() noexcept {
+    ++position_;
+    ++next_;
   }
   bool bindable(const OpPath& path, std::uint32_t position,
                 const PathValue& value, const LiveBlock& block, Sizes sizes,
                 bool& rebound) const;
   bool allBindable(std::span<const Use> uses, Sizes sizes, bool& rebound) const;
   bool isTaken(const PathValue& value) const;
-  // Does the value begin with that op, the next one, and may it be this block?
-  bool beginsAt(std::uint32_t position, const PathValue& value,
-                const LiveBlock& block) const {
-    return value.birth_op == position && value.bytes == block.bytes &&
-           blocks_.begins(block) && !isTaken(value);
+  // Does the value begin with the next op, and may it be this block?
+  bool beginsHere(const PathValue& value, const LiveBlock& block) const {
+    return value.birth_op == position_ && value.bytes == block.bytes &&
+           blocks_.begins(block) &&
+           !(blocks_.alive(value.slot, value.identity) && isTaken(value));
+  }
+  // advance() where new blocks are expected.
+  template <typename Uses>
+  [[gnu::noinline]] bool advanceBeginning(
+      const PathOp& op, Uses uses,
+      const std::atomic<std::uint64_t>& op_count) noexcept {
+    blocks_.setNow(op_count.load(std::memory_order_relaxed) + 1);
+    const std::size_t count = uses.size();
+    const Operand* const operands = operands_ + op.operand_begin;
+    std::size_t begun = 0; // the last one of them is value v, in this slot
+    std::uint32_t v = 0;
+    BlockSlot slot = kNoSlot;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint32_t expected = operands[i].value();
+      if (values_[expected].identity == uses.identity(i)) continue;
+      v = expected;
+      slot = uses.use(i).slot;
+      if (!beginsHere(values_[v], blocks_[slot])) return false;
+      ++begun;
+    }
+    if (begun > 0) begin(v, slot);
+    for (std::size_t i = 0; begun > 1; ++i) {
+      v = operands[i].value();
+      if (values_[v].identity == uses.identity(i)) continue;
+      begin(v, uses.use(i).slot);
+      --begun;
+    }
+    moveOn();
+    return true;
+  }
+  void begin(std::uint32_t v, BlockSlot slot) noexcept {
+    LiveBlock& block = blocks_[slot];
+    blocks_.beginNow(block);
+    bear(v, values_[v], slot, block);
+  }
+  // Value v of the path is that block, in this round.
+  void bear(std::uint32_t v, PathValue& value, BlockSlot slot,
+            LiveBlock& block) const noexcept {
+    value.identity = block.identity;
+    value.slot = slot;
+    block.value = v;
+    block.birth_value = v;
+    block.birth = walk_;
   }
   void bind(std::uint32_t v, BlockSlot slot);
   void bindAll(std::span<const Use> uses);
@@ -217,12 +239,15 @@ class SequenceMatcher {
   OpRecorder& recorder_;
   Repetition repetition_;
   OpPath* path_ = nullptr;
-  // Into path_, as the hot path wants them; equal without a path.
-  const PathOp* next_ = nullptr;
-  const PathOp* end_ = nullptr;
+  // Of path_, as the hot path wants it; equal without a path.
+  std::uint32_t position_ = 0; // of the next op
+  std::uint32_t end_ = 0;
+  const PathOp* ops_ = nullptr;
+  const PathOp* next_ = nullptr; // ops_ + position_
   const Operand* operands_ = nullptr;
   PathValue* values_ = nullptr;
-  std::uint32_t round_ = 1;
+  bool trusts_operands_ = false;
+  Walk walk_{0, 1};                   // path_'s, or that of the last one
   std::vector<std::uint32_t> chosen_; // by choose(): per use, its value
   std::vector<std::uint32_t> open_;
   std::uint32_t alike_at_ = kNone; // position of the last op that was alike

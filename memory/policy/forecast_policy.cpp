@@ -77,6 +77,11 @@ bool ForecastPolicy::wishes(const profiler::OpTicket& ticket,
   return recorded;
 }
 
+bool ForecastPolicy::nothingMoves() const noexcept {
+  return plan_ != nullptr && plan_->plan->actions.empty() &&
+         plan_->plan->recorded.empty();
+}
+
 // Notes the blocks that the plan moves after the program has let them go,
 // while it still has them. True: the op is to be recorded.
 bool ForecastPolicy::findHeld(std::uint32_t position) {
@@ -113,6 +118,8 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
   const profiler::Position place = forecast_.position();
   const bool same = path_ops_ != 0 && place.path == path_;
   const PathPlanPtr before = std::move(plan_);
+  const bool had_victims = std::exchange(had_victims_, false);
+  profiler_.trustOperands(false);
   epoch_ = ticket.epoch;
   path_ops_ = 0;
   tail_ = kNone;
@@ -145,6 +152,7 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
       before->key == plan_->key && ticket.position > kCatchUp) {
     plan_ = before; // a better one waits for the next round
   }
+  profiler_.trustOperands(!had_victims && nothingMoves());
   if (same && plan_ == before) {
     if (again) done_ = 0;
     if (again || goes_on) return;
@@ -394,6 +402,8 @@ Block* ForecastPolicy::victim(Usable usable, const Need& need) {
   Block* const block = found->block;
   ranked_.erase(ranked_.begin() + (found - ranked_.data()));
   left(*block);
+  had_victims_ = true;
+  profiler_.trustOperands(false);
   if (path_ops_ != 0) expectBack(*block);
   return block;
 }

@@ -26,6 +26,9 @@
 // the path, nothing more is dropped; what is, comes back when it is needed. A
 // better plan for the path that is followed waits for its next round.
 //
+// While the plan moves nothing, and no victim was asked for since the round
+// before, the profiler need not look which blocks an op uses: it is told so.
+//
 // Thread safety: as Policy says.
 #pragma once
 
@@ -111,6 +114,7 @@ class ForecastPolicy final : public Policy {
   using Bound = profiler::Forecast::Bound;
   const Bound& either(std::size_t i) const;
   void resolve(std::vector<Wish>& list);
+  bool nothingMoves() const noexcept;
   bool findHeld(std::uint32_t position);
   void expectBack(Block& block);
   void bringBack(std::vector<Wish>& list);
@@ -121,7 +125,7 @@ class ForecastPolicy final : public Policy {
   const std::string_view name_;     // a literal
   profiler::PathId known_path_ = 0; // see planFor()
   profiler::Forecast forecast_;
-  const profiler::Profiler& profiler_;
+  profiler::Profiler& profiler_;
   WishGate& gate_;
   std::uint64_t budget_bytes_;
 
@@ -135,6 +139,8 @@ class ForecastPolicy final : public Policy {
   std::size_t recorded_done_ = 0; // of its recorded ops: those before done_
   // By value of the plan: blocks that it may move after they are let go.
   std::unordered_map<ValueIndex, Bound> held_;
+
+  bool had_victims_ = false; // that no plan chose, since arrive()
 
   std::uint64_t begin_ = 0;     // number of the op at position 0
   std::vector<Return> returns_; // a heap; of the path followed

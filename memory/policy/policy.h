@@ -6,6 +6,7 @@
 // is answered, every op sees the right bits.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -34,36 +35,43 @@ struct Wish {
   std::uint64_t needed_at = 0;
 };
 
-// Tells an op without any lock whether the policy has wishes before it.
+// Tells an op without any lock whether the policy has wishes before it. An op
+// of another thread may be told one op late.
 class WishGate {
  public:
   bool due(const profiler::OpTicket& ticket) const noexcept {
-    const std::uint64_t word = word_.load(std::memory_order_relaxed);
-    return ticket.position != profiler::kNone && word != kClosed &&
-           (ticket.epoch != static_cast<std::uint32_t>(word >> 32) ||
-            ticket.position >= static_cast<std::uint32_t>(word));
+    const std::uint32_t position = position_.load(std::memory_order_relaxed);
+    const bool is_there =
+        ticket.position >= position ||
+        ticket.epoch != epoch_.load(std::memory_order_relaxed);
+    // As a rule the answer is known by now.
+    return is_there && ticket.position != profiler::kNone &&
+           position != kClosed;
   }
   // No wishes, ever / ask at the next op.
-  void close() noexcept { word_.store(kClosed, std::memory_order_relaxed); }
-  void ask() noexcept { word_.store(kAsk, std::memory_order_relaxed); }
-  // Ask before op `position`, or in another epoch; at the next op where ask()
-  // came since takeAsk().
+  void close() noexcept { position_.store(kClosed, std::memory_order_relaxed); }
+  void ask() noexcept { position_.store(kAsk, std::memory_order_relaxed); }
+  // Ask before op `position`, or in another epoch, like that of any first op;
+  // at the next op where ask() came since takeAsk(). Not by two threads at
+  // once.
   void askAt(std::uint32_t epoch, std::uint32_t position) noexcept {
-    std::uint64_t word = word_.load(std::memory_order_relaxed);
-    if (word == kAsk) return;
-    word_.compare_exchange_strong(word, std::uint64_t{epoch} << 32 | position,
-                                  std::memory_order_relaxed);
+    epoch_.store(epoch, std::memory_order_relaxed);
+    std::uint32_t before = position_.load(std::memory_order_relaxed);
+    if (before == kAsk) return;
+    position_.compare_exchange_strong(before, std::max(position, kAsk + 1),
+                                      std::memory_order_relaxed);
   }
   bool takeAsk() noexcept {
-    std::uint64_t word = kAsk;
-    return word_.compare_exchange_strong(word, kClosed,
-                                         std::memory_order_relaxed);
+    std::uint32_t position = kAsk;
+    return position_.compare_exchange_strong(position, kClosed,
+                                             std::memory_order_relaxed);
   }
 
  private:
-  static constexpr std::uint64_t kClosed = ~std::uint64_t{0};
-  static constexpr std::uint64_t kAsk = 0;
-  std::atomic<std::uint64_t> word_{kClosed};
+  static constexpr std::uint32_t kClosed = profiler::kNone;
+  static constexpr std::uint32_t kAsk = 0;
+  std::atomic<std::uint32_t> position_{kClosed};
+  std::atomic<std::uint32_t> epoch_{0};
 };
 
 // What a policy takes for itself.

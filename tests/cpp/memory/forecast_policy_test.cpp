@@ -151,6 +151,38 @@ TEST(ForecastPolicy, TheStepSaysWhatWasPlanned) {
   EXPECT_EQ(device.pager->lastStep()->plan, nullptr);
 }
 
+// While all fits nobody asks which blocks an op's operands are; once something
+// has to leave, another block of the same size is another sequence.
+TEST(ForecastPolicy, WhichBlocksTheyAreCountsWhereSomethingMoves) {
+  constexpr std::size_t kForAll = 8 * kLayers * kBytes;
+  Device device("forecast", kForAll);
+  Pager& pager = *device.pager;
+  Training training(pager, kLayers);
+  training.initialize();
+  for (int i = 0; i < 3; ++i) training.step();
+  for (int i = 0; i < 500 && pager.policyCosts().plans_made < 1; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    training.step();
+  }
+  const auto misses = [&] {
+    for (int i = 0; i < 3; ++i) training.step();
+    pager.resetStats();
+    training.swapTwoWeights();
+    for (int i = 0; i < 2; ++i) training.step();
+    training.swapTwoWeights();
+    for (int i = 0; i < 2; ++i) training.step();
+    return pager.stats().forecast_misses;
+  };
+  EXPECT_EQ(misses(), 0);
+  {
+    const Guest guest(pager, kForAll - kBudget);
+    EXPECT_GT(misses(), 0);
+  }
+  EXPECT_EQ(misses(), 0);
+  ASSERT_FALSE(pager.setPolicy("lru")); // which never says that all fits
+  EXPECT_GT(misses(), 0);
+}
+
 // A link that turns out to be much slower than the plan assumed: it is made
 // again, once, and not for less.
 TEST(ForecastPolicy, AnotherLinkIsAnotherPlan) {

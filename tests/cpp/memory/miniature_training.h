@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "memory/pager.h"
@@ -37,6 +38,13 @@ class Training {
   // back, and counted.
   bool writes_what_is_written_back = false;
   int written_while_written_back = 0;
+
+  // So that they were there before the steps.
+  void initialize() {
+    for (Value& weight : weights_) op(6, {&weight}, true);
+  }
+  // Later steps have the same ops, some on other blocks of the same size.
+  void swapTwoWeights() { std::swap(weights_[1], weights_[2]); }
 
   void step() {
     std::vector<Value> activations;

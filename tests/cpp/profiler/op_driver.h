@@ -71,11 +71,14 @@ class OpDriver {
       hasher.add(b.bytes);
     }
     const Token token = hasher.token();
-    OpTicket ticket = profiler.observe(number, quick_half(token),
-                                       Profiler::UseList{uses}, [&] {
-                                         ++whole_tokens;
-                                         return token;
-                                       });
+    OpTicket ticket;
+    profiler.observe(
+        number, quick_half(token), Profiler::UseList{uses},
+        [&] {
+          ++whole_tokens;
+          return token;
+        },
+        ticket);
     std::vector<Block> made;
     for (std::size_t i = 0; i < results.size(); ++i) {
       const std::uint64_t identity = ++identities_;

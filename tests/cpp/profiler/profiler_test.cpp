@@ -122,6 +122,51 @@ TEST_F(Exact, StateSaysWhatIsMatched) {
   EXPECT_EQ(driver_.profiler.state().matching, Matching::kUnknown);
 }
 
+// Where nobody asks which block an operand is, the op alone counts; what begins
+// with an op is bound as ever.
+TEST(Trusted, OperandsMayBeAnyAndWhatBeginsIsBound) {
+  OpDriver driver;
+  for (const std::string weight : {"w", "other"}) {
+    driver.create(weight, 4096);
+    driver.op("init", {"=" + weight}); // so that they were there before
+  }
+  driver.profiler.step();
+  const auto step = [&driver](const std::string& weight) {
+    driver.op("load", {}, {"x"});
+    driver.op("mm", {"x", weight}, {"x"});
+    driver.create("t", 4096);
+    driver.op("copy_", {"=t", "x"});
+  };
+  const auto end = [&driver] {
+    const bool expected = driver.op("norm", {"t"}, {"n"}, 512);
+    driver.drop("t");
+    driver.profiler.step();
+    return expected;
+  };
+  for (int i = 0; i < 6; ++i) {
+    step("w");
+    end();
+  }
+  driver.endStep();
+
+  driver.profiler.trustOperands(true);
+  step("other");
+  driver.profiler.trustOperands(false);
+  EXPECT_TRUE(end()); // on the very block that began in between
+  EXPECT_EQ(driver.endStep().misses, 0U);
+  driver.profiler.trustOperands(true);
+  driver.op("load", {}, {"x"});
+  EXPECT_FALSE(driver.op("add", {"x", "w"}, {"x"}));
+  EXPECT_FALSE(driver.op("mm", {"x"}, {"x"}));
+  driver.profiler.step();
+  driver.profiler.trustOperands(false);
+  step("w");
+  end();
+  driver.endStep();
+  step("other");
+  EXPECT_GT(driver.endStep().misses, 0U);
+}
+
 // The queue of released blocks is drained late, and in any order: what is
 // recorded is when they died.
 TEST(Deaths, DoNotDependOnWhenTheyAreDrained) {
