@@ -179,9 +179,8 @@ std::int64_t CycleBuilder::duration(const OpPath& path,
 
 PathTimes times_of(const CycleMap& map) {
   PathTimes times{map.path, {}};
-  times.elapsed.reserve(map.cycle.ops() + 1);
+  times.elapsed.reserve(map.cycle.ops());
   std::int64_t time_ns = 0;
-  times.elapsed.push_back(0);
   for (const std::int64_t duration_ns : map.cycle.duration_ns) {
     time_ns += duration_ns;
     times.elapsed.push_back(static_cast<std::uint32_t>(
@@ -193,7 +192,7 @@ PathTimes times_of(const CycleMap& map) {
 void CycleBuilder::setTimes(PathTimes times) {
   const Profiler::Guard guard(profiler_.lock_);
   if (OpPath* const live = profiler_.history_.find(times.path)) {
-    live->setElapsed(std::move(times.elapsed));
+    live->setElapsed(times.elapsed);
   }
 }
 

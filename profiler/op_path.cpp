@@ -1,6 +1,7 @@
 #include "profiler/op_path.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "backend/runtime/check.h"
 
@@ -23,13 +24,11 @@ void OpPath::clear(PathId id) {
   operands_.clear();
   values_.clear();
   std::fill(heads_.begin(), heads_.end(), kNone);
-  links_.clear();
   use_list_.clear();
-  use_end_.clear();
   carried_.clear();
   linked_.clear();
   by_identity_.clear();
-  elapsed_.clear();
+  is_timed_ = false;
   structure_ = 0;
   walks_ = 0;
   rounds_.clear();
@@ -39,7 +38,7 @@ void OpPath::rehash(std::size_t buckets) {
   heads_.assign(buckets, kNone);
   for (std::uint32_t i = 0; i < size(); ++i) {
     std::uint32_t& head = heads_[ops_[i].token & (buckets - 1)];
-    links_[i] = head;
+    ops_[i].previous_like = head;
     head = i;
   }
 }
@@ -49,13 +48,12 @@ void OpPath::addOp(std::uint32_t op, Token token) {
   const auto operand = static_cast<std::uint32_t>(operands_.size());
   ops_.push_back({token, operand, operand, operand, op});
   if (!workspaces_.empty()) workspaces_.push_back(0);
-  links_.push_back(kNone);
   if (ops_.size() > heads_.size()) [[unlikely]] {
     rehash(std::max(kFirstBuckets, 2 * heads_.size()));
     return;
   }
   std::uint32_t& head = heads_[token & (heads_.size() - 1)];
-  links_.back() = head;
+  ops_.back().previous_like = head;
   head = size() - 1;
 }
 
@@ -125,28 +123,28 @@ OpPath OpPath::part(std::uint32_t begin, std::uint32_t end, PathId id,
 }
 
 void OpPath::finish() {
-  use_end_.assign(values_.size() + 1, 0);
-  for (const Operand operand : operands_) ++use_end_[operand.value() + 1];
-  for (std::size_t v = 0; v < values_.size(); ++v) {
-    use_end_[v + 1] += use_end_[v];
+  for (PathValue& value : values_) value.use_end = 0;
+  for (const Operand operand : operands_) ++values_[operand.value()].use_end;
+  std::uint32_t uses = 0;
+  for (PathValue& value : values_) {
+    uses += std::exchange(value.use_end, uses);
   }
-  // use_end_[v] is where v's uses begin, and moves to where they end.
+  // use_end is where a value's uses begin, and moves to where they end.
   use_list_.assign(operands_.size(), PathUse(0, 0));
   TokenHasher hasher(size());
   for (std::uint32_t i = 0; i < size(); ++i) {
     hasher.add(ops_[i].token);
     for (const Operand operand : operands(i)) {
       const std::uint32_t v = operand.value();
-      use_list_[use_end_[v]++] = PathUse(i, operand.flags());
+      use_list_[values_[v].use_end++] = PathUse(i, operand.flags());
       hasher.add(std::uint64_t{v} << 4 | operand.flags());
     }
   }
-  use_end_.pop_back();
   carried_.clear();
   by_identity_.clear();
   for (std::uint32_t v = 0; v < values_.size(); ++v) {
     const PathValue& value = values_[v];
-    if (value.handedIn()) ops_[value.birth_op].has_handed_in = 1;
+    if (value.handedIn()) ops_[value.birth_op].expects_new = 1;
     hasher.add(value.bytes);
     if (value.carried()) carried_.push_back(v);
     if (value.carried() || value.handedIn()) {
@@ -163,11 +161,17 @@ void OpPath::finish() {
   workspaces_.shrink_to_fit();
   operands_.shrink_to_fit();
   values_.shrink_to_fit();
-  links_.shrink_to_fit();
   use_list_.shrink_to_fit();
-  use_end_.shrink_to_fit();
   carried_.shrink_to_fit();
   by_identity_.shrink_to_fit();
+}
+
+void OpPath::setElapsed(std::span<const std::uint32_t> elapsed) noexcept {
+  constexpr std::uint32_t kMost = (std::uint32_t{1} << 31) - 1;
+  is_timed_ = true;
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    ops_[i].elapsed = std::min(elapsed[i], kMost);
+  }
 }
 
 void OpPath::link(std::uint32_t value, PathId source_path,
@@ -252,17 +256,18 @@ void OpPath::learnFrom(const OpPath& other) {
     }
   }
   linked_ = other.linked_;
-  elapsed_ = other.elapsed_;
+  is_timed_ = other.is_timed_;
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    ops_[i].elapsed = other.ops_[i].elapsed;
+  }
 }
 
 std::size_t OpPath::memoryBytes() const noexcept {
   return sizeof(OpPath) + capacity_bytes(ops_) + capacity_bytes(workspaces_) +
          capacity_bytes(operands_) + capacity_bytes(values_) +
-         capacity_bytes(heads_) + capacity_bytes(links_) +
-         capacity_bytes(use_list_) + capacity_bytes(use_end_) +
+         capacity_bytes(heads_) + capacity_bytes(use_list_) +
          capacity_bytes(carried_) + capacity_bytes(linked_) +
-         capacity_bytes(rounds_) + capacity_bytes(by_identity_) +
-         capacity_bytes(elapsed_);
+         capacity_bytes(rounds_) + capacity_bytes(by_identity_);
 }
 
 } // namespace chameleon::profiler

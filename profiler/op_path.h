@@ -15,12 +15,12 @@
 // operand is comparing that identity. Sequence and structure never change after
 // finish(); bindings, deaths and workspaces do.
 //
-// Memory: 32 to 40 bytes an op (index and times included; 4 more where any op
-// has a workspace), 8 an operand, 52 a value and 20 more a carried one.
+// Memory: 36 to 40 bytes an op (index and times included; 4 more where any op
+// has a workspace), 8 an operand, 48 a value and 20 more a carried one.
 //
 // Thread safety: none; the caller synchronises. After finish() what does not
-// change (tokens, operands, and of a value bytes, birth_op and output) may be
-// read by other threads meanwhile.
+// change (tokens, operands, and of a value bytes, birth_op, output and uses)
+// may be read by other threads meanwhile.
 #pragma once
 
 #include <cstddef>
@@ -43,9 +43,13 @@ struct PathOp {
   std::uint32_t operand_begin; // uses, then results
   std::uint32_t result_begin;
   std::uint32_t operand_end;
-  std::uint32_t op : 31;               // its name, see OpNames
-  std::uint32_t has_handed_in : 1 = 0; // a value begins as its operand; known
-                                       // after finish()
+  std::uint32_t op; // its name, see OpNames
+  // The position before with a token that may be the same; kNone: none.
+  std::uint32_t previous_like = kNone;
+  // What is below changes as the path is walked. Values are expected to begin
+  // as its operands: not where what was handed in has come to stay.
+  std::uint32_t expects_new : 1 = 0;
+  std::uint32_t elapsed : 31 = 0; // see OpPath::elapsed_ns(); when it has ended
 };
 
 struct PathValue {
@@ -60,6 +64,7 @@ struct PathValue {
   PathId source_path = 0; // of a carried transient: what it was
   std::uint32_t source_value = 0;
   std::uint32_t successor = kNone; // the value it becomes in the next round
+  std::uint32_t use_end = 0;       // see OpPath::usesOf(); after finish()
 
   static constexpr std::uint32_t kHandedIn = std::uint32_t{1} << 31;
 
@@ -105,7 +110,7 @@ class OpPath {
     const PathOp& op = ops_[position];
     return slice(op.operand_begin, op.operand_end);
   }
-  const PathOp* opData() const noexcept { return ops_.data(); }
+  PathOp* opData() noexcept { return ops_.data(); }
   const Operand* operandData() const noexcept { return operands_.data(); }
   std::vector<PathValue>& values() noexcept { return values_; }
   const std::vector<PathValue>& values() const noexcept { return values_; }
@@ -131,8 +136,8 @@ class OpPath {
   // ---- after finish() ------------------------------------------------------
   // By position; a value may occur twice at one position.
   std::span<const PathUse> usesOf(std::uint32_t value) const noexcept {
-    const std::uint32_t begin = value == 0 ? 0 : use_end_[value - 1];
-    return {use_list_.data() + begin, use_end_[value] - begin};
+    const std::uint32_t begin = value == 0 ? 0 : values_[value - 1].use_end;
+    return {use_list_.data() + begin, values_[value].use_end - begin};
   }
   std::span<const std::uint32_t> carried() const noexcept { return carried_; }
   // Carried values that were seen to be transients of an earlier round.
@@ -167,14 +172,13 @@ class OpPath {
   // before setElapsed() as if every op took kUnknownOp_ns.
   static constexpr std::int64_t kUnknownOp_ns = 10'000;
   std::int64_t elapsed_ns(std::uint32_t position) const noexcept {
-    return elapsed_.empty() ? position * kUnknownOp_ns
-                            : elapsed_[position] * kElapsedUnit_ns;
+    if (!is_timed_) return position * kUnknownOp_ns;
+    return position == 0 ? 0 : ops_[position - 1].elapsed * kElapsedUnit_ns;
   }
-  // In units of kElapsedUnit_ns, size() + 1 of them.
+  // In units of kElapsedUnit_ns (137 s are the most), from the first op's end
+  // to the last one's: size() of them.
   static constexpr std::int64_t kElapsedUnit_ns = 64;
-  void setElapsed(std::vector<std::uint32_t> elapsed) noexcept {
-    elapsed_ = std::move(elapsed);
-  }
+  void setElapsed(std::span<const std::uint32_t> elapsed) noexcept;
 
   // Forgets which blocks its values were. Only for a path nobody is bound to.
   void unbind() noexcept;
@@ -192,7 +196,7 @@ class OpPath {
     return heads_.empty() ? kNone : heads_[token & (heads_.size() - 1)];
   }
   std::uint32_t previousLike(std::uint32_t position) const noexcept {
-    return links_[position];
+    return ops_[position].previous_like;
   }
 
   // Binds every value as in an equal path, and takes the deaths seen there.
@@ -213,15 +217,13 @@ class OpPath {
   std::vector<Operand> operands_;
   std::vector<PathValue> values_;
   std::vector<std::uint32_t> heads_; // power of two
-  std::vector<std::uint32_t> links_; // per op
   std::vector<PathUse> use_list_;
-  std::vector<std::uint32_t> use_end_; // per value
   std::vector<std::uint32_t> carried_; // values
   std::vector<std::uint32_t> linked_;
   std::vector<Identity> by_identity_; // sorted
-  std::vector<std::uint32_t> elapsed_;
   std::uint64_t structure_ = 0;
   std::uint32_t walks_ = 0;
+  bool is_timed_ = false;
   std::vector<Round> rounds_;
 };
 

@@ -69,7 +69,7 @@ class SequenceMatcher {
         op.result_begin - op.operand_begin != count) {
       return false;
     }
-    if (op.has_handed_in != 0) return advanceBeginning(op, uses, op_count);
+    if (op.expects_new != 0) return advanceBeginning(uses, op_count);
     if (!trusts_operands_ || recorder_.active()) {
       const Operand* const operands = operands_ + op.operand_begin;
       const PathValue* const values = values_;
@@ -176,11 +176,10 @@ class SequenceMatcher {
   // advance() where new blocks are expected.
   template <typename Uses>
   [[gnu::noinline]] bool advanceBeginning(
-      const PathOp& op, Uses uses,
-      const std::atomic<std::uint64_t>& op_count) noexcept {
+      Uses uses, const std::atomic<std::uint64_t>& op_count) noexcept {
     blocks_.setNow(op_count.load(std::memory_order_relaxed) + 1);
     const std::size_t count = uses.size();
-    const Operand* const operands = operands_ + op.operand_begin;
+    const Operand* const operands = operands_ + next_->operand_begin;
     std::size_t begun = 0; // the last one of them is value v, in this slot
     std::uint32_t v = 0;
     BlockSlot slot = kNoSlot;
@@ -192,7 +191,11 @@ class SequenceMatcher {
       if (!beginsHere(values_[v], blocks_[slot])) return false;
       ++begun;
     }
-    if (begun > 0) begin(v, slot);
+    if (begun > 0) {
+      begin(v, slot);
+    } else { // what began with it has come to stay
+      next_->expects_new = 0;
+    }
     for (std::size_t i = 0; begun > 1; ++i) {
       v = operands[i].value();
       if (values_[v].identity == uses.identity(i)) continue;
@@ -205,6 +208,7 @@ class SequenceMatcher {
   void begin(std::uint32_t v, BlockSlot slot) noexcept {
     LiveBlock& block = blocks_[slot];
     blocks_.beginNow(block);
+    next_->expects_new = 1;
     bear(v, values_[v], slot, block);
   }
   // Value v of the path is that block, in this round.
@@ -242,8 +246,8 @@ class SequenceMatcher {
   // Of path_, as the hot path wants it; equal without a path.
   std::uint32_t position_ = 0; // of the next op
   std::uint32_t end_ = 0;
-  const PathOp* ops_ = nullptr;
-  const PathOp* next_ = nullptr; // ops_ + position_
+  PathOp* ops_ = nullptr;
+  PathOp* next_ = nullptr; // ops_ + position_
   const Operand* operands_ = nullptr;
   PathValue* values_ = nullptr;
   bool trusts_operands_ = false;

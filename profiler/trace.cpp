@@ -177,7 +177,7 @@ Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
   std::unordered_map<std::uint64_t, std::uint32_t> alive; // values by number
   std::unordered_map<std::uint64_t, std::uint32_t> carried;
   std::unordered_map<std::uint64_t, std::uint32_t> freed_first;
-  std::vector<std::uint32_t> elapsed{0};
+  std::vector<std::uint32_t> elapsed;
   std::int64_t time_ns = 0;
   for (std::uint32_t i = 0; i < ops; ++i) {
     const TraceOp& op = trace.ops[begin + i];
@@ -230,7 +230,7 @@ Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
         std::min<std::int64_t>(time_ns / OpPath::kElapsedUnit_ns, kNone)));
   }
   path.finish();
-  path.setElapsed(std::move(elapsed));
+  path.setElapsed(elapsed);
   // What this step leaves to the next one, which frees it.
   for (const auto& [number, at_op] : freed_first) {
     const auto left = alive.find(number);
