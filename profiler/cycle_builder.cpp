@@ -178,21 +178,13 @@ std::int64_t CycleBuilder::duration(const OpPath& path,
 }
 
 PathTimes times_of(const CycleMap& map) {
-  PathTimes times{map.path, {}};
-  times.elapsed.reserve(map.cycle.ops());
-  std::int64_t time_ns = 0;
-  for (const std::int64_t duration_ns : map.cycle.duration_ns) {
-    time_ns += duration_ns;
-    times.elapsed.push_back(static_cast<std::uint32_t>(
-        std::min<std::int64_t>(time_ns / OpPath::kElapsedUnit_ns, kNone)));
-  }
-  return times;
+  return {map.path, map.cycle.duration_ns};
 }
 
-void CycleBuilder::setTimes(PathTimes times) {
+void CycleBuilder::setTimes(const PathTimes& times) {
   const Profiler::Guard guard(profiler_.lock_);
   if (OpPath* const live = profiler_.history_.find(times.path)) {
-    live->setElapsed(times.elapsed);
+    live->setDurations(times.duration_ns);
   }
 }
 

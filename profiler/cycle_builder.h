@@ -62,7 +62,7 @@ struct PathSnapshot {
 // How long a path's ops take, as it wants to know it.
 struct PathTimes {
   PathId path;
-  std::vector<std::uint32_t> elapsed; // OpPath::setElapsed()
+  std::vector<std::int64_t> duration_ns; // OpPath::setDurations()
 };
 PathTimes times_of(const CycleMap& map);
 
@@ -74,7 +74,7 @@ class CycleBuilder {
   // Nothing: the path is not (any more) in the history.
   std::optional<PathSnapshot> take(PathId path) const;
   static CycleMap cycle(const PathSnapshot& snapshot);
-  void setTimes(PathTimes times);
+  void setTimes(const PathTimes& times);
   // How far off they are by what is known now: what ops take longer or less,
   // as a share of the whole. 0: not known.
   double timesOff(PathId path) const;

@@ -166,11 +166,14 @@ void OpPath::finish() {
   by_identity_.shrink_to_fit();
 }
 
-void OpPath::setElapsed(std::span<const std::uint32_t> elapsed) noexcept {
-  constexpr std::uint32_t kMost = (std::uint32_t{1} << 31) - 1;
+void OpPath::setDurations(std::span<const std::int64_t> duration_ns) noexcept {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
   is_timed_ = true;
+  std::int64_t time_ns = 0;
   for (std::size_t i = 0; i < ops_.size(); ++i) {
-    ops_[i].elapsed = std::min(elapsed[i], kMost);
+    time_ns += duration_ns[i];
+    ops_[i].elapsed =
+        static_cast<std::uint32_t>(std::min(time_ns / kElapsedUnit_ns, kMost));
   }
 }
 

@@ -169,16 +169,15 @@ class OpPath {
   std::uint64_t structure() const noexcept { return structure_; }
 
   // Estimated compute time from the beginning to a position (<= size());
-  // before setElapsed() as if every op took kUnknownOp_ns.
+  // before setDurations() as if every op took kUnknownOp_ns.
   static constexpr std::int64_t kUnknownOp_ns = 10'000;
   std::int64_t elapsed_ns(std::uint32_t position) const noexcept {
     if (!is_timed_) return position * kUnknownOp_ns;
     return position == 0 ? 0 : ops_[position - 1].elapsed * kElapsedUnit_ns;
   }
-  // In units of kElapsedUnit_ns (137 s are the most), from the first op's end
-  // to the last one's: size() of them.
+  // By op, of all. Kept in units of kElapsedUnit_ns: 137 s are the most.
   static constexpr std::int64_t kElapsedUnit_ns = 64;
-  void setElapsed(std::span<const std::uint32_t> elapsed) noexcept;
+  void setDurations(std::span<const std::int64_t> duration_ns) noexcept;
 
   // Forgets which blocks its values were. Only for a path nobody is bound to.
   void unbind() noexcept;

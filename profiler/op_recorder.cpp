@@ -83,9 +83,8 @@ std::uint32_t OpRecorder::bear(BlockSlot slot, std::uint32_t output,
   value.output = output;
   const std::uint32_t v = path_.addValue(value);
   block.recorded_value = v;
-  block.birth.path = path_.id();
+  block.birth = {path_.id(), round};
   block.birth_value = v;
-  block.birth.round = round;
   return v;
 }
 

@@ -74,10 +74,7 @@ OpTicket Profiler::observeWhole(std::uint32_t op, Token token,
   ++epoch_;
   OpTicket made = ticket(misses_ == misses);
   // The cursor may wait where an op came between.
-  if (unplaced_ > 0) {
-    made.position = kNone;
-    made.is_on_path = false;
-  }
+  if (unplaced_ > 0) made.leavePath();
   return made;
 }
 
@@ -247,8 +244,7 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output,
     last_divergence_.expected_op = last_divergence_.seen_op = op.op;
     last_divergence_.expected_token = last_divergence_.seen_token = op.token;
   }
-  ticket.position = kNone;
-  ticket.is_on_path = false;
+  ticket.leavePath();
   if (position + 1 != matcher_.position()) return;
   stopGroup();
   blocks_.setNow(opCount());

@@ -59,6 +59,10 @@ struct OpTicket {
   std::uint16_t outputs;
   bool expected;   // it was what the forecast said
   bool is_on_path; // it has a position, and nothing is recorded
+  void leavePath() noexcept {
+    position = kNone;
+    is_on_path = false;
+  }
 };
 
 // Sums since the start, and what the last step that ended was.

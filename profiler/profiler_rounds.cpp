@@ -240,9 +240,8 @@ void Profiler::bearAgain(const OpPath& recording, std::uint32_t begin,
       block.birth.path = 0;
       continue;
     }
-    block.birth.path = path.id();
+    block.birth = {path.id(), matcher_.round()};
     block.birth_value = block.value;
-    block.birth.round = matcher_.round();
   }
 }
 

@@ -177,8 +177,7 @@ Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
   std::unordered_map<std::uint64_t, std::uint32_t> alive; // values by number
   std::unordered_map<std::uint64_t, std::uint32_t> carried;
   std::unordered_map<std::uint64_t, std::uint32_t> freed_first;
-  std::vector<std::uint32_t> elapsed;
-  std::int64_t time_ns = 0;
+  std::vector<std::int64_t> duration_ns;
   for (std::uint32_t i = 0; i < ops; ++i) {
     const TraceOp& op = trace.ops[begin + i];
     path.addOp(names.add(op.op), 0);
@@ -225,12 +224,10 @@ Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
       }
       if (at != alive.end()) alive.erase(at);
     }
-    time_ns += op.duration_ns;
-    elapsed.push_back(static_cast<std::uint32_t>(
-        std::min<std::int64_t>(time_ns / OpPath::kElapsedUnit_ns, kNone)));
+    duration_ns.push_back(op.duration_ns);
   }
   path.finish();
-  path.setElapsed(elapsed);
+  path.setDurations(duration_ns);
   // What this step leaves to the next one, which frees it.
   for (const auto& [number, at_op] : freed_first) {
     const auto left = alive.find(number);

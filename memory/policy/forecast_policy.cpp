@@ -119,11 +119,13 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
   const bool same = path_ops_ != 0 && place.path == path_;
   const PathPlanPtr before = std::move(plan_);
   const bool had_victims = std::exchange(had_victims_, false);
-  profiler_.trustOperands(false);
   epoch_ = ticket.epoch;
   path_ops_ = 0;
   tail_ = kNone;
-  if (place.path == 0 || place.next_op != ticket.position + 1) return;
+  if (place.path == 0 || place.next_op != ticket.position + 1) {
+    profiler_.trustOperands(false);
+    return;
+  }
   path_ = place.path;
   path_ops_ = place.ops;
   const PlanKey key{place.path, budget_bytes_};
@@ -402,8 +404,7 @@ Block* ForecastPolicy::victim(Usable usable, const Need& need) {
   Block* const block = found->block;
   ranked_.erase(ranked_.begin() + (found - ranked_.data()));
   left(*block);
-  had_victims_ = true;
-  profiler_.trustOperands(false);
+  if (!std::exchange(had_victims_, true)) profiler_.trustOperands(false);
   if (path_ops_ != 0) expectBack(*block);
   return block;
 }

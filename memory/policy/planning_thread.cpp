@@ -43,7 +43,7 @@ void PlanningThread::planAndWait(const PlanKey& key) {
 }
 
 PathPlanPtr PlanningThread::findOrOrder(const PlanKey& key, int slack) {
-  for (profiler::PathTimes& times : times_) builder_.setTimes(std::move(times));
+  for (const profiler::PathTimes& times : times_) builder_.setTimes(times);
   times_.clear();
   const auto found = find(key);
   if (found == plans_.end()) return order(key, slack);

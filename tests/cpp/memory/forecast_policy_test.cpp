@@ -18,8 +18,8 @@ namespace {
 // A plan needs a moment, which the op side does not wait for: trains until the
 // second one is there (the first leaves more than usual, slack_trial.h), or for
 // five seconds at most. It is followed from the next step on.
-void settle(Pager& pager, Training& training) {
-  for (int i = 0; i < 500 && pager.policyCosts().plans_made < 2; ++i) {
+void settle(Pager& pager, Training& training, std::uint64_t plans = 2) {
+  for (int i = 0; i < 500 && pager.policyCosts().plans_made < plans; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     training.step();
   }
@@ -160,10 +160,7 @@ TEST(ForecastPolicy, WhichBlocksTheyAreCountsWhereSomethingMoves) {
   Training training(pager, kLayers);
   training.initialize();
   for (int i = 0; i < 3; ++i) training.step();
-  for (int i = 0; i < 500 && pager.policyCosts().plans_made < 1; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    training.step();
-  }
+  settle(pager, training, 1); // the first moves nothing and stays
   const auto misses = [&] {
     for (int i = 0; i < 3; ++i) training.step();
     pager.resetStats();
