@@ -47,8 +47,8 @@ void Profiler::recordDeath(const LiveBlock& block,
 OpTicket Profiler::observeWhole(std::uint32_t op, Token token,
                                 std::span<const Use> uses) noexcept {
   const Guard guard(lock_);
-  const bool same =
-      matcher_.advance(quick_half(token), UseList{uses}, op_count_);
+  const bool same = matcher_.advance(quick_half(token), UseList{uses},
+                                     op_count_, recorder_.active());
   countOp();
   blocks_.setNow(opCount());
   if (expected_ != 0 && enterExpected(op, token, uses)) {

@@ -123,7 +123,8 @@ class Profiler {
                                       OpTicket& ticket) {
     lock_.lock();
     const std::uint32_t position = matcher_.position();
-    if (!recorder_.active() && matcher_.advance(quick, uses, op_count_))
+    if (!recorder_.active() &&
+        matcher_.advance(quick, uses, op_count_, /*is_recorded=*/false))
         [[likely]] {
       countOp();
       ticket = {epoch_, kNone, position, 0, true, true};

@@ -57,11 +57,12 @@ class SequenceMatcher {
   // says, on the very blocks that the path is bound to, or on new ones where
   // the path has some begin with it: these are bound. The cursor moved on.
   // `op_count` is how many were observed before; `uses` has size(), identity(i)
-  // and use(i), and is as good as a pointer.
+  // and use(i), and is as good as a pointer. `is_recorded`: the op is, whatever
+  // it is.
   template <typename Uses>
   [[gnu::always_inline]] bool advance(
-      QuickToken quick, Uses uses,
-      const std::atomic<std::uint64_t>& op_count) noexcept {
+      QuickToken quick, Uses uses, const std::atomic<std::uint64_t>& op_count,
+      bool is_recorded) noexcept {
     if (isPastEnd()) return false;
     const PathOp& op = *next_;
     const std::size_t count = uses.size();
@@ -70,7 +71,7 @@ class SequenceMatcher {
       return false;
     }
     if (op.expects_new != 0) return advanceBeginning(uses, op_count);
-    if (!trusts_operands_ || recorder_.active()) {
+    if (is_recorded || !trusts_operands_) {
       const Operand* const operands = operands_ + op.operand_begin;
       const PathValue* const values = values_;
 #pragma GCC unroll 2
@@ -83,8 +84,8 @@ class SequenceMatcher {
     moveOn();
     return true;
   }
-  // With this, and while nothing is recorded, advance() takes any blocks that
-  // were there before for the expected ones.
+  // With this advance() takes any blocks that were there before for the
+  // expected ones, but those of an op that is recorded.
   void trustOperands(bool trusts) noexcept { trusts_operands_ = trusts; }
   // The same by the whole token, where values may have to be bound to other
   // blocks first.

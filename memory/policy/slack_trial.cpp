@@ -33,20 +33,26 @@ bool SlackTrial::Tried::isKnown() const {
   return so_far.error_ns < kKnown * so_far.ns;
 }
 
+bool SlackTrial::Tried::isShorter(const Tried& other) const {
+  return other.plan == nullptr || mean().ns < other.mean().ns;
+}
+
+bool SlackTrial::Tried::isAlike(const Tried& other) const {
+  const Mean a = mean();
+  const Mean b = other.mean();
+  return std::abs(a.ns - b.ns) < kAlike * std::hypot(a.error_ns, b.error_ns);
+}
+
 void SlackTrial::add(PathPlanPtr plan) {
-  if (is_over_) {
-    best_ = {};
-    tried_.clear();
-    any_drops_ = false;
-    is_over_ = false;
-  }
   in_a_row_ = 0;
   if (std::exchange(wanted_, std::nullopt) && plan->plan == nullptr) {
-    is_over_ = true; // so much cannot be left, or swaps alone take far longer
-    return;
+    endOrRunOff(); // so much cannot be left, or swaps alone take far longer
+  } else if (is_over_ || is_run_off_) {
+    *this = SlackTrial(std::move(plan));
+  } else {
+    now_ = {};
+    now_.plan = std::move(plan);
   }
-  now_ = {};
-  now_.plan = std::move(plan);
 }
 
 bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
@@ -61,7 +67,11 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
   }
   if (++in_a_row_ <= kTakeOver) return false;
   now_.duration_ns[now_.steps++] = duration_ns;
-  if (now_.isKnown()) judge();
+  if (is_run_off_) {
+    if (now_.steps == kRunOffSteps) judgeRunOff();
+  } else if (now_.isKnown()) {
+    judge();
+  }
   return wanted_.has_value();
 }
 
@@ -69,15 +79,40 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
 void SlackTrial::judge() {
   tried_.push_back(now_.plan->slack);
   any_drops_ |= !now_.plan->plan->recorded.empty();
-  if (best_.plan == nullptr || now_.mean().ns < best_.mean().ns) {
-    best_ = now_;
+  if (now_.isShorter(best_)) {
+    second_ = std::exchange(best_, now_);
+  } else if (now_.isShorter(second_)) {
+    second_ = now_;
   }
   const bool good = best_.plan->plan->actions.empty() ||
                     best_.mean().ns < kGoodEnough * best_.plan->compute_ns;
   now_ = best_;
   in_a_row_ = 0;
-  if (!good) wanted_ = untried();
-  is_over_ = !wanted_;
+  if (good) return end();
+  wanted_ = untried();
+  if (!wanted_) endOrRunOff();
+}
+
+// All were tried, and now_ is the best.
+void SlackTrial::endOrRunOff() {
+  is_run_off_ = second_.plan != nullptr && best_.isAlike(second_);
+  if (!is_run_off_) return end();
+  now_ = second_;
+}
+
+// now_ has all its steps; first the second has them, then the best.
+void SlackTrial::judgeRunOff() {
+  in_a_row_ = 0;
+  if (best_.steps < kRunOffSteps) return std::swap(now_, best_);
+  if (best_.isShorter(now_)) now_ = best_;
+  end();
+}
+
+// now_ stays, and nothing else is kept.
+void SlackTrial::end() {
+  PathPlanPtr stays = std::move(now_.plan);
+  *this = SlackTrial(std::move(stays));
+  is_over_ = true;
 }
 
 std::optional<int> SlackTrial::untried() const {

@@ -15,7 +15,8 @@
 // are the shortest stays. All are tried, since what blocks' places make of a
 // plan knows no order: the best may lie behind a worse one. Where one of them
 // drops and swapping alone takes hardly longer by the model, a plan that only
-// swaps is the last one tried (kSwapsOnly).
+// swaps is the last one tried (kSwapsOnly). Two that so few steps do not tell
+// apart are followed again, one after the other, for as many as tell.
 //
 // Not thread-safe.
 #pragma once
@@ -45,6 +46,8 @@ class SlackTrial {
   static constexpr std::size_t kLeastSteps = 6;
   static constexpr std::size_t kMostSteps = 18;
   static constexpr std::size_t kTakeOver = 2;
+  // Of each of the two best, where those do not tell them apart.
+  static constexpr std::size_t kRunOffSteps = 40;
 
   explicit SlackTrial(PathPlanPtr first) { now_.plan = std::move(first); }
 
@@ -68,6 +71,8 @@ class SlackTrial {
   static constexpr double kSomethingElse = 1.5;
   // Of the mean: its standard error, where it is known.
   static constexpr double kKnown = 0.001;
+  // Standard errors of the difference between two means that are alike.
+  static constexpr double kAlike = 3;
   // Times the ops alone: there is nothing to gain.
   static constexpr double kGoodEnough = 1.002;
 
@@ -77,18 +82,25 @@ class SlackTrial {
   };
   struct Tried {
     PathPlanPtr plan;
-    std::array<std::int64_t, kMostSteps> duration_ns{};
+    std::array<std::int64_t, kRunOffSteps> duration_ns{};
     std::size_t steps = 0;
     Mean mean() const;
     bool isKnown() const;
+    bool isShorter(const Tried& other) const; // or the other is none
+    bool isAlike(const Tried& other) const;
   };
   void judge();
   std::optional<int> untried() const;
+  void endOrRunOff();
+  void judgeRunOff();
+  void end();
 
   Tried now_;
-  Tried best_; // of those that were tried
+  Tried best_;   // of those that were tried
+  Tried second_; // next to it
   std::vector<int> tried_;
   bool any_drops_ = false; // of those that were tried
+  bool is_run_off_ = false;
   std::optional<int> wanted_;
   std::size_t in_a_row_ = 0; // steps that followed now_
   bool is_over_ = false;

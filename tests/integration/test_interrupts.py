@@ -271,7 +271,8 @@ for name, code in {ends!r}.items():
             exec(code, globals())
         status = os.waitpid(child, 0)[1]
         output.seek(0)
-        print(name, status >> 8, status & 255, output.read())
+        # Or the next child has it in its buffer, and prints it too.
+        print(name, status >> 8, status & 255, output.read(), flush=True)
 """
 
 

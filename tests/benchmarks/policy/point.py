@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import json
 import pathlib
+import statistics
 import sys
 import warnings
 from collections.abc import Callable
@@ -25,12 +26,13 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 from workloads import SMALL, VARYING, WORKLOADS  # noqa: E402
 
-MOST_WARM_UP = 130  # steps in which plans are compared
+MOST_WARM_UP = 220  # steps in which plans are compared
 STEADY_STEPS = 3  # a run ends when so many in a row take the same time,
 STEADY_SHARE = 1e-4  # within this share of it; figures are their means
-MOST_STEPS = 24  # of a run that does not get steady,
-MOST_VARYING = 16  # or whose steps differ: each of them has a bound of its own;
-FIRST_STEPS = 8  # figures are means of all but the first of them
+FIRST_STEPS = 8  # else figures are means of all but these, and a run ends when
+KNOWN_SHARE = 3e-4  # their standard error is no more than this share,
+MOST_STEPS = 72  # or after so many
+VARYING_STEPS = 24  # of a run whose steps differ by themselves: each has a bound
 UNLIMITED = 2 << 40
 
 
@@ -110,6 +112,15 @@ def is_steady(times: list[float]) -> bool:
     )
 
 
+def is_known(times: list[float]) -> bool:
+    """Whether the mean of all but the first steps says what a step takes."""
+    counted = times[FIRST_STEPS:]
+    if len(counted) < FIRST_STEPS:
+        return False
+    error = statistics.stdev(counted) / len(counted) ** 0.5
+    return error <= KNOWN_SHARE * statistics.mean(counted)
+
+
 def train(
     workload: str,
     gpu: str,
@@ -153,13 +164,17 @@ def train(
     ):
         warm_up.append(run_step())
     rows: list[dict] = []
-    steady = False
-    most_steps = MOST_VARYING if varies else MOST_STEPS
-    while not steady and len(rows) < most_steps:
+    steady = done = False
+    while not done:
         rows.append(run_step())
-        steady = not varies and is_steady([row["ms"] for row in rows])
-        if varies and traces and len(rows) > FIRST_STEPS:
-            export(traces, len(rows))
+        if varies:
+            if traces and len(rows) > FIRST_STEPS:
+                export(traces, len(rows))
+            done = len(rows) == VARYING_STEPS
+        else:
+            times = [row["ms"] for row in rows]
+            steady = is_steady(times)
+            done = steady or is_known(times) or len(rows) == MOST_STEPS
     if traces and not varies:
         torch_chameleon.profiler.record_timeline()
         run_step()

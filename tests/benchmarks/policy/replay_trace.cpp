@@ -37,7 +37,7 @@ using memory::Access;
 using memory::Block;
 
 constexpr int kSteady = 20;          // last steps, for the figures
-constexpr int kMost = 160;           // before these
+constexpr int kMost = 240;           // before these
 constexpr double kBytesPerNs = 4000; // of the modelled device memory
 constexpr double kFlopsPerNs = 1e6;  // any: they say how long an op takes
 

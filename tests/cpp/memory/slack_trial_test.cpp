@@ -131,6 +131,61 @@ TEST(SlackTrial, AStepThatDidSomethingElseDoesNotCount) {
   EXPECT_EQ(trial.plan(), second);
 }
 
+// Steps whose durations differ: by turns 0.1 more and less than the ratio.
+bool followLoosely(SlackTrial& trial, double ratio, std::size_t steps) {
+  bool wanted = false;
+  const PathPlanPtr plan = trial.plan();
+  for (std::size_t i = 0; i < steps; ++i) {
+    const double step = i % 2 == 0 ? ratio - 0.1 : ratio + 0.1;
+    wanted = trial.stepEnded(plan->plan.get(),
+                             static_cast<std::int64_t>(step * kComputeNs));
+  }
+  return wanted;
+}
+
+// The first and the second are the best, and so much alike that it takes more
+// steps to find out which is better.
+TEST(SlackTrial, TheTwoBestRunOff) {
+  constexpr auto all = SlackTrial::kTakeOver + SlackTrial::kMostSteps;
+  constexpr auto more =
+      SlackTrial::kTakeOver + SlackTrial::kRunOffSteps - SlackTrial::kMostSteps;
+  for (const bool first_is_best : {true, false}) {
+    SlackTrial trial = begun();
+    const PathPlanPtr first = trial.plan();
+    const PathPlanPtr second = made(-1);
+    followLoosely(trial, 1.5, all);
+    for (const int slack : SlackTrial::kSlacks) {
+      if (slack == 0) continue;
+      trial.add(slack == -1 ? second : made(slack));
+      followLoosely(trial, slack == -1 ? 1.51 : 1.9, all);
+    }
+    EXPECT_FALSE(trial.isOver());
+    EXPECT_EQ(trial.plan(), second);
+    EXPECT_FALSE(followLoosely(trial, first_is_best ? 1.51 : 1.4, more));
+    EXPECT_EQ(trial.plan(), first);
+    EXPECT_FALSE(followLoosely(trial, 1.5, more - 1));
+    EXPECT_FALSE(trial.isOver());
+    followLoosely(trial, 1.5, 1);
+    EXPECT_TRUE(trial.isOver());
+    EXPECT_EQ(trial.plan(), first_is_best ? first : second);
+  }
+}
+
+// For another link, say, what was measured of the others says nothing.
+TEST(SlackTrial, AnotherPlanEndsARunOff) {
+  SlackTrial trial = begun();
+  for (const int slack : SlackTrial::kSlacks) {
+    if (slack != 0) trial.add(made(slack));
+    followLoosely(trial, 1.5, SlackTrial::kTakeOver + SlackTrial::kMostSteps);
+  }
+  EXPECT_FALSE(trial.isOver());
+  const PathPlanPtr other = made(0);
+  trial.add(other);
+  EXPECT_EQ(trial.plan(), other);
+  EXPECT_TRUE(follow(trial, 1.5));
+  EXPECT_EQ(trial.slack(), -1);
+}
+
 // All slacks were tried; the plan of one of them dropped, and was not the best.
 SlackTrial dropping() {
   SlackTrial trial = begun();
