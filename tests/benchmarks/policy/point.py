@@ -32,7 +32,7 @@ STEADY_SHARE = 1e-4  # within this share of it; figures are their means
 FIRST_STEPS = 8  # else figures are means of all but these, and a run ends when
 KNOWN_SHARE = 3e-4  # their standard error is no more than this share,
 MOST_STEPS = 72  # or after so many
-VARYING_STEPS = 24  # of a run whose steps differ by themselves: each has a bound
+VARYING_STEPS = 24  # of a run whose steps differ: each has a bound of its own
 UNLIMITED = 2 << 40
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import datetime
 import functools
 import pathlib
 import sys
@@ -60,7 +61,9 @@ class Benchmark:
         names = ("workload", "gpu", "k", "policy")
         with self.lock:
             self.made.add(key)
-            row = self.results.add(dict(zip(names, key, strict=True)) | row)
+            day = datetime.date.today().isoformat()
+            row = dict(zip(names, key, strict=True)) | row | {"day": day}
+            row = self.results.add(row)
         shown = "{} {} k={:g} {}".format(*key)
         keys = ("error", "infeasible", "ms", "bound_ms", "bound/ours")
         figures = {name: row[name] for name in keys if name in row}

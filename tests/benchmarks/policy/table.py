@@ -36,6 +36,7 @@ HEAD = (
     "faults",
     "steps",
     "spread",
+    "day",
 )
 JOINT_HEAD = (
     "model",
@@ -50,6 +51,7 @@ JOINT_HEAD = (
     "GB in/out",
     "stall",
     "faults",
+    "day",
 )
 COLORS = {"lru": "#8c8c8c", "forecast": "#2f7fd6", "oracle": "#e07b28"}
 MARKERS = {"lru": "o", "forecast": "o", "oracle": "D"}
@@ -113,6 +115,7 @@ def cells(results: Results, workload: str, gpu: str, k: float) -> list[str]:
         own("faults", ".0f"),
         own("steps_to_steady", "d"),
         own("spread", ".2f"),
+        own("day", ""),
     ]
 
 
@@ -141,6 +144,7 @@ def joint_cells(
         f"{joint['in_gb']:.1f}/{joint['out_gb']:.1f}",
         f"{joint['stall_share']:.2f}",
         f"{joint['faults']:.0f}",
+        joint["day"],
     ]
 
 
