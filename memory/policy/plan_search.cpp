@@ -63,8 +63,8 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   compute_ns_ = chosen_->modelled.compute_ns;
   carried_.emplace(map_.cycle);
   if (chosen_->actions.empty()) return;
-  // What leaves more for nothing stays, where there is as little to gain, and so
-  // does what does not wait at all.
+  // What leaves more for nothing stays, where there is as little to gain, and
+  // so does what does not wait at all.
   const bool roomy = hardly_waits && leaveWhatIsFree();
   const bool stays = roomy || !waits(chosen_->modelled, kFree);
   limit_ns_ = (stays ? 1 / kFree : kSlackWorth) * chosen_->modelled.duration_ns;
