@@ -21,13 +21,16 @@ PathPlanPtr made(int slack, bool moves = true, bool drops = false) {
   return path_plan;
 }
 
-// Steps that take `ratio` times the ops alone. Whether another plan is wanted.
-bool follow(SlackTrial& trial, double ratio, std::size_t steps = kAll) {
+// Steps that take `ratio` times the ops alone, by turns `spread` less and more.
+// Whether another plan is wanted.
+bool follow(SlackTrial& trial, double ratio, std::size_t steps = kAll,
+            double spread = 0) {
   bool wanted = false;
-  const Plan* const plan = trial.plan()->plan.get();
+  const PathPlanPtr plan = trial.plan();
   for (std::size_t i = 0; i < steps; ++i) {
-    wanted =
-        trial.stepEnded(plan, static_cast<std::int64_t>(ratio * kComputeNs));
+    const double step = i % 2 == 0 ? ratio - spread : ratio + spread;
+    wanted = trial.stepEnded(plan->plan.get(),
+                             static_cast<std::int64_t>(step * kComputeNs));
   }
   return wanted;
 }
@@ -131,18 +134,6 @@ TEST(SlackTrial, AStepThatDidSomethingElseDoesNotCount) {
   EXPECT_EQ(trial.plan(), second);
 }
 
-// Steps whose durations differ: by turns 0.1 more and less than the ratio.
-bool followLoosely(SlackTrial& trial, double ratio, std::size_t steps) {
-  bool wanted = false;
-  const PathPlanPtr plan = trial.plan();
-  for (std::size_t i = 0; i < steps; ++i) {
-    const double step = i % 2 == 0 ? ratio - 0.1 : ratio + 0.1;
-    wanted = trial.stepEnded(plan->plan.get(),
-                             static_cast<std::int64_t>(step * kComputeNs));
-  }
-  return wanted;
-}
-
 // The first and the second are the best, and so much alike that it takes more
 // steps to find out which is better.
 TEST(SlackTrial, TheTwoBestRunOff) {
@@ -153,19 +144,19 @@ TEST(SlackTrial, TheTwoBestRunOff) {
     SlackTrial trial = begun();
     const PathPlanPtr first = trial.plan();
     const PathPlanPtr second = made(-1);
-    followLoosely(trial, 1.5, all);
+    follow(trial, 1.5, all, 0.1);
     for (const int slack : SlackTrial::kSlacks) {
       if (slack == 0) continue;
       trial.add(slack == -1 ? second : made(slack));
-      followLoosely(trial, slack == -1 ? 1.51 : 1.9, all);
+      follow(trial, slack == -1 ? 1.51 : 1.9, all, 0.1);
     }
     EXPECT_FALSE(trial.isOver());
     EXPECT_EQ(trial.plan(), second);
-    EXPECT_FALSE(followLoosely(trial, first_is_best ? 1.51 : 1.4, more));
+    EXPECT_FALSE(follow(trial, first_is_best ? 1.51 : 1.4, more, 0.1));
     EXPECT_EQ(trial.plan(), first);
-    EXPECT_FALSE(followLoosely(trial, 1.5, more - 1));
+    EXPECT_FALSE(follow(trial, 1.5, more - 1, 0.1));
     EXPECT_FALSE(trial.isOver());
-    followLoosely(trial, 1.5, 1);
+    follow(trial, 1.5, 1, 0.1);
     EXPECT_TRUE(trial.isOver());
     EXPECT_EQ(trial.plan(), first_is_best ? first : second);
   }
@@ -176,7 +167,7 @@ TEST(SlackTrial, AnotherPlanEndsARunOff) {
   SlackTrial trial = begun();
   for (const int slack : SlackTrial::kSlacks) {
     if (slack != 0) trial.add(made(slack));
-    followLoosely(trial, 1.5, SlackTrial::kTakeOver + SlackTrial::kMostSteps);
+    follow(trial, 1.5, SlackTrial::kTakeOver + SlackTrial::kMostSteps, 0.1);
   }
   EXPECT_FALSE(trial.isOver());
   const PathPlanPtr other = made(0);
