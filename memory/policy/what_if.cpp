@@ -21,6 +21,12 @@ constexpr std::uint64_t kMostBudget = std::uint64_t{1} << 62; // it has a sign
 
 } // namespace
 
+LinkModel link_of(const profiler::TraceHeader& header) {
+  return {header.in_bytes_per_second / 1e9, header.out_bytes_per_second / 1e9,
+          header.both_bytes_per_second / 1e9,
+          static_cast<double>(header.copy_latency_ns)};
+}
+
 Result<WhatIf> what_if(const Trace& trace,
                        std::span<const std::uint64_t> budgets,
                        double link_factor) {
@@ -35,11 +41,10 @@ Result<WhatIf> what_if(const Trace& trace,
   if (!made.ok()) return made.takeError();
   const Cycle& cycle = *made;
   PlannerOptions options;
-  const double per_ns = link_factor / 1e9;
-  options.link = {header.in_bytes_per_second * per_ns,
-                  header.out_bytes_per_second * per_ns,
-                  header.both_bytes_per_second * per_ns,
-                  static_cast<double>(header.copy_latency_ns)};
+  options.link = link_of(header);
+  options.link.in_bytes_per_ns *= link_factor;
+  options.link.out_bytes_per_ns *= link_factor;
+  options.link.both_bytes_per_ns *= link_factor;
 
   WhatIf result;
   const UseTable table(cycle, 0);

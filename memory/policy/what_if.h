@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/runtime/result.h"
+#include "memory/policy/link_model.h"
 #include "memory/policy/plan.h"
 #include "profiler/trace.h"
 
@@ -22,6 +23,10 @@ struct WhatIf {
   double compute_ns = 0;           // the step's, with room for everything
   std::vector<ModelledStep> steps; // per budget; duration 0: does not fit
 };
+
+// The link that a header names, in what the planner counts in; a rate is 0
+// where it names none.
+LinkModel link_of(const profiler::TraceHeader& header);
 
 // Of the trace's last step, over the link that its header names, or one that
 // is `link_factor` times as fast. kInvalidArgument: it names none, or the trace

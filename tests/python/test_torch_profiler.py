@@ -157,7 +157,8 @@ def test_no_phases_where_all_is_there():
         for _ in range(4):
             y = x @ x
     assert y[0, 0] == 64
-    assert phases(profiler) == {}
+    # Where a known round begins the plan is asked, whatever it says.
+    assert phases(profiler).keys() <= {"follow the plan"}
 
 
 def test_phases_where_ops_are_put_off():

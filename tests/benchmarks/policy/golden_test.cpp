@@ -9,7 +9,7 @@
 #include "memory/policy/demand_model.h"
 #include "memory/policy/joint_planner.h"
 #include "memory/policy/planner.h"
-#include "tests/benchmarks/policy/trace_reader.h"
+#include "tests/benchmarks/policy/traced_step.h"
 
 namespace chameleon::benchmarks {
 namespace {
@@ -36,19 +36,18 @@ struct Golden {
 };
 
 void check(const std::string& name, std::initializer_list<Golden> figures) {
-  runtime::Result<Trace> trace = read_trace(unpacked(name));
-  ASSERT_TRUE(trace.ok()) << trace.error().message();
+  runtime::Result<TracedStep> step = read_step(unpacked(name));
+  ASSERT_TRUE(step.ok()) << step.error().message();
   for (const Golden& golden : figures) {
     memory::PlannerOptions options;
-    options.budget_bytes =
-        static_cast<std::uint64_t>(trace->peak_bytes / golden.k);
-    auto plan = memory::plan_cycle(trace->cycle, options);
+    options.budget_bytes = budget_bytes(step->cycle, golden.k);
+    auto plan = memory::plan_cycle(step->cycle, options);
     ASSERT_TRUE(plan.ok()) << plan.error().message();
     const double plan_ms = plan.value()->modelled.duration_ns / 1e6;
     EXPECT_LE(plan_ms, golden.plan_ms + 0.01) << name << " k " << golden.k;
     EXPECT_GE(plan_ms, 0.999 * golden.bound_ms) << name << " k " << golden.k;
     // The yardsticks are fixed: a change of the model shows here.
-    auto table = memory::make_use_table(trace->cycle, options);
+    auto table = memory::make_use_table(step->cycle, options);
     const auto budget = static_cast<std::int64_t>(options.budget_bytes);
     using memory::model_demand_paging;
     using memory::Victims;
@@ -116,16 +115,15 @@ struct JointGolden {
 
 void check_joint(const std::string& name, std::uint32_t tries,
                  std::initializer_list<JointGolden> figures) {
-  runtime::Result<Trace> trace = read_trace(unpacked(name));
-  ASSERT_TRUE(trace.ok()) << trace.error().message();
+  runtime::Result<TracedStep> step = read_step(unpacked(name));
+  ASSERT_TRUE(step.ok()) << step.error().message();
   double more_memory_ms = 0;
   for (const JointGolden& golden : figures) {
     memory::PlannerOptions options;
-    options.budget_bytes =
-        static_cast<std::uint64_t>(trace->peak_bytes / golden.k);
+    options.budget_bytes = budget_bytes(step->cycle, golden.k);
     const memory::PlanPtr swaps =
-        memory::plan_cycle(trace->cycle, options).value();
-    memory::JointPlanner planner(trace->cycle, options, swaps);
+        memory::plan_cycle(step->cycle, options).value();
+    memory::JointPlanner planner(step->cycle, options, swaps);
     while (planner.planned() < tries && planner.tryNext()) {
     }
     const memory::PlanPtr plan = planner.best();
@@ -159,33 +157,17 @@ TEST(Golden, JointLora7b) {
 }
 
 TEST(Golden, OneOpThatDoesNotFitIsNamed) {
-  runtime::Result<Trace> trace =
-      read_trace(unpacked("llama_1.3b_checkpointed_fused"));
-  ASSERT_TRUE(trace.ok());
+  runtime::Result<TracedStep> step =
+      read_step(unpacked("llama_1.3b_checkpointed_fused"));
+  ASSERT_TRUE(step.ok());
   memory::PlannerOptions options;
-  options.budget_bytes = static_cast<std::uint64_t>(trace->peak_bytes / 4);
-  const auto plan = memory::plan_cycle(trace->cycle, options);
+  options.budget_bytes = budget_bytes(step->cycle, 4);
+  const auto plan = memory::plan_cycle(step->cycle, options);
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.error().code(), runtime::ErrorCode::kOutOfDeviceMemory);
   EXPECT_EQ(plan.error().message(),
             "op 979 of the step needs 6291456000 bytes in HBM at once, the "
             "budget is 5406502144; raise hbm_budget");
-}
-
-TEST(Golden, TracesAreReadStrictly) {
-  EXPECT_EQ(read_trace("").error().message(), "the trace has no step's end");
-  EXPECT_EQ(read_trace("{\"name\":\"x\"}\n{\"op\":\"a\",\"what\":1}\n")
-                .error()
-                .message(),
-            "line 2 is not of a trace");
-  EXPECT_EQ(read_trace("{}\n{\"step\":1}\n{\"step\":2}\n").error().message(),
-            "line 3 is not of a trace");
-  EXPECT_EQ(
-      read_trace("{}\n{\"op\":\"a\",\"in\":[],\"out\":[[1,8]],\"write\":[1],"
-                 "\"free\":[1,1]}\n{\"step\":1}\n")
-          .error()
-          .message(),
-      "value 0 is freed again at op 0");
 }
 
 } // namespace

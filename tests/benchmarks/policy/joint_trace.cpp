@@ -30,7 +30,7 @@
 
 #include "memory/policy/joint_planner.h"
 #include "memory/policy/plan_model.h"
-#include "tests/benchmarks/policy/trace_reader.h"
+#include "tests/benchmarks/policy/traced_step.h"
 
 namespace chameleon::benchmarks {
 namespace {
@@ -115,20 +115,18 @@ void judge(const JointPlanner& planner, const memory::Plan& plan,
 
 int run(const Arguments& arguments) {
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
-  runtime::Result<Trace> read = read_trace(text);
-  if (!read.ok()) return fail(read.error().message());
-  Cycle cycle = tile(read->cycle, arguments.tiles);
+  runtime::Result<TracedStep> step = read_step(text);
+  if (!step.ok()) return fail(step.error().message());
+  Cycle cycle = tile(step->cycle, arguments.tiles);
   for (std::int64_t& ns : cycle.duration_ns) {
     ns = std::llround(static_cast<double>(ns) * arguments.slower);
   }
   PlannerOptions options;
-  options.budget_bytes =
-      static_cast<std::uint64_t>(read->peak_bytes / arguments.k);
-  options.link = {read->bytes_in_per_s / 1e9, read->bytes_out_per_s / 1e9,
-                  read->bytes_both_per_s / 1e9, read->copy_latency_ns};
+  options.budget_bytes = budget_bytes(step->cycle, arguments.k);
+  options.link = step->link;
   if (arguments.in > 0) {
     options.link = {arguments.in, arguments.out, arguments.both,
-                    read->copy_latency_ns};
+                    step->link.latency_ns};
   }
   PlannerOptions thought = options;
   thought.link.in_bytes_per_ns *= arguments.thought;

@@ -19,7 +19,7 @@
 #include "memory/policy/demand_model.h"
 #include "memory/policy/plan_model.h"
 #include "memory/policy/planner.h"
-#include "tests/benchmarks/policy/trace_reader.h"
+#include "tests/benchmarks/policy/traced_step.h"
 
 namespace chameleon::benchmarks {
 namespace {
@@ -64,14 +64,12 @@ int fail(const std::string& message) {
 
 int run(const Arguments& arguments) {
   const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
-  runtime::Result<Trace> read = read_trace(text);
-  if (!read.ok()) return fail(read.error().message());
-  const profiler::Cycle cycle = tile(read->cycle, arguments.tiles);
+  runtime::Result<TracedStep> step = read_step(text);
+  if (!step.ok()) return fail(step.error().message());
+  const profiler::Cycle cycle = tile(step->cycle, arguments.tiles);
   memory::PlannerOptions options;
-  options.budget_bytes =
-      static_cast<std::uint64_t>(read->peak_bytes / arguments.k);
-  options.link = {read->bytes_in_per_s / 1e9, read->bytes_out_per_s / 1e9,
-                  read->bytes_both_per_s / 1e9, read->copy_latency_ns};
+  options.budget_bytes = budget_bytes(step->cycle, arguments.k);
+  options.link = step->link;
   options.portfolio = memory::plan_portfolio(arguments.all);
 
   const Clock::time_point begin = Clock::now();

@@ -24,11 +24,11 @@
 
 #include "backend/runtime/simulated_runtime.h"
 #include "memory/pager.h"
-#include "memory/policy/use_table.h"
 #include "profiler/op_names.h"
 #include "profiler/trace.h"
 #include "profiler/trace_reader.h"
 #include "tests/benchmarks/policy/rerun_names.h"
+#include "tests/benchmarks/policy/traced_step.h"
 
 namespace chameleon::benchmarks {
 namespace {
@@ -156,8 +156,7 @@ class Replay {
     profile.link_both_bytes_per_s = trace.header.both_bytes_per_second;
     profile.copy_latency_ns = trace.header.copy_latency_ns;
     runtime_ = runtime::make_simulated_runtime(profile);
-    const auto budget =
-        static_cast<std::size_t>(peak() / arguments.k) & ~std::size_t{511};
+    const auto budget = budget_bytes(cycle, arguments.k) & ~std::size_t{511};
     pager_ =
         memory::Pager::create(*runtime_, {budget, std::size_t{2} << 40, 64.0},
                               arguments.policy)
@@ -191,12 +190,6 @@ class Replay {
     for (Block* block : blocks_) {
       if (block != nullptr) pager_->release(block);
     }
-  }
-
-  double peak() const {
-    const memory::UseTable table(cycle_, 0);
-    return static_cast<double>(
-        *std::max_element(table.live_bytes.begin(), table.live_bytes.end()));
   }
 
   // The host runs on into the next step, as the bounds and the models have it.

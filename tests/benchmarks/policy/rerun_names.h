@@ -1,6 +1,7 @@
 // Which ops of the recorded traces may be run again. The traces carry names and
 // no more, so this table stands in for what the running system knows of its
-// ops: the same operands give the same bits, and nothing else happens.
+// ops: the same operands give the same bits, and nothing else happens. Names
+// are bare, or as profiler.export_trace() writes them ("aten::add.Tensor").
 //
 // Left out, with the reason: what only takes memory or is handed in (empty,
 // empty_like: its bytes come from elsewhere); updates of parameters and
@@ -41,6 +42,11 @@ inline bool may_rerun(std::string_view op) {
       "sum",
       "threshold_backward",
   };
+  static constexpr std::string_view kNamespace = "aten::";
+  if (op.starts_with(kNamespace)) {
+    op.remove_prefix(kNamespace.size());
+    op = op.substr(0, op.find('.'));
+  }
   return std::find(kNames.begin(), kNames.end(), op) != kNames.end();
 }
 

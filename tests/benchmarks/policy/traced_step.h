@@ -1,0 +1,31 @@
+// The last step of a trace (profiler/trace.h) with what the planners need to
+// know beside it.
+//
+// Thread safety: functions of their arguments.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "backend/runtime/result.h"
+#include "memory/policy/link_model.h"
+#include "profiler/cycle.h"
+
+namespace chameleon::benchmarks {
+
+struct TracedStep {
+  profiler::Cycle cycle; // may_rerun by the ops' names (rerun_names.h)
+  memory::LinkModel link;
+};
+
+// kInvalidArgument: the text is no trace, or its step no cycle.
+runtime::Result<TracedStep> read_step(std::string_view text);
+
+// What is live at a time, at most, divided by `k`.
+std::uint64_t budget_bytes(const profiler::Cycle& cycle, double k);
+
+// The step `times` times over as one step: persistent values are shared,
+// transients are new each time.
+profiler::Cycle tile(const profiler::Cycle& cycle, int times);
+
+} // namespace chameleon::benchmarks
