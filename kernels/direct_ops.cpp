@@ -16,6 +16,7 @@
 #include <ATen/ops/addcmul_ops.h>
 #include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/argmax_ops.h>
+#include <ATen/ops/clone_ops.h>
 #include <ATen/ops/cumsum_ops.h>
 #include <ATen/ops/embedding_dense_backward_ops.h>
 #include <ATen/ops/embedding_ops.h>
@@ -72,6 +73,7 @@ constexpr Row row() {
 // One op for each signature that is common in training.
 constexpr Row kExamples[] = {
     row<at::_ops::relu>(),
+    row<at::_ops::clone>(),
     row<at::_ops::add_Tensor>(),
     row<at::_ops::add_Scalar>(),
     row<at::_ops::mul_Tensor>(),

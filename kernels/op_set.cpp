@@ -41,6 +41,10 @@ constexpr std::string_view kDeviceBranching[] = {
     "aten::mode.values",
 };
 
+// Composites that take memory and then fill it: whole, they are one op, whose
+// result is its own, instead of two.
+constexpr std::string_view kFilling[] = {"aten::clone"};
+
 // Namespaces whose kernels look at the device type of what they get
 // themselves (c10d), or take packed weights of one backend.
 constexpr std::string_view kOtherNamespaces[] = {"c10d::", "symm_mem::"};
@@ -100,6 +104,7 @@ std::vector<c10::OperatorHandle> collect_op_set() {
   }
   names.insert(std::begin(kCudaOnly), std::end(kCudaOnly));
   names.insert(std::begin(kDeviceBranching), std::end(kDeviceBranching));
+  names.insert(std::begin(kFilling), std::end(kFilling));
 
   std::vector<c10::OperatorHandle> ops;
   for (const std::string& text : names) {

@@ -22,6 +22,7 @@ def _classes(count, bound):
 # Name: (op, arguments). Tensors in the arguments are the operands.
 CALLS = {
     "relu": (aten.relu, lambda: [_randn(5, 3)]),
+    "clone": (aten.clone, lambda: [_randn(5, 3)]),
     "add": (aten.add.Tensor, lambda: [_randn(5, 3), _randn(3)]),
     "add scalar": (aten.add.Scalar, lambda: [_randn(5, 3), 2, 3]),
     "mul": (aten.mul.Tensor, lambda: [_randn(5, 1), _randn(1, 3)]),
@@ -258,6 +259,39 @@ def test_numbers_on_the_cpu():
     number = torch.tensor(2.0)
     with pytest.raises(RuntimeError, match="same device"):
         number.mul_(ours.sum())
+
+
+CLONED = {
+    "dense": lambda x: x,
+    "transposed": lambda x: x.transpose(1, 3),
+    "every other": lambda x: x[:, ::2],
+    "expanded": lambda x: x.unsqueeze(0).expand(2, -1, -1, -1, -1),
+    "empty": lambda x: x[:0],
+    "scalar": lambda x: x[0, 0, 0, 0],
+    "conjugate": lambda x: x.transpose(0, 1).conj(),
+    "negative": lambda x: x.conj().imag,
+}
+
+
+@pytest.mark.parametrize("view", CLONED)
+def test_clones(view):
+    x = torch.randn(4, 3, 6, 5, dtype=torch.complex64)
+    ours = CLONED[view](x.to("chameleon"))
+    native = CLONED[view](x)
+    formats = [None, torch.contiguous_format, torch.preserve_format]
+    if native.dim() == 4:
+        formats.append(torch.channels_last)
+    for memory_format in formats:
+        wanted = native.clone(memory_format=memory_format)
+        before = torch_chameleon.swap_stats()["ops"]
+        clone = ours.clone(memory_format=memory_format)
+        assert torch_chameleon.swap_stats()["ops"] - before <= 1
+        assert clone.stride() == wanted.stride()
+        assert clone.is_conj() == wanted.is_conj()
+        assert clone.is_neg() == wanted.is_neg()
+        assert not clone.is_set_to(ours)
+        assert clone.untyped_storage().size() == wanted.untyped_storage().size()
+        assert same_bits(clone, wanted)
 
 
 def test_views_of_one_storage():
