@@ -17,15 +17,17 @@ constexpr std::string_view kCudaOnly[] = {
 #include "kernels/cuda_only_ops.inc"
 };
 
-// Composites that choose by device inside, that read memory themselves, or that
-// ask whether two arguments are one C++ object: run whole on the target, so
-// that the choice is the target's.
-constexpr std::string_view kDeviceBranching[] = {
+// Composites that run whole on the target: they choose by device inside, read
+// memory themselves, or ask whether two arguments are one C++ object, and the
+// choice shall be the target's; or they take memory and then fill it (clone),
+// and shall be one op whose result is its own, instead of two.
+constexpr std::string_view kWhole[] = {
     "aten::_convolution",
     "aten::_convolution.deprecated",
     "aten::_grid_sampler_2d_cpu_fallback",
     "aten::_grid_sampler_2d_cpu_fallback.out",
     "aten::addr_",
+    "aten::clone",
     "aten::conj_physical_",
     "aten::convolution",
     "aten::convolution_backward",
@@ -40,10 +42,6 @@ constexpr std::string_view kDeviceBranching[] = {
     "aten::linalg_lstsq",
     "aten::mode.values",
 };
-
-// Composites that take memory and then fill it: whole, they are one op, whose
-// result is its own, instead of two.
-constexpr std::string_view kFilling[] = {"aten::clone"};
 
 // Namespaces whose kernels look at the device type of what they get
 // themselves (c10d), or take packed weights of one backend.
@@ -103,8 +101,7 @@ std::vector<c10::OperatorHandle> collect_op_set() {
     }
   }
   names.insert(std::begin(kCudaOnly), std::end(kCudaOnly));
-  names.insert(std::begin(kDeviceBranching), std::end(kDeviceBranching));
-  names.insert(std::begin(kFilling), std::end(kFilling));
+  names.insert(std::begin(kWhole), std::end(kWhole));
 
   std::vector<c10::OperatorHandle> ops;
   for (const std::string& text : names) {

@@ -61,6 +61,11 @@ struct UseTable {
   std::vector<UseIndex> dying;
 
   std::size_t uses() const noexcept { return value.size(); }
+  // Of live_bytes; 0: no ops.
+  std::int64_t peakBytes() const noexcept {
+    const auto most = std::max_element(live_bytes.begin(), live_bytes.end());
+    return most == live_bytes.end() ? 0 : *most;
+  }
   UseIndex firstUse(std::int32_t at) const noexcept {
     return at == 0 ? 0 : use_end[static_cast<std::size_t>(at) - 1];
   }

@@ -41,21 +41,17 @@ Result<WhatIf> what_if(const Trace& trace,
   if (!made.ok()) return made.takeError();
   const Cycle& cycle = *made;
   PlannerOptions options;
-  options.link = link_of(header);
-  options.link.in_bytes_per_ns *= link_factor;
-  options.link.out_bytes_per_ns *= link_factor;
-  options.link.both_bytes_per_ns *= link_factor;
+  options.link = link_of(header).times(link_factor);
 
   WhatIf result;
   const UseTable table(cycle, 0);
+  result.peak_bytes = static_cast<std::uint64_t>(table.peakBytes());
   const auto largest =
       std::max_element(table.operand_bytes.begin(), table.operand_bytes.end());
   if (largest != table.operand_bytes.end()) {
     result.largest_op = static_cast<std::uint64_t>(*largest);
     result.largest_op_at =
         static_cast<std::size_t>(largest - table.operand_bytes.begin());
-    result.peak_bytes = static_cast<std::uint64_t>(
-        *std::max_element(table.live_bytes.begin(), table.live_bytes.end()));
   }
   result.compute_ns =
       std::accumulate(cycle.duration_ns.begin(), cycle.duration_ns.end(), 0.0);

@@ -170,5 +170,25 @@ TEST(Golden, OneOpThatDoesNotFitIsNamed) {
             "budget is 5406502144; raise hbm_budget");
 }
 
+TEST(Golden, TracesAreReadStrictly) {
+  const std::string header = R"({"trace":1,"bw_in":1,"bw_out":1,"bw_both":1})"
+                             "\n";
+  const auto problem = [](const std::string& text) {
+    return read_step(text).error().message();
+  };
+  EXPECT_EQ(problem(""), "trace line 0: no header");
+  EXPECT_EQ(problem("{\"name\":\"x\"}\n{\"step\":1}\n"),
+            "trace line 1: a trace begins with {\"trace\":1, ...}");
+  EXPECT_EQ(problem(header + "{\"op\":\"a\",\"what\":1}\n"),
+            "trace line 2: \"what\" is no field of a trace");
+  const std::string op =
+      R"({"op":"a","t":0,"dur_ns":1,"in":[],"out":[[1,8]],"write":[1],)";
+  EXPECT_EQ(
+      problem(header + op + "\"free\":[1]}\n{\"step\":1}\n{\"step\":2}\n"),
+      "trace line 4: a step without ops");
+  EXPECT_EQ(problem(header + op + "\"free\":[1,1]}\n{\"step\":1}\n"),
+            "trace line 2: storage 1 is freed while it is dead");
+}
+
 } // namespace
 } // namespace chameleon::benchmarks

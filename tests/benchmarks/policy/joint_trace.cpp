@@ -129,9 +129,7 @@ int run(const Arguments& arguments) {
                     step->link.latency_ns};
   }
   PlannerOptions thought = options;
-  thought.link.in_bytes_per_ns *= arguments.thought;
-  thought.link.out_bytes_per_ns *= arguments.thought;
-  thought.link.both_bytes_per_ns *= arguments.thought;
+  thought.link = options.link.times(arguments.thought);
   const Cycle believed = mistaken(cycle, arguments);
 
   const Clock::time_point begin = Clock::now();

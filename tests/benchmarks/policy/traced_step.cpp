@@ -1,6 +1,5 @@
 #include "tests/benchmarks/policy/traced_step.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -34,9 +33,7 @@ runtime::Result<TracedStep> read_step(std::string_view text) {
 
 std::uint64_t budget_bytes(const profiler::Cycle& cycle, double k) {
   const memory::UseTable table(cycle, 0);
-  const std::int64_t peak =
-      *std::max_element(table.live_bytes.begin(), table.live_bytes.end());
-  return static_cast<std::uint64_t>(static_cast<double>(peak) / k);
+  return static_cast<std::uint64_t>(static_cast<double>(table.peakBytes()) / k);
 }
 
 profiler::Cycle tile(const profiler::Cycle& cycle, int times) {

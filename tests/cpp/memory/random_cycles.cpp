@@ -65,8 +65,7 @@ Needs needs_of(const Cycle& cycle, std::uint64_t keep_bytes) {
   const UseTable table(cycle, keep_bytes);
   return {static_cast<std::uint64_t>(*std::max_element(
               table.operand_bytes.begin(), table.operand_bytes.end())),
-          static_cast<std::uint64_t>(*std::max_element(
-              table.live_bytes.begin(), table.live_bytes.end()))};
+          static_cast<std::uint64_t>(table.peakBytes())};
 }
 
 } // namespace chameleon::memory
