@@ -91,6 +91,7 @@ class CMakeBuild(build_ext):
         target = Path(self.get_ext_fullpath(ext.name)).parent
         self.products = [
             package / self.get_ext_filename(ext.name.split(".")[-1]),
+            package / "_overlay.so",
             package / "_build_info.py",
         ]
         self.copy_products(target)

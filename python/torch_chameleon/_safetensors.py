@@ -10,6 +10,7 @@ from typing import BinaryIO
 import torch
 
 from torch_chameleon._replace_file import replace_file
+from torch_chameleon._storage_bytes import refuse_without_bytes
 
 # By torch's dtype, in the order in which tensors lie in a file.
 _DTYPES = {
@@ -60,7 +61,7 @@ def save_safetensors(
     Raises:
         ValueError: A tensor is not contiguous, or of a dtype that the format
             does not have.
-        RuntimeError: Tensors share memory.
+        RuntimeError: Tensors share memory, or the device is simulated.
 
     Example::
 
@@ -70,6 +71,8 @@ def save_safetensors(
     """
     for name, tensor in tensors.items():
         _check(name, tensor)
+        if tensor.device.type == "chameleon":
+            refuse_without_bytes("save_safetensors")
     _check_sharing(tensors)
     rows = sorted(tensors.items(), key=lambda row: (_place(row[1]), row[0]))
     with (

@@ -5,11 +5,16 @@ bytes are swapped. Here the address is only logical.
 """
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from torch_chameleon import _C
+from torch_chameleon._replace_file import replace_file
+
+_FIRST = 1  # before torch's own entries, which start at 10
 _Method = Callable[..., Any]
 
 
@@ -48,8 +53,61 @@ def _through_the_cpu_and_back(method: _Method) -> _Method:
     return in_place
 
 
+def _loses_files() -> bool:
+    return (
+        bool(_C.first_use())
+        and _C.physical_device() == "simulated"
+        and "TORCH_CHAMELEON_OVERLAY" not in os.environ
+    )
+
+
+def refuse_without_bytes(what: str) -> None:
+    """Keeps zeros from taking the place of a user's file.
+
+    Under `plan` all files are kept away, and a script that saves goes on.
+
+    Args:
+        what: What would save.
+
+    Raises:
+        RuntimeError: The device is simulated.
+    """
+    if _loses_files():
+        raise RuntimeError(
+            f"{what}: a simulated device holds no bytes that could be saved; "
+            'set torch_chameleon.config.physical_device to "cpu", or run the '
+            "script under `python -m torch_chameleon plan`"
+        )
+
+
+def _tag(storage: Any) -> None:
+    """Asked by `torch.save` for each storage; None: torch's own tag will do."""
+    if storage.device.type == "chameleon":
+        refuse_without_bytes("torch.save")
+
+
+def _keep_the_old_file(save: _Method) -> _Method:
+    """torch.save() empties the file before it asks for the first tag."""
+
+    @functools.wraps(save)
+    def guarded(obj: object, f: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(f, (str, os.PathLike)) or not _loses_files():
+            return save(obj, f, *args, **kwargs)
+        with replace_file(f) as temporary:
+            return save(obj, temporary, *args, **kwargs)
+
+    return guarded
+
+
+def _never_restored(storage: Any, location: str) -> None:
+    return None
+
+
 def install() -> None:
     """Replaces the methods for chameleon storages; once a process."""
+    torch.serialization.register_package(_FIRST, _tag, _never_restored)
+    save = _keep_the_old_file(torch.save)
+    torch.save = torch.serialization.save = save
     for name, through_the_cpu in (
         ("_byteswap", _through_the_cpu_and_back),
         ("_write_file", _through_the_cpu_out),

@@ -582,3 +582,21 @@ for recompute in ("off", "auto"):
     assert stats["rerun_ops"] == auto["rerun_ops"] > 0
     assert auto["rerun_bytes"] == auto["rerun_ops"] << 24
     assert stats["dropped_bytes"] >= auto["rerun_bytes"]
+
+
+def test_nothing_is_saved(apart, tmp_path):
+    """Zeros must not take the place of a checkpoint."""
+    path, host = tmp_path / "last.pt", tmp_path / "host.pt"
+    path.write_text("precious")
+    printed = apart(f"""
+x = torch.ones(2, device="chameleon")
+for save in (torch.save, torch_chameleon.save_safetensors):
+    try: save({{"x": x}}, {str(path)!r})
+    except RuntimeError as error: print(str(error)[:80])
+torch.save(torch.ones(2), {str(host)!r})
+""")
+    sentence = "a simulated device holds no bytes that could be saved; "
+    assert [line.split(": ")[1][:40] for line in printed] == [sentence[:40]] * 2
+    assert path.read_text() == "precious"
+    assert host.stat().st_size > 0
+    assert sorted(tmp_path.iterdir()) == [host, path]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from torch_chameleon import _C, plan
 from torch_chameleon.plan import report
+from torch_chameleon.plan.process import run_script
+from torch_chameleon.plan.script import Run
 
 MEGA = 1_000_000
 HEADER = {
@@ -134,6 +136,7 @@ def test_report_says_whether_it_fits(fits, sentence):
             "host_bytes": 1 << 30,
             "link_factor": 2.0,
             "curve": [],
+            "kept_away": {},
         }
     )
     assert sentence in text
@@ -210,3 +213,73 @@ for _ in range(9):
     found = json.loads(figures.read_text())
     assert found["fits"] == "in memory"
     assert found["peak_bytes"] > 4 * 4 * 1024 * 1024
+
+
+# Saves as scripts do, and reads what it saved.
+SAVING_SCRIPT = """
+import os, pathlib, shutil
+import safetensors.torch, torch
+net = torch.nn.Linear(64, 64).to("cuda")
+optimizer = torch.optim.SGD(net.parameters())
+assert pathlib.Path("best.pt").read_text() == "precious"
+os.makedirs("runs", exist_ok=True)
+for step in range(9):
+    net(torch.ones(2, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    torch.save(net.state_dict(), "runs/last.pt")
+    shutil.copy("runs/last.pt", "best.pt")
+    safetensors.torch.save_file(net.state_dict(), "net.safetensors")
+    with open("log.txt", "a") as log:
+        log.write("step\\n")
+    assert len(torch.load("best.pt", map_location="cuda")) == 2
+    assert open("log.txt").read().count("step") == step + 1
+    pathlib.Path("old.txt").unlink(missing_ok=True)
+"""
+
+
+@pytest.fixture
+def saving(tmp_path, monkeypatch):
+    """A folder with the script and files that it would overwrite."""
+    folder = tmp_path / "user"
+    folder.mkdir()
+    for name in ("best.pt", "old.txt"):
+        (folder / name).write_text("precious")
+    (folder / "train.py").write_text(SAVING_SCRIPT)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def contents(folder):
+    return {
+        path.name: (path.read_text(), path.stat().st_mtime_ns)
+        for path in sorted(folder.iterdir())
+    }
+
+
+def test_a_script_that_saves(saving, tmp_path):
+    before = contents(saving)
+    (tmp_path / "run").mkdir()
+    run = Run(script="train.py", arguments=[], gpu="h200", steps=3)
+    result = run_script(run, tmp_path / "run")
+    assert contents(saving) == before
+    assert result["kept_away"] == {
+        "written": [
+            str(saving / name)
+            for name in ("log.txt", "net.safetensors", "runs/last.pt")
+        ],
+        "changed": [str(saving / "best.pt")],
+        "removed": [str(saving / "old.txt")],
+    }
+
+
+@pytest.mark.slow
+def test_a_plan_of_a_script_that_saves(saving):
+    before = contents(saving)
+    done = run_plan("train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == (
+        "Kept away, your files are as they were: 3 written (log.txt, "
+        "net.safetensors, runs/last.pt), 1 changed (best.pt), 1 removed "
+        "(old.txt)."
+    )
+    assert contents(saving) == before

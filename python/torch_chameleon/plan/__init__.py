@@ -9,6 +9,7 @@ swapping alone. All times are modelled.
 
 import json
 import pathlib
+import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -42,11 +43,14 @@ def main(arguments: list[str] | None = None) -> int:
         raise SystemExit(f"torch_chameleon plan: no file {options.script}")
     try:
         budget = None if options.budget is None else _bytes(options.budget)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(
+            prefix="chameleon-plan-", ignore_cleanup_errors=True
+        ) as folder:
             planner = _Planner(options, pathlib.Path(folder))
             figures = planner.figures(budget)
             if options.cards:
                 figures["cards"] = planner.cards()
+            figures["kept_away"] = planner.kept_away
     except (ScriptError, ValueError) as error:
         raise SystemExit(f"torch_chameleon plan: {error}") from None
     print(text_of(figures))
@@ -77,19 +81,32 @@ class _Planner:
         self.steps: int = options.steps
         self.folder = folder
         self.peak = 0
+        self.kept_away: dict[str, list[str]] = {}
         self.recording_budget: int | None = None
         self.profiles = {row["name"]: row for row in _C.gpu_profiles()}
 
-    def run(self, gpu: str, **rest: Any) -> dict[str, Any]:
-        return run_script(
-            Run(script=self.script, arguments=self.arguments, gpu=gpu, **rest)
+    def run(
+        self, gpu: str, folder: pathlib.Path | None = None, **rest: Any
+    ) -> dict[str, Any]:
+        """One run, whose writes no other run sees."""
+        folder = folder or pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        result = run_script(
+            Run(script=self.script, arguments=self.arguments, gpu=gpu, **rest),
+            folder,
         )
+        shutil.rmtree(folder / "upper", ignore_errors=True)
+        for kind, paths in result["kept_away"].items():
+            before = self.kept_away.get(kind, [])
+            self.kept_away[kind] = sorted({*before, *paths})
+        return result
 
     def recorded(self, gpu: str, budget: int | None) -> str:
         """Runs a few steps; the trace of the last."""
-        trace = str(self.folder / f"{gpu}-{budget}.jsonl")
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        trace = str(folder / "trace.jsonl")
         result = self.run(
             gpu,
+            folder,
             steps=_RECORDING_STEPS,
             budget=budget,
             policy="lru",

@@ -3,11 +3,13 @@
 import dataclasses
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
 from typing import Any
 
+from torch_chameleon.plan import overlay
 from torch_chameleon.plan.script import Run
 
 
@@ -15,22 +17,27 @@ class ScriptError(Exception):
     """The user's script did not get as far as was asked."""
 
 
-def run_script(run: Run) -> dict[str, Any]:
+def run_script(run: Run, folder: pathlib.Path) -> dict[str, Any]:
     """Runs a script on the simulated GPU.
 
-    What it prints goes nowhere; its error is part of ours.
+    What it prints goes nowhere; its error is part of ours. What it writes is
+    kept away from the user's files.
 
     Args:
         run: What to run, and on what.
+        folder: An empty folder for what it writes.
 
     Returns:
-        Its figures, see `script.Run`.
+        Its figures, see `script.Run`, and as "kept_away" what `overlay.changes`
+        gives.
 
     Raises:
         ScriptError: It failed.
+        ValueError: Its writes cannot be kept away.
     """
     environment = {
         **os.environ,
+        **overlay.environment(folder),
         "TORCHDYNAMO_DISABLE": "1",  # eager, op by op
         "CUDA_VISIBLE_DEVICES": "",
     }
@@ -54,6 +61,7 @@ def run_script(run: Run) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if "error" in result:
         raise ScriptError(result["error"])
+    result["kept_away"] = overlay.changes(folder)
     return result
 
 

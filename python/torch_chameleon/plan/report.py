@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from torch_chameleon.plan import overlay
+
 _GB = 1e9
 _GIB = 1 << 30
 
@@ -22,6 +24,7 @@ def text_of(figures: dict[str, Any]) -> str:
         lines += ["", *_table(*_curve(figures))]
     if figures.get("cards"):
         lines += ["", *_table(*_cards(figures))]
+    lines += ["", overlay.sentence(figures["kept_away"])]
     return "\n".join(lines)
 
 

@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torch_chameleon
 from torch_chameleon import _C, config, profiler
-from torch_chameleon.plan import cuda_alias
+from torch_chameleon.plan import cuda_alias, no_uploads, overlay
 
 _UNLIMITED = "2TiB"
 # What the plan asks about; a script that sets it for itself does not.
@@ -45,7 +45,8 @@ class Run:
         steps: Training steps to run.
         budget: Bytes of HBM to live in; None: there is always room.
         policy: What decides on swapping.
-        trace: Where to write the last step's trace; empty: nowhere.
+        trace: Where to write the last step's trace, in the overlay's folder;
+            empty: nowhere.
     """
 
     script: str
@@ -135,6 +136,8 @@ def _train(run: Run) -> dict[str, Any]:
 
 def main() -> None:
     """The process's whole life."""
+    overlay.start()
+    no_uploads.install()
     run = Run(**json.loads(sys.argv[1]))
     warnings.simplefilter("ignore")
     output = os.dup(1)
