@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
@@ -83,8 +84,9 @@ class Check {
         device_(device) {}
 
   bool passes() {
-    return plan_.results.size() <= 1 && is_known(plan_) && findSelf() &&
-           shapesMatch() && othersFit();
+    return plan_.results.size() <= 1 && is_known(plan_) &&
+           !c10::InferenceMode::is_enabled() && findSelf() && shapesMatch() &&
+           othersFit();
   }
 
  private:
@@ -106,7 +108,14 @@ class Check {
     const c10::TensorImpl& tensor = *value.unsafeToTensorImpl();
     return TensorAccess::isPlain(tensor, TensorAccess::outerKeys()) &&
            tensor.device().index() == device_.index && tensor.numel() > 0 &&
-           tensor.is_non_overlapping_and_dense();
+           tensor.is_non_overlapping_and_dense() && !isPinned(tensor);
+  }
+
+  // A result that was put off itself has no block yet.
+  static bool isPinned(const c10::TensorImpl& tensor) {
+    const memory::Block* const block =
+        backend::block_of(*tensor.unsafe_storage().unsafeGetStorageImpl());
+    return block != nullptr && block->pins() > 0;
   }
 
   // Each index has to find room by itself, whatever else is pinned then.

@@ -13,7 +13,9 @@ namespace chameleon::kernels {
 // True: an in-place or functional element-wise `_foreach_*` op, with its
 // arguments on top of `stack`: all tensors on `device`, ordinary, dense, of one
 // floating type; of one index of one shape; scalars that the type can hold;
-// room in the budget for each index on its own.
+// room in the budget for each index on its own. No tensor is pinned: a native
+// tensor of torch_chameleon.resident() could show its bytes to anybody. Not in
+// inference mode, whose tensors have no versions to count.
 bool is_deferrable(const OpPlan& plan, const torch::jit::Stack& stack,
                    const backend::DeviceContext& device);
 

@@ -27,6 +27,8 @@
 //     rest of the run is dropped.
 //   - A thread that is inside a kernel neither records nor executes: such an
 //     op runs at once.
+//   - Where an operand is pinned, as in a block of torch_chameleon.resident(),
+//     or in inference mode, nothing is put off.
 //
 // Threads: one run for the process. Ops that another thread recorded are
 // executed first by whoever comes along, on the recorder's stream.

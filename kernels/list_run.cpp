@@ -119,7 +119,7 @@ ListRun::Slot ListRun::operandFor(const at::Tensor& outer, std::uint32_t index,
 bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
                   Stack& stack) {
   const std::size_t base = stack.size() - plan.argument_count;
-  Op recorded{&plan, op, c10::impl::tls_local_dispatch_key_set(), {}, {}, {}};
+  Op recorded{&plan, op, at::ThreadLocalState(), {}, {}, {}};
   recorded.slots.resize(plan.arguments.size());
   const std::vector<Slot>* self = nullptr;
   for (std::size_t a = 0; a < plan.arguments.size(); ++a) {
@@ -243,7 +243,7 @@ void ListRun::run(const Op& op, Range range) {
   makeWay(op, range);
   bool started = false;
   try {
-    const c10::impl::ForceDispatchKeyGuard as_called(op.keys);
+    const at::ThreadLocalStateGuard as_called(op.caller);
     call_native(*op.plan, op.handle, &stack, &started);
   } catch (const c10::OutOfMemoryError&) {
     broken_ = started && !op.plan->mayRetry();

@@ -20,11 +20,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <c10/core/Stream.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "backend/torch/device.h"
 #include "kernels/op_plan.h"
@@ -71,7 +71,7 @@ class ListRun {
   struct Op {
     const OpPlan* plan;
     c10::OperatorHandle handle;
-    c10::impl::LocalDispatchKeySet keys;  // as it was called
+    at::ThreadLocalState caller;          // as it was called
     std::vector<c10::IValue> arguments;   // those without tensors
     std::vector<std::vector<Slot>> slots; // of plan->arguments, in order
     std::vector<Slot> results;

@@ -211,6 +211,83 @@ def test_resident_sees_it():
         assert same_bits(native, expected[0])
 
 
+@pytest.mark.parametrize("form", ["in place", "functional", "optimizer"])
+def test_what_is_resident_is_not_put_off(form):
+    """Its native tensor shows every byte, and finishes nothing."""
+    xs = tensors("chameleon")
+    expected = tensors("cpu")
+    _C.evict_all(0)
+    with torch_chameleon.resident(xs[1]) as (native,):
+        if form == "in place":
+            torch._foreach_mul_(xs, 3.0)
+            assert _C.deferred_op_count() == 0
+            native.add_(1)
+            expected = [x.mul(3.0) for x in expected]
+            expected[1] += 1
+        elif form == "functional":
+            ys = torch._foreach_mul(xs, 3.0)
+            native.zero_()
+            assert all_same(ys, [x.mul(3.0) for x in expected])
+            expected[1].zero_()
+        else:
+            for values in (xs, expected):
+                for value in values:
+                    value.grad = torch.ones_like(value)
+            for values in (xs, expected):
+                torch.optim.SGD(values, lr=0.5, foreach=True).step()
+            assert same_bits(native, expected[1])
+    assert all_same(xs, expected)
+    _C.evict_all(0)
+    torch._foreach_mul_([x.detach() for x in xs], 3.0)
+    assert _C.deferred_op_count() == 1  # the block is closed
+
+
+def test_one_of_them_resident_at_the_end_of_a_run():
+    """What was put off before is executed when the block begins."""
+    xs, expected = put_off()
+    with torch_chameleon.resident(xs[0]) as (native,):
+        assert same_bits(native, expected[0])
+        torch._foreach_neg_(xs)
+        assert same_bits(native, -expected[0])
+
+
+def test_inference_mode():
+    """Tensors made in it have no versions: its list ops run at once."""
+    xs, expected = put_off()
+    with torch.inference_mode():
+        ys = torch._foreach_add(xs, 1.0)
+        torch._foreach_mul_(xs, 2.0)
+        assert _C.deferred_op_count() == 0
+    assert all_same(ys, [x + 1 for x in expected])
+    assert all_same(xs, [x * 2 for x in expected])
+    assert ys[0].is_inference()
+    assert xs[0]._version == 2
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        torch.inference_mode,
+        torch.no_grad,
+        lambda: torch.autocast("chameleon", torch.bfloat16),
+        lambda: torch.device("cpu"),
+        lambda: torch.autograd.forward_ad.dual_level(),
+    ],
+)
+def test_a_run_is_executed_as_it_was_called(around):
+    """Not as whoever executes it happens to run."""
+    xs, expected = put_off()
+    halves = torch._foreach_mul(xs, 0.5)
+    with around():
+        assert same_bits(xs[3].clone(), expected[3])
+        assert _C.deferred_op_count() == 0
+    assert all_same(xs, expected)
+    assert all_same(halves, [x * 0.5 for x in expected])
+    assert not halves[0].is_inference()
+    halves[0].add_(1)
+    assert (xs[0]._version, halves[0]._version) == (1, 1)
+
+
 def test_views_and_metadata_do_not_matter():
     xs, expected = put_off()
     views = [x.view(-1)[:64] for x in xs]
