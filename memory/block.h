@@ -111,11 +111,12 @@ struct Block {
   Extent* device = nullptr;
   Extent* host = nullptr;      // in the host pool
   Position host_ready;         // copy-out that fills `host`; a fetch waits
+  Position host_read;          // latest fetch from `host`: it may run still, so
+                               // who frees or fills the place waits for it
   std::uint32_t host_pins = 0; // host threads that use the host copy
   std::uint32_t claims = 0;    // pins held by the call that begins just now
   std::uint32_t awaited = 0;   // calls that wait until all is made they need
   bool host_writing = false;   // a host thread writes the host copy
-  bool host_fetched = false;   // `host` was or will be read by a fetch
   bool copied_ahead = false;   // `host` was filled while Resident: the copy may
                                // be under way, and last_write does not cover it
   bool lost = false;           // Unbacked, since the device failed to give the

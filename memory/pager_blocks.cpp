@@ -135,7 +135,7 @@ void PagerImpl::destroy(Block& block) noexcept {
 // Its bytes are needed no more, wherever they are.
 void PagerImpl::giveUpPlaces(Block& block, bool host_copy) noexcept {
   if (block.host != nullptr) {
-    if (!block.host_fetched) {
+    if (block.host_read.none()) {
       (void)cancelCopyOut(block.host_ready, block.host_address, block.bytes);
     }
     const Fence host_uses = hostUsesOf(block);
@@ -152,7 +152,7 @@ void PagerImpl::giveUpPlaces(Block& block, bool host_copy) noexcept {
     block.device_address = nullptr;
   }
   block.host_ready = {};
-  block.host_fetched = false;
+  block.host_read = {};
   block.copied_ahead = false;
   clearUses(block);
   block.last_write.store(0, std::memory_order_release);
@@ -246,8 +246,7 @@ Fence PagerImpl::writesOf(const Block& block) {
 Fence PagerImpl::hostUsesOf(const Block& block) {
   Fence fence;
   addTo(fence, block.host_ready);
-  // The fetch, or a later write that waited for it.
-  addTo(fence, Position{block.last_write.load(std::memory_order_acquire)});
+  addTo(fence, block.host_read);
   return fence;
 }
 

@@ -184,6 +184,7 @@ class Call {
     Extent* host;
     std::byte* address;
     Position ready;        // the copy that fills it
+    Position read;         // the latest fetch from it
     std::size_t keep_from; // bytes of the block that were overwritten
   };
   static constexpr std::size_t kInline = 8;

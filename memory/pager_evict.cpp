@@ -90,7 +90,7 @@ bool PagerImpl::copyOut(Shortage& shortage) {
     block.host = out.place.extent;
     block.host_address = out.place.address;
     block.host_ready = done;
-    block.host_fetched = false;
+    block.host_read = {};
     note(out.why, block, block.bytes);
     counters_.bytes_out.fetch_add(static_cast<std::int64_t>(block.bytes),
                                   std::memory_order_relaxed);

@@ -23,7 +23,6 @@ bool PagerImpl::fetchMissing(Shortage& shortage) {
         {arena_->address(*wanted.extent), block.host_address, block.bytes});
     addTo(before, wanted.extent->fence);
     addTo(before, block.host_ready);
-    block.host_fetched = true;
     bytes += static_cast<std::int64_t>(block.bytes);
   }
   Position fetched;
@@ -35,7 +34,7 @@ bool PagerImpl::fetchMissing(Shortage& shortage) {
       for (const Wanted& wanted : wanted_) {
         if (!wanted.fetched()) continue;
         addTo(wanted.extent->fence, fetched);
-        addTo(wanted.block->host->fence, fetched);
+        if (!fetched.none()) wanted.block->host_read = fetched;
       }
       shortage.failure = std::move(error);
       return false;
@@ -44,6 +43,7 @@ bool PagerImpl::fetchMissing(Shortage& shortage) {
   }
   for (const Wanted& wanted : wanted_) {
     if (!wanted.missing) continue;
+    if (wanted.fetched()) wanted.block->host_read = fetched;
     Fence& earlier = wanted.extent->fence;
     const Position ready = wanted.fetched() ? fetched : join(earlier);
     earlier.clear();
@@ -54,11 +54,12 @@ bool PagerImpl::fetchMissing(Shortage& shortage) {
 
 // The block is about to be overwritten: its host copy is the call's until then.
 void PagerImpl::setOldBytesAside(Call& call, Block& block) {
-  call.old_bytes_.push_front(
-      {&block, block.host, block.host_address, block.host_ready, 0});
+  call.old_bytes_.push_front({&block, block.host, block.host_address,
+                              block.host_ready, block.host_read, 0});
   block.host = nullptr;
   block.host_address = nullptr;
   block.host_ready = {};
+  block.host_read = {};
 }
 
 // What was not overwritten gets its old bytes, behind all that the call did and
@@ -70,10 +71,8 @@ std::size_t PagerImpl::settleOldBytes(Call& call) noexcept {
   {
     const Lock lock(*this);
     const Position kernel = timelines_.advance(call.stream_);
-    for (const Call::OldBytes& old : call.old_bytes_) {
+    for (Call::OldBytes& old : call.old_bytes_) {
       Block& block = *old.block;
-      Fence host_uses;
-      addTo(host_uses, old.ready);
       if (old.keep_from < block.bytes) {
         Fence before = usesOf(block);
         addTo(before, kernel);
@@ -83,8 +82,9 @@ std::size_t PagerImpl::settleOldBytes(Call& call) noexcept {
                                  block.bytes - old.keep_from};
         Position done;
         const bool failed = !transfers_.in({&copy, 1}, before, done).ok();
+        if (!done.none()) old.read = done; // behind the former
         if (failed) {
-          addTo(before, done);
+          addTo(before, old.read);
           if (const std::size_t left = leaveOnHost(call, old, before)) {
             freed += left;
             continue;
@@ -93,13 +93,15 @@ std::size_t PagerImpl::settleOldBytes(Call& call) noexcept {
         if (!done.none()) {
           block.last_write.store(done.word, std::memory_order_release);
           addTo(restored, done);
-          addTo(host_uses, done);
           counters_.bytes_in.fetch_add(static_cast<std::int64_t>(copy.bytes),
                                        std::memory_order_relaxed);
         }
-      } else if (!block.host_fetched) {
+      } else if (old.read.none()) {
         (void)cancelCopyOut(old.ready, old.address, block.bytes);
       }
+      Fence host_uses;
+      addTo(host_uses, old.ready);
+      addTo(host_uses, old.read);
       host_pool_->free(old.host, host_uses);
     }
   }
@@ -141,6 +143,7 @@ std::size_t PagerImpl::leaveOnHost(Call& call, const Call::OldBytes& old,
     block.host = old.host;
     block.host_address = old.address;
     block.host_ready = ready;
+    block.host_read = old.read;
     vacate(block, ready);
   } else {
     Fence all = uses;
@@ -247,6 +250,7 @@ void PagerImpl::dropHostCopy(Block& block) noexcept {
   block.host = nullptr;
   block.host_address = nullptr;
   block.host_ready = {};
+  block.host_read = {};
 }
 
 } // namespace chameleon::memory

@@ -134,6 +134,7 @@ Error PagerImpl::write(Block& block, std::size_t offset,
       recreation_.written(block, /*extends=*/false);
       freeUnheld();
       block.host_ready = {};
+      block.host_read = {};
       block.version.fetch_add(1, std::memory_order_relaxed);
     }
   }

@@ -337,7 +337,7 @@ void PagerImpl::takeOver(Block& block, Block& fresh) {
   block.host = std::exchange(fresh.host, nullptr);
   block.host_address = std::exchange(fresh.host_address, nullptr);
   block.host_ready = std::exchange(fresh.host_ready, {});
-  block.host_fetched = fresh.host_fetched;
+  block.host_read = std::exchange(fresh.host_read, {});
   block.copied_ahead = fresh.copied_ahead;
   block.last_write.store(fresh.last_write.load());
   for (std::size_t i = 0; i < Block::kUseSlots; ++i) {
