@@ -21,6 +21,12 @@ struct ArgumentRow {
 constexpr std::array kAnyCpu{
     ArgumentRow{"aten::index", "indices"},
     ArgumentRow{"aten::_index_put_impl_", "indices"},
+    ArgumentRow{"aten::_cudnn_ctc_loss", "input_lengths"},
+    ArgumentRow{"aten::_cudnn_ctc_loss", "target_lengths"},
+    ArgumentRow{"aten::_cudnn_ctc_loss", "targets"},
+    ArgumentRow{"aten::_use_cudnn_ctc_loss", "input_lengths"},
+    ArgumentRow{"aten::_use_cudnn_ctc_loss", "target_lengths"},
+    ArgumentRow{"aten::_use_cudnn_ctc_loss", "targets"},
     ArgumentRow{"aten::_nested_from_padded", "cpu_nested_shape_example"},
     ArgumentRow{"aten::_foreach_addcmul", "scalars"},
     ArgumentRow{"aten::_foreach_addcmul_", "scalars"},
@@ -28,8 +34,9 @@ constexpr std::array kAnyCpu{
     ArgumentRow{"aten::_foreach_addcdiv_", "scalars"},
 };
 
-// Running statistics are written in training mode; oneDNN's backward uses the
-// forward's workspace as scratch memory.
+// Running statistics are written in training mode; the backwards of oneDNN and
+// cuDNN use the forward's workspace as scratch memory, and cuDNN's dropout
+// moves its generator on. tests/gpu/silent_writers.py finds the next one.
 constexpr std::array kUnannounced{
     ArgumentRow{"aten::native_batch_norm", "running_mean"},
     ArgumentRow{"aten::native_batch_norm", "running_var"},
@@ -44,6 +51,8 @@ constexpr std::array kUnannounced{
     ArgumentRow{"aten::batch_norm_gather_stats_with_counts", "running_mean"},
     ArgumentRow{"aten::batch_norm_gather_stats_with_counts", "running_var"},
     ArgumentRow{"aten::mkldnn_rnn_layer_backward", "workspace"},
+    ArgumentRow{"aten::_cudnn_rnn", "dropout_state"},
+    ArgumentRow{"aten::_cudnn_rnn_backward", "reserve"},
 };
 
 template <typename Table>

@@ -59,12 +59,20 @@ bool returns_view(const c10::FunctionSchema& schema) {
                      });
 }
 
+// CompositeImplicit on the CPU, with a kernel and a derivative on CUDA. The
+// composites above them ask for them only where the target has the kernel.
+constexpr std::string_view kFused[] = {"aten::_fused_rms_norm"};
+
 // A backend kernel switches a CompositeImplicit kernel off for autograd too.
 // That is harmless only where native has both: a kernel on the target, and a
 // derivative formula.
 bool is_safe(const c10::OperatorHandle& op) {
   if (!op.hasKernelForDispatchKey(
           c10::DispatchKey::CompositeImplicitAutograd)) {
+    return true;
+  }
+  if (std::find(std::begin(kFused), std::end(kFused),
+                op.operator_name().name) != std::end(kFused)) {
     return true;
   }
   return op.hasKernelForDispatchKey(c10::DispatchKey::Autograd) &&

@@ -1,8 +1,8 @@
 // Recurrent layers. The composites look at the device: on the CPU they take
-// oneDNN or cells of plain ops, on any other device fused cells that the CPU
-// does not have. Which of them runs must be the target's choice, so that
-// results and gradients have the native bits. Everything here is composed of
-// differentiable ops on outer tensors, each of them one op call.
+// oneDNN or cells of plain ops, on CUDA cuDNN or fused cells. Which of them
+// runs must be the target's choice, so that results and gradients have the
+// native bits. Everything here is composed of differentiable ops on outer
+// tensors, each of them one op call.
 #include <algorithm>
 #include <tuple>
 #include <utility>
@@ -84,16 +84,39 @@ RecurrentState cat_rows(const States& states) {
 
 // --- one layer in one direction --------------------------------------------
 
-// `input` is [steps, batch, features].
-LayerResult run_padded(RecurrentCell cell, const Tensor& input,
+// What the steps of a layer read. Of `input` itself both directions read the
+// same views; of its share of the gates each has its own.
+class LayerInput {
+ public:
+  explicit LayerInput(const Tensor& input)
+      : input_(input), is_gates_(!has_fused_cells()) {}
+
+  bool is_gates() const { return is_gates_; }
+  Tensor whole(const RecurrentWeights& weights) const {
+    return is_gates_ ? weights.input_gates(input_) : input_;
+  }
+  // REQUIRES: `input` is [steps, batch, features].
+  std::vector<Tensor> steps(const RecurrentWeights& weights) {
+    if (is_gates_) return whole(weights).unbind(0);
+    if (steps_.empty()) steps_ = input_.unbind(0);
+    return steps_;
+  }
+
+ private:
+  const Tensor& input_;
+  bool is_gates_;
+  std::vector<Tensor> steps_;
+};
+
+LayerResult run_padded(RecurrentCell cell, LayerInput& input,
                        RecurrentState state, const RecurrentWeights& weights,
                        bool reverse) {
-  std::vector<Tensor> steps = weights.input_gates(input).unbind(0);
+  std::vector<Tensor> steps = input.steps(weights);
   TORCH_CHECK(!steps.empty(),
               "Expected sequence length to be larger than 0 in RNN");
   if (reverse) std::reverse(steps.begin(), steps.end());
   for (Tensor& step : steps) { // input on the way in, output on the way out
-    state = cell({step, true}, state, weights);
+    state = cell({step, input.is_gates()}, state, weights);
     step = state.h;
   }
   if (reverse) std::reverse(steps.begin(), steps.end());
@@ -102,23 +125,23 @@ LayerResult run_padded(RecurrentCell cell, const Tensor& input,
 
 // `input` is a packed sequence: step i has sizes[i] rows, never more than the
 // step before. A sequence that has ended leaves its state behind.
-LayerResult run_packed(RecurrentCell cell, const Tensor& input,
+LayerResult run_packed(RecurrentCell cell, const LayerInput& input,
                        at::IntArrayRef sizes, RecurrentState state,
                        const RecurrentWeights& weights) {
-  const Tensor gates = weights.input_gates(input);
+  const Tensor all = input.whole(weights);
   std::vector<Tensor> outputs;
   States ended;
   int64_t offset = 0;
   int64_t batch = sizes.front();
   for (const int64_t size : sizes) {
-    const Tensor step = gates.narrow(0, offset, size);
+    const Tensor step = all.narrow(0, offset, size);
     offset += size;
     if (size < batch) {
       ended.push_back(rows(state, size, batch));
       state = rows(state, 0, size);
     }
     batch = size;
-    state = cell({step, true}, state, weights);
+    state = cell({step, input.is_gates()}, state, weights);
     outputs.push_back(state.h);
   }
   ended.push_back(std::move(state));
@@ -127,13 +150,13 @@ LayerResult run_packed(RecurrentCell cell, const Tensor& input,
 }
 
 // From the last step back: a sequence joins with its first state where it ends.
-LayerResult run_packed_reverse(RecurrentCell cell, const Tensor& input,
+LayerResult run_packed_reverse(RecurrentCell cell, const LayerInput& input,
                                at::IntArrayRef sizes,
                                const RecurrentState& first,
                                const RecurrentWeights& weights) {
-  const Tensor gates = weights.input_gates(input);
+  const Tensor all = input.whole(weights);
   std::vector<Tensor> outputs;
-  int64_t offset = input.size(0);
+  int64_t offset = all.size(0);
   int64_t batch = sizes.back();
   RecurrentState state = rows(first, 0, batch);
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
@@ -142,8 +165,8 @@ LayerResult run_packed_reverse(RecurrentCell cell, const Tensor& input,
     }
     offset -= *size;
     batch = *size;
-    const Tensor step = gates.narrow(0, offset, *size);
-    state = cell({step, true}, state, weights);
+    const Tensor step = all.narrow(0, offset, *size);
+    state = cell({step, input.is_gates()}, state, weights);
     outputs.push_back(state.h);
   }
   std::reverse(outputs.begin(), outputs.end());
@@ -184,10 +207,11 @@ StackResult run_stack(const Layer& layer, Tensor input, const States& states,
     if (i > 0 && options.train && options.dropout != 0) {
       input = at::dropout(input, options.dropout, true);
     }
-    LayerResult forward = layer(input, states[i], weights[i], false);
+    LayerInput given(input);
+    LayerResult forward = layer(given, states[i], weights[i], false);
     last.push_back(std::move(forward.last));
     if (options.bidirectional) {
-      LayerResult backward = layer(input, states[i + 1], weights[i + 1], true);
+      LayerResult backward = layer(given, states[i + 1], weights[i + 1], true);
       last.push_back(std::move(backward.last));
       input =
           at::cat({forward.output, backward.output}, forward.output.dim() - 1);
@@ -201,7 +225,7 @@ StackResult run_stack(const Layer& layer, Tensor input, const States& states,
 StackResult run_padded_stack(RecurrentCell cell, const Tensor& input,
                              const States& states, const AllWeights& weights,
                              const StackOptions& options) {
-  const auto layer = [cell](const Tensor& x, const RecurrentState& state,
+  const auto layer = [cell](LayerInput& x, const RecurrentState& state,
                             const RecurrentWeights& w, bool reverse) {
     return run_padded(cell, x, state, w, reverse);
   };
@@ -226,7 +250,7 @@ StackResult run_packed_stack(RecurrentCell cell, const Tensor& input,
                              const StackOptions& options) {
   const Tensor contiguous = batch_sizes.contiguous();
   const at::IntArrayRef sizes = checked_sizes(contiguous);
-  const auto layer = [&](const Tensor& x, const RecurrentState& state,
+  const auto layer = [&](const LayerInput& x, const RecurrentState& state,
                          const RecurrentWeights& w, bool reverse) {
     return reverse ? run_packed_reverse(cell, x, sizes, state, w)
                    : run_packed(cell, x, sizes, state, w);

@@ -3,7 +3,13 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "backend/torch/device.h"
+
 namespace chameleon::kernels {
+
+bool has_fused_cells() {
+  return backend::target().type != c10::DeviceType::CPU;
+}
 
 at::Tensor RecurrentWeights::input_gates(const at::Tensor& input) const {
   return at::linear(input, ih, bias_ih);
@@ -20,8 +26,35 @@ at::Tensor StepInput::gates(const RecurrentWeights& weights) const {
 // Gates are fresh, and unsafe_chunk tracks no views: both may be overwritten
 // although autograd records the ops.
 
+namespace {
+
+RecurrentState fused_lstm_step(const at::Tensor& input,
+                               const RecurrentState& state,
+                               const RecurrentWeights& weights) {
+  const at::Tensor from_input = at::matmul(input, weights.ih.t());
+  const at::Tensor from_hidden = at::matmul(state.h, weights.hh.t());
+  auto [h, c, workspace] = at::_thnn_fused_lstm_cell(
+      from_input, from_hidden, state.c, weights.bias_ih, weights.bias_hh);
+  if (weights.hr.defined()) h = at::matmul(h, weights.hr.t());
+  return {std::move(h), std::move(c)};
+}
+
+RecurrentState fused_gru_step(const at::Tensor& input,
+                              const RecurrentState& state,
+                              const RecurrentWeights& weights) {
+  const at::Tensor from_input = at::matmul(input, weights.ih.t());
+  const at::Tensor from_hidden = at::matmul(state.h, weights.hh.t());
+  return {
+      std::get<0>(at::_thnn_fused_gru_cell(from_input, from_hidden, state.h,
+                                           weights.bias_ih, weights.bias_hh)),
+      {}};
+}
+
+} // namespace
+
 RecurrentState lstm_step(const StepInput& input, const RecurrentState& state,
                          const RecurrentWeights& weights) {
+  if (has_fused_cells()) return fused_lstm_step(input.value, state, weights);
   const auto gates = weights.hidden_gates(state.h)
                          .add_(input.gates(weights))
                          .unsafe_chunk(4, 1);
@@ -37,6 +70,7 @@ RecurrentState lstm_step(const StepInput& input, const RecurrentState& state,
 
 RecurrentState gru_step(const StepInput& input, const RecurrentState& state,
                         const RecurrentWeights& weights) {
+  if (has_fused_cells()) return fused_gru_step(input.value, state, weights);
   const auto from_input = input.gates(weights).unsafe_chunk(3, 1);
   const auto from_hidden = weights.hidden_gates(state.h).unsafe_chunk(3, 1);
   const at::Tensor reset = from_hidden[0].add_(from_input[0]).sigmoid_();

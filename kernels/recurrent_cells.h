@@ -1,10 +1,9 @@
 // Recurrent cells: one step of an LSTM, a GRU or a simple RNN, composed of
-// differentiable ops on outer tensors in the order in which the CPU's native
-// cells call them, so that values and gradients have the native bits. A CUDA
-// target has fused cells instead, which take no precomputed gates; they belong
-// into the step functions.
+// differentiable ops on outer tensors in the order in which the target's
+// native cells call them, so that values and gradients have the native bits.
+// CUDA's LSTM and GRU are fused cells, which take no precomputed gates.
 //
-// Thread safety: no state.
+// REQUIRES: the device was used. Thread safety: no state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,8 +27,12 @@ struct RecurrentWeights {
   at::Tensor hidden_gates(const at::Tensor& h) const;
 };
 
-// What one step reads: the input, or its share of the gates already, where a
-// layer computed that for all steps at once.
+// The target's cells are fused, and its layers hand them the input. Else a
+// layer computes the input's share of the gates for all steps at once.
+bool has_fused_cells();
+
+// What one step reads: the input, or its share of the gates already.
+// REQUIRES of a fused cell: the input.
 struct StepInput {
   const at::Tensor& value;
   bool is_gates = false;

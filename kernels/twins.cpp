@@ -225,14 +225,25 @@ c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
   return outer;
 }
 
-at::Tensor make_shadow(const at::Tensor& outer) {
-  const c10::Device device = backend::target_device(outer.device().index());
+namespace {
+
+at::Tensor shadow_on(const at::Tensor& outer, c10::Device device) {
   return at::Tensor(
       make_outer(*outer.unsafeGetTensorImpl(),
                  c10::Storage(c10::make_intrusive<c10::StorageImpl>(
                      c10::StorageImpl::use_byte_size_t(), 0,
                      c10::DataPtr(nullptr, device), nullptr, false)),
                  device));
+}
+
+} // namespace
+
+at::Tensor make_shadow(const at::Tensor& outer) {
+  return shadow_on(outer, backend::target_device(outer.device().index()));
+}
+
+at::Tensor make_cuda_shadow(const at::Tensor& outer) {
+  return shadow_on(outer, {c10::DeviceType::CUDA, outer.device().index()});
 }
 
 } // namespace chameleon::kernels

@@ -100,6 +100,8 @@ at::Tensor new_twin();
 // A tensor of the target with the metadata of `outer` and no bytes: for asking
 // native what it would choose, which looks at shapes only.
 at::Tensor make_shadow(const at::Tensor& outer);
+// The same on CUDA, which a simulated device asks as well.
+at::Tensor make_cuda_shadow(const at::Tensor& outer);
 
 // A new chameleon tensor over `storage` with the metadata of `like`.
 c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,

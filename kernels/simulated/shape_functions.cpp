@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/OpMathType.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Reduction.h>
 
@@ -147,6 +148,89 @@ void pack_padded_sequence(const OpPlan& plan, Stack& stack) {
   sizes[0] = lengths.sum().item<int64_t>();
   frame.finish({at::empty(sizes, input.options()),
                 lengths.unsqueeze(0).gt(steps.unsqueeze(1)).sum(1)});
+}
+
+// One value a row, in the type that it is computed in.
+void fused_rms_norm(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor input = frame.tensor(0);
+  c10::DimVector rows(input.sizes());
+  const auto normalized = frame.argument(1).toDimVector().size();
+  std::fill(rows.end() - static_cast<std::ptrdiff_t>(normalized), rows.end(),
+            1);
+  const at::ScalarType type = at::toOpMathType(input.scalar_type());
+  frame.finish({at::empty(input.sizes(), input.options()),
+                at::empty(rows, input.options().dtype(type))});
+}
+
+void fused_rms_norm_backward(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor input = frame.tensor(1);
+  const auto mask = frame.argument(5).toBoolList();
+  const auto weight = frame.argument(4).toOptional<Tensor>();
+  const auto dense = [](const Tensor& like) {
+    return at::empty(like.sizes(), like.options());
+  };
+  frame.finish({mask[0] ? dense(input) : Tensor(),
+                mask[1] && weight ? dense(*weight) : Tensor()});
+}
+
+void fused_lstm_cell(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor gates = frame.tensor(0);
+  const Tensor cx = frame.tensor(2);
+  frame.finish({at::empty(cx.sizes(), cx.options()),
+                at::empty(cx.sizes(), cx.options()),
+                at::empty(gates.sizes(), gates.options())});
+}
+
+void fused_lstm_cell_backward(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor cx = frame.tensor(2);
+  const Tensor gates = frame.tensor(4);
+  frame.finish(
+      {at::empty(gates.sizes(), gates.options()), at::empty_like(cx),
+       frame.flag(5) ? at::empty({gates.size(1)}, gates.options()) : Tensor()});
+}
+
+constexpr int64_t kGruGates = 3;
+constexpr int64_t kGruWorkspace = 5;
+void fused_gru_cell(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor hx = frame.tensor(2);
+  frame.finish(
+      {at::empty(hx.sizes(), hx.options()),
+       at::empty({hx.size(0), hx.size(1) * kGruWorkspace}, hx.options())});
+}
+
+void fused_gru_cell_backward(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor grad = frame.tensor(0);
+  const int64_t gates = grad.size(1) * kGruGates;
+  const auto make = [&] {
+    return at::empty({grad.size(0), gates}, grad.options());
+  };
+  const auto bias = [&] {
+    return frame.flag(2) ? at::empty({gates}, grad.options()) : Tensor();
+  };
+  frame.finish({make(), make(), at::empty_like(grad), bias(), bias()});
+}
+
+void cudnn_grid_sampler(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor input = frame.tensor(0);
+  const Tensor grid = frame.tensor(1);
+  frame.finish(
+      {at::empty({input.size(0), input.size(1), grid.size(1), grid.size(2)},
+                 input.options())});
+}
+
+void cudnn_grid_sampler_backward(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor input = frame.tensor(0);
+  const Tensor grid = frame.tensor(1);
+  frame.finish({at::empty(input.sizes(), input.options()),
+                at::empty(grid.sizes(), grid.options())});
 }
 
 // ---- shapes that depend on values ----------------------------------------
@@ -315,6 +399,15 @@ const std::unordered_map<std::string_view, ShapeFunction>& table() {
           {"aten::glu_jvp", &like<0>},
           {"aten::_aminmax", &aminmax},
           {"aten::_aminmax.dim", &aminmax_dim},
+          {"aten::_fused_rms_norm", &fused_rms_norm},
+          {"aten::_fused_rms_norm_backward", &fused_rms_norm_backward},
+          {"aten::_thnn_fused_lstm_cell", &fused_lstm_cell},
+          {"aten::_thnn_fused_lstm_cell_backward_impl",
+           &fused_lstm_cell_backward},
+          {"aten::_thnn_fused_gru_cell", &fused_gru_cell},
+          {"aten::_thnn_fused_gru_cell_backward", &fused_gru_cell_backward},
+          {"aten::cudnn_grid_sampler", &cudnn_grid_sampler},
+          {"aten::cudnn_grid_sampler_backward", &cudnn_grid_sampler_backward},
           {"aten::_pack_padded_sequence", &pack_padded_sequence},
           {"aten::nonzero", &nonzero},
           {"aten::masked_select", &masked_select},

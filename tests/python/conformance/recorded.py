@@ -75,8 +75,9 @@ RENAMED_NODES = {
     ),
 }
 
-# Questions that native asks through the dispatcher, and chameleon need not.
-NATIVE_ONLY = {"aten::cudnn_is_acceptable"}
+# What native calls through the dispatcher, and chameleon need not: a question,
+# and the name under which the CPU composes RMSNorm.
+NATIVE_ONLY = {"aten::cudnn_is_acceptable", "aten::_fused_rms_norm"}
 
 _PLACES = ("cpu", "chameleon")  # taken for the same place
 _USER_SCOPE = 7  # at::RecordScope::USER_SCOPE, which record_function() has too
