@@ -70,22 +70,27 @@ def outcomes(script, folder, options):
         folder: Where the library to load before PyTorch is built and kept.
         options: For CHAMELEON_EMULATED, besides the memory.
     """
-    paths = [str(_ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, str(script)],
-        env={
-            **os.environ,
-            "CHAMELEON_EMULATED": f"{options} mebibytes=512",
-            "CHAMELEON_PHYSICAL_DEVICE": "cuda",
-            "LD_PRELOAD": str(_built(pathlib.Path(folder))),
-            "PYTHONPATH": os.pathsep.join(paths),
-        },
+        env=environment(folder, options),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def environment(folder, options, mebibytes=512):
+    """Of a process that runs on the emulated GPU; arguments as outcomes()'."""
+    paths = [str(_ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "CHAMELEON_EMULATED": f"{options} mebibytes={mebibytes}",
+        "CHAMELEON_PHYSICAL_DEVICE": "cuda",
+        "LD_PRELOAD": str(_built(pathlib.Path(folder))),
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
 
 
 def _built(folder):
@@ -188,12 +193,13 @@ def install():
                 op = getattr(packet, overload or "default")
             except AttributeError:
                 continue
-            kernel = functools.partial(_compute, op)
+            kernel = functools.partial(compute, op)
             libraries[space].impl(short, kernel, "CUDA", allow_override=True)
     globals()["_registrations"] = libraries  # live as long as they do
 
 
-def _compute(op, *args, **kwargs):
+def compute(op, *args, **kwargs):
+    """Runs the CPU's kernel of an op on the emulated GPU's memory."""
     with torch.cuda.device(_device_of((*args, *kwargs.values()))):
         return _compute_there(op, *args, **kwargs)
 
