@@ -1,8 +1,10 @@
 #include "kernels/cudnn_rnn.h"
 
+#include <array>
 #include <mutex>
 
 #include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -27,30 +29,44 @@ class NoAdvice final : public c10::WarningHandler {
 };
 
 // The state of dropout between layers: one a device, made anew when the
-// generator was seeded, as native keeps it.
+// generator was seeded, as native keeps it. Each use of it changes it.
 Tensor dropout_state(const Tensor& input, const CudnnRnnOptions& options) {
   if (!options.train || options.dropout == 0) return {};
   static auto* const mutex = new std::mutex;
-  static auto* const kept = new Tensor; // guarded by mutex
+  // By device, guarded by mutex.
+  static auto* const states = new std::array<Tensor, backend::kMaxDevices>;
   const std::lock_guard lock(*mutex);
-  const bool seeded =
-      backend::native_cuda()->was_seeded(input.device().index());
-  if (!kept->defined() || seeded) {
+  const c10::DeviceIndex device = input.device().index();
+  Tensor& kept = (*states)[static_cast<std::size_t>(device)];
+  const bool seeded = backend::native_cuda()->was_seeded(device);
+  if (!kept.defined() || seeded) {
     const at::NoGradGuard no_grad;
     const auto seed = at::empty({}, input.options().dtype(at::kLong))
                           .random_()
                           .item<int64_t>();
-    *kept = at::_cudnn_init_dropout_state(options.dropout, options.train, seed,
-                                          input.options().dtype(at::kByte));
+    kept = at::_cudnn_init_dropout_state(options.dropout, options.train, seed,
+                                         input.options().dtype(at::kByte));
   }
-  return *kept;
+  return kept;
 }
 
 } // namespace
 
 bool takes_cudnn(const Tensor& input) {
-  return backend::target().type == c10::DeviceType::CUDA &&
-         at::cudnn_is_acceptable(make_shadow(input));
+  if (backend::target().type != c10::DeviceType::CUDA ||
+      !at::cudnn_is_acceptable(make_shadow(input))) {
+    return false;
+  }
+  switch (input.scalar_type()) {
+    case at::kDouble:
+    case at::kFloat:
+    case at::kHalf:
+      return true;
+    case at::kBFloat16:
+      return at::detail::getCUDAHooks().supportsBFloat16RNNWithCuDNN();
+    default:
+      return false;
+  }
 }
 
 std::tuple<Tensor, Tensor, Tensor> cudnn_rnn(const Tensor& input,

@@ -192,13 +192,13 @@ LEFT_OUT += ("tensor_split",)
 def operators(device):
     """The first samples of PyTorch's own database of operators."""
     kept = []
-    for op in _database():
+    for op in database():
         if torch.float32 not in op.supported_dtypes("cuda"):
             continue
         if op.name.startswith(LEFT_OUT):
             continue
         for sample in _samples(op):
-            there = _moved(sample, device)
+            there = moved(sample, device)
             torch.manual_seed(10)
             try:
                 result = op(there.input, *there.args, **there.kwargs)
@@ -211,7 +211,7 @@ def operators(device):
     return kept
 
 
-def _database():
+def database():
     try:
         import expecttest  # noqa: F401
     except ImportError:  # the database needs its test case's name only
@@ -237,14 +237,18 @@ def _samples(op, count=2):
             return
 
 
-def _moved(sample, device):
-    moved = sample.transform(
+def moved(sample, device):
+    def move(value):
+        if not isinstance(value, torch.Tensor):
+            return value
         # A copy, so that no device sees more of a storage than the view.
-        lambda v: v.to(device, copy=True) if isinstance(v, torch.Tensor) else v
-    )
-    if "device" in moved.kwargs:
-        moved.kwargs["device"] = torch.device(device)
-    return moved
+        copied = value.detach().to(device, copy=True)
+        return copied.requires_grad_(value.requires_grad)
+
+    there = sample.transform(move)
+    if "device" in there.kwargs:
+        there.kwargs["device"] = torch.device(device)
+    return there
 
 
 ALL = [

@@ -28,3 +28,17 @@ def test_it_has_native_bits(workload):
     assert rows[0]["compared"] > 0
     assert rows[0]["unstable"] == []
     assert all(row["evictions"] > 0 for row in rows[1:])
+
+
+def test_no_op_writes_in_silence():
+    done = subprocess.run(
+        [sys.executable, COMPARE, "--on", "cpu", "silent_writers"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = json.loads(done.stdout.splitlines()[-2])
+    assert row["calls"] > 10_000
+    assert row["unknown"] == []
+    assert ["aten::native_batch_norm", "running_mean"] in row["changed"]

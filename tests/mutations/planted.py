@@ -439,6 +439,13 @@ MUTATIONS = (
         ("tests/python/test_layouts.py", "tests/python/test_storage.py"),
     ),
     Mutation(
+        "an unannounced writer is missing",
+        "kernels/device_rules.cpp",
+        '    ArgumentRow{"aten::_cudnn_rnn", "dropout_state"},\n',
+        "",
+        ("tests/python/test_cuda_emulated.py",),
+    ),
+    Mutation(
         "a version is not counted",
         "kernels/direct_call.cpp",
         "    if (counts_versions_ && !outer.is_inference()) "

@@ -8,6 +8,7 @@ import gc
 import json
 import sys
 import traceback
+import warnings
 
 import emulated_cuda
 import pytest
@@ -330,6 +331,45 @@ def attention_is_chosen_by_cuda():
             assert (output.shape, output.device.type) == (shape, "chameleon")
             output.sum().backward()
             assert query.grad.shape == shape
+
+
+@check
+def what_cudnn_changes_in_silence_is_kept():
+    if not EMULATED:
+        return  # its kernels are stood in for here
+
+    def use(tensor):
+        emulated_cuda.compute(torch.ops.aten.add_.Scalar, tensor, 1)
+
+    def rnn(given, *rest):
+        use(rest[-1])
+        return (*(torch.empty_like(given) for _ in "ohc"), given[0], given[0])
+
+    def backward(given, weights, stride, buffer, hx, cx, *rest):
+        use(rest[-2])
+        weights = [torch.empty_like(each) for each in weights]
+        return (*(torch.empty_like(given) for _ in "ihc"), weights)
+
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library.impl("_cudnn_rnn", rnn, "CUDA", allow_override=True)
+        library.impl("_cudnn_rnn_backward", backward, "CUDA")
+    state, reserve = (
+        torch.zeros(64, dtype=torch.uint8, device="chameleon") for _ in "sr"
+    )
+    x = torch.zeros(2, 2, device="chameleon")
+    weights = [torch.zeros(2, 2, device="chameleon")] * 4
+    options = (2, 2, 0, 1, False, 0.5, True, False, [])
+    for _ in range(3):
+        torch._cudnn_rnn(x, weights, 4, None, x, None, *options, state)
+        torch.ops.aten._cudnn_rnn_backward(
+            *(x, weights, 4, x, x, None, x, x, x, None, *options),
+            *(state, reserve, [True] * 4),
+        )
+        _C.evict_all(0)
+    assert state.cpu()[0] == 3
+    assert reserve.cpu()[0] == 3
 
 
 @check

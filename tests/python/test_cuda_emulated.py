@@ -52,6 +52,7 @@ CHECKS = [
     "seeds_are_shared",
     "captures_are_refused",
     "attention_is_chosen_by_cuda",
+    "what_cudnn_changes_in_silence_is_kept",
     "resident_tensors_are_cuda",
     "scaled_training",
     "invariants_hold",

@@ -2,54 +2,21 @@
 
 A host copy stays valid until an op writes, so each such argument must be in
 kernels/device_rules.cpp. Native runs are watched: operands whose bits change.
+On a GPU tests/gpu/silent_writers.py does the same.
 """
 
 import itertools
 
 import pytest
 import torch
+from silent_writers import Watch
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch_chameleon import _C
 
 from conformance import op_checks, selection
-from conformance.compare import packed
 
 PARTS = 12
 ENTRIES = [op for op in op_db if torch.float32 in op.dtypes]
-
-
-class Watch(TorchDispatchMode):
-    """Collects the (op, argument) that changed without announcement."""
-
-    def __init__(self):
-        super().__init__()
-        self.changed = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        read, written = [], set()
-        for i, argument in enumerate(func._schema.arguments):
-            value = args[i] if i < len(args) else kwargs.get(argument.name)
-            writes = argument.alias_info and argument.alias_info.is_write
-            for tensor in op_checks.tensors(value):
-                if tensor.layout != torch.strided:
-                    continue
-                if writes:
-                    written.add(tensor.untyped_storage()._cdata)
-                else:
-                    read.append((argument.name, tensor, bits(tensor)))
-        result = func(*args, **kwargs)
-        for name, tensor, before in read:
-            if tensor.untyped_storage()._cdata in written:
-                continue
-            if not torch.equal(bits(tensor), before):
-                self.changed.add((func._schema.name, name))
-        return result
-
-
-def bits(tensor):
-    return packed(tensor).view(torch.uint8)
 
 
 def changed_by(entries, dtype, samples):

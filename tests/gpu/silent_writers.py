@@ -1,0 +1,135 @@
+"""Which ops change an operand although their schema says that they read it.
+
+    python tests/gpu/silent_writers.py [--on cuda|cpu] [--samples n]
+
+A host copy of a tensor is good until an op writes the tensor, so chameleon must
+know each of them (kernels/device_rules.cpp). Natively, operands that the schema
+does not write are compared before and after every op: of PyTorch's database of
+operators, forward and backward, and on a GPU of the workloads, which have
+cuDNN's layers. Fails where one changes that chameleon does not know.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import torch
+import workloads
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Watch(TorchDispatchMode):
+    """Collects the (op, argument) that changed without announcement."""
+
+    def __init__(self):
+        super().__init__()
+        self.changed = set()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        read, written = [], set()
+        for i, argument in enumerate(func._schema.arguments):
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            writes = argument.alias_info and argument.alias_info.is_write
+            for tensor in tensors(value):
+                if tensor.layout != torch.strided:
+                    continue
+                if writes:
+                    written.add(tensor.untyped_storage()._cdata)
+                else:
+                    read.append((argument.name, tensor, bits(tensor)))
+        result = func(*args, **kwargs)
+        self.calls += 1
+        for name, tensor, before in read:
+            if tensor.untyped_storage()._cdata in written:
+                continue
+            if not torch.equal(bits(tensor), before):
+                self.changed.add((func._schema.name, name))
+        return result
+
+
+def tensors(tree):
+    return [
+        leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)
+    ]
+
+
+def bits(tensor):
+    """A copy of all elements in a row, as bytes."""
+    row = tensor.flatten().clone(memory_format=torch.contiguous_format)
+    return row.resolve_conj().resolve_neg().view(torch.uint8)
+
+
+def operators(device, count):
+    """Runs samples of the database, forward and backward."""
+    for op in workloads.database():
+        if torch.float32 not in op.supported_dtypes(device):
+            continue
+        if op.name.startswith(workloads.LEFT_OUT):
+            continue
+        grad = op.supports_autograd
+        samples = op.sample_inputs_func(op, "cpu", torch.float32, grad)
+        try:
+            for sample in itertools.islice(samples, count):
+                _run(op, workloads.moved(sample, device))
+        except Exception:
+            continue  # what native refuses writes nothing
+
+
+def _run(op, sample):
+    results = [
+        result
+        for result in tensors(op(sample.input, *sample.args, **sample.kwargs))
+        if result.requires_grad
+    ]
+    if results:
+        roots = [each.abs() if each.is_complex() else each for each in results]
+        sum(root.sum() for root in roots).backward()
+
+
+def watched(device, count):
+    watch = Watch()
+    with watch:
+        operators(device, count)
+        if device == "cuda":  # the CPU would take minutes
+            for workload in workloads.ALL:
+                if workload is not workloads.operators:
+                    workload(device)
+    return watch
+
+
+def unknown(changed):
+    """Those that chameleon does not know; asked in a process of its own."""
+    code = "import json, sys; from torch_chameleon import _C\n"
+    code += "print(json.dumps([row for row in json.loads(sys.argv[1])"
+    code += " if not _C.writes_unannounced(*row)]))"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, json.dumps(changed)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--on", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--samples", type=int, default=3)
+    given = parser.parse_args()
+    watch = watched(given.on, given.samples)
+    changed = sorted(map(list, watch.changed))
+    missed = unknown(changed)
+    row = {"workload": "silent_writers", "calls": watch.calls}
+    row |= {"changed": changed, "unknown": missed}
+    print(json.dumps(row), flush=True)
+    os._exit(1 if missed else 0)  # threads may still let go of the mode
+
+
+if __name__ == "__main__":
+    main()
