@@ -91,7 +91,7 @@ def test_sample_of_sequences(folder):
 
 @pytest.mark.slow
 def test_sequences(folder):
-    compare(folder, 30)
+    compare(folder, 10)
 
 
 def test_a_branch_not_taken_is_seen():
