@@ -20,6 +20,7 @@ import sys
 import warnings
 
 import torch
+from gpu.places import emulated_environment
 
 NEEDS = "needs a CUDA build of torch, CUDA's headers and a C++ compiler"
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -83,17 +84,17 @@ def outcomes(script, folder, options):
 
 def environment(folder, options, mebibytes=512):
     """Of a process that runs on the emulated GPU; arguments as outcomes()'."""
+    library = built(pathlib.Path(folder))
     paths = [str(_ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
-        "CHAMELEON_EMULATED": f"{options} mebibytes={mebibytes}",
-        "CHAMELEON_PHYSICAL_DEVICE": "cuda",
-        "LD_PRELOAD": str(_built(pathlib.Path(folder))),
+        **emulated_environment(library, options, mebibytes),
         "PYTHONPATH": os.pathsep.join(paths),
     }
 
 
-def _built(folder):
+def built(folder):
+    """Builds the library to load before PyTorch, unless it is there."""
     headers = cuda_headers()
     digest = hashlib.sha256(headers.encode())
     for source in _SOURCES:

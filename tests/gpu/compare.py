@@ -1,37 +1,34 @@
-"""Runs one workload natively and on chameleon, and compares every bit.
+"""Runs workloads natively or on chameleon, and compares every bit.
 
-    python tests/gpu/compare.py [--on cuda|cpu] [workload...]
+    python compare.py native|here FOLDER PLACE WORKLOAD...
 
-The native run has a process of its own, which never imports torch_chameleon:
-PyTorch differentiates for one kind of accelerator a process. It computes
-everything twice; what differs then is not compared but counted, as `unstable`
-(sums by atomic additions). On chameleon each workload runs without a limit, to
-learn its peak, then with budgets of that peak divided by 1.25, 2 and 4, then
-once more, to show that it repeats. Budgets under 16 MiB are no budgets: there
-all tensors are evicted before every op.
-
-`silent_writers` is no workload but a check of native alone: see its file.
-
-`--on cpu` tries all this where no GPU is: native is the CPU, chameleon is on
-`cpu`, and what only a GPU has is left out.
+Two processes, which may run at a time: PyTorch differentiates for one kind of
+accelerator a process, and the native one never imports torch_chameleon. It
+computes everything twice; what differs then is not compared but counted, as
+`unstable` (sums by atomic additions), and leaves its results in FOLDER. The
+other one takes them up as they come. On chameleon each workload runs without a
+limit, to learn its peak, then with budgets of that peak divided by 2 and 4,
+then once more, to show that it repeats. Budgets under 16 MiB are no budgets:
+there all tensors are evicted before every op. Each run is one JSON line.
 """
 
-import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
+import time
+import traceback
 from pathlib import Path
 
+import places
 import torch
 import workloads
+from deadline import ENDED, Journal
 
-FACTORS = (1.0, 1.25, 2.0, 4.0, 4.0)
-# One operator needs little; many need long.
-FACTORS_OF = {"operators": (1.0, 4.0)}
+FACTORS = (1.0, 2.0, 4.0, 4.0)
 SMALLEST = 16 << 20
-SHOWN = 40
+SHOWN = 20
+COUNTERS = ("peak_resident_bytes", "faults", "evictions", "host_waits")
+COUNTERS += ("foreign_bytes", "pageable_bytes", "pinning_refusals")
 
 
 def quiet():
@@ -41,55 +38,99 @@ def quiet():
     torch.backends.cudnn.deterministic = True
 
 
-def native(name, path, device):
-    quiet()
-    workload = getattr(workloads, name)
+def lost():
+    """Ends the process: after this error no call to the GPU succeeds in it."""
+    traceback.print_exc()
+    os.abort()
+
+
+def native(folder, place, names):
+    """Leaves each workload's results, None if it fails; whether none did."""
+    journal = Journal(folder / "native.journal")
+    good = True
+    for name in names:
+        path = folder / f"{name}.pt"
+        if path.exists():
+            continue
+        row, kept = {"workload": name, "side": "native"}, None
+        try:
+            if name in journal.known:
+                raise RuntimeError(f"{name} ended its process")
+            journal.begin(name)
+            kept = twice(getattr(workloads, name), places.NATIVE[place])
+            row["results"] = len(kept["values"])
+            row["unstable"] = names_of(kept["values"], kept["unstable"])[:SHOWN]
+        except torch.AcceleratorError:
+            lost()
+        except Exception:
+            row["error"], good = traceback.format_exc(limit=-3), False
+        part = folder / "native.part"
+        torch.save(kept, part)
+        part.rename(path)
+        print(json.dumps(row), flush=True)
+    return good
+
+
+def twice(workload, device):
+    """What it computes, and which results differ from one time to the next."""
     values, again = workload(device), workload(device)
-    unstable = [
-        i
-        for i, pair in enumerate(zip(values, again, strict=True))
-        if not same(*pair)
-    ]
-    torch.save({"values": values, "unstable": unstable}, path)
+    pairs = enumerate(zip(values, again, strict=True))
+    return {
+        "values": values,
+        "unstable": [i for i, pair in pairs if not same(*pair)],
+    }
 
 
-def here(name, path, device):
+def here(folder, place, names):
+    """Compares with what `native` left; whether all is the same."""
+    places.begin(place)
+    journal = Journal(folder / "here.journal")
+    good = True
+    for name in names:
+        path = folder / f"{name}.pt"
+        while not path.exists() and not (folder / ENDED).exists():
+            time.sleep(0.02)
+        expected = torch.load(path) if path.exists() else None
+        if expected is None or name in journal.known:
+            continue
+        journal.begin(name)
+        good = compared(name, expected) and good
+    return good
+
+
+def compared(name, expected):
+    """Runs a workload within each budget; whether all bits are native's."""
     import torch_chameleon
 
-    quiet()
-    torch_chameleon.config.physical_device = device
-    torch_chameleon.config.oversubscription = 64
-    expected = torch.load(path)
-    peak = 0
-    for factor in FACTORS_OF.get(name, FACTORS):
-        if factor > 1:
-            budget = max(SMALLEST, int(peak / factor))
-            torch_chameleon.config.hbm_budget = budget
+    peak, good = 0, True
+    for factor in FACTORS:
+        row = {"workload": name, "side": "here", "k": factor}
+        try:
+            budget = int(peak / factor)
+            torch_chameleon.config.hbm_budget = (
+                max(SMALLEST, budget) if peak else None
+            )
             # Where little is enough all tensors leave before every op.
-            if peak / factor < SMALLEST:
-                torch_chameleon._C.set_stress("all", 0)
-        torch_chameleon.reset_swap_stats()
-        values = getattr(workloads, name)("chameleon")
-        torch.chameleon.synchronize()
-        torch_chameleon._C.check_invariants(0, 2)
-        stats = torch_chameleon.swap_stats()
-        peak = peak or stats["peak_resident_bytes"]
-        different = list(differences(values, **expected))
-        row = {
-            "workload": name,
-            "k": factor,
-            "compared": len(expected["values"]) - len(expected["unstable"]),
-            "unstable": names_of(expected["values"], expected["unstable"]),
-            "different": different[:SHOWN],
-            "peak_resident_bytes": stats["peak_resident_bytes"],
-            "faults": stats["faults"],
-            "evictions": stats["evictions"],
-            "host_waits": stats["host_waits"],
-            "foreign_bytes": stats["foreign_bytes"],
-        }
+            is_little = peak and budget < SMALLEST
+            torch.chameleon.init()
+            torch_chameleon._C.set_stress("all" if is_little else "never", 0)
+            torch_chameleon.reset_swap_stats()
+            values = getattr(workloads, name)("chameleon")
+            torch.chameleon.synchronize()
+            torch_chameleon._C.check_invariants(0, 2)
+            stats = torch_chameleon.swap_stats()
+            peak = peak or stats["peak_resident_bytes"]
+            different = list(differences(values, **expected))
+            row["compared"] = len(values) - len(expected["unstable"])
+            row["different"] = different[:SHOWN]
+            row |= {key: stats[key] for key in COUNTERS}
+            good = good and not different
+        except torch.AcceleratorError:
+            lost()
+        except Exception:
+            row["error"], good = traceback.format_exc(limit=-3), False
         print(json.dumps(row), flush=True)
-        if different:
-            raise SystemExit(1)
+    return good
 
 
 def differences(ours, values, unstable):
@@ -103,15 +144,10 @@ def differences(ours, values, unstable):
 
 
 def names_of(values, indices):
-    return [
-        values[i][0] if isinstance(values[i], tuple) else f"result {i}"
-        for i in indices
-    ]
+    return [f"result {i} of {len(values)}" for i in indices]
 
 
 def same(one, other):
-    if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(same, one, other))
     if not isinstance(one, torch.Tensor):
         return one == other
     if not isinstance(other, torch.Tensor):
@@ -126,52 +162,11 @@ def bits(tensor):
     return plain.view(torch.uint8) if plain.numel() else plain
 
 
-def run(name, device):
-    """Whether chameleon's bits are native's."""
-    if name == "silent_writers":
-        return silent_writers(device)
-    # `import torch` alone may bring chameleon where it is installed.
-    environment = {**os.environ, "CHAMELEON_AUTOLOAD": "0"}
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "native.pt")
-        for side in ("native", "here"):
-            command = [sys.executable, "-W", "ignore", __file__]
-            command += [f"--{side}", name, path]
-            done = subprocess.run(
-                [*command, device], check=False, env=environment
-            )
-            if done.returncode != 0:
-                print(f"{name}: {side} ended with {done.returncode}")
-                return False
-    return True
-
-
-def silent_writers(device):
-    """Whether chameleon knows what native ops write in silence."""
-    script = Path(__file__).with_name("silent_writers.py")
-    command = [sys.executable, "-W", "ignore", script, "--on", device]
-    environment = {**os.environ, "CHAMELEON_AUTOLOAD": "0"}
-    return subprocess.run(command, check=False, env=environment).returncode == 0
-
-
 def main():
-    if sys.argv[1:2] in (["--native"], ["--here"]):
-        return (native if sys.argv[1] == "--native" else here)(*sys.argv[2:])
-    parser = argparse.ArgumentParser(description=__doc__)
-    known = [each.__name__ for each in workloads.ALL] + ["silent_writers"]
-    parser.add_argument("--on", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("workload", nargs="*", choices=[*known, []])
-    given = parser.parse_args()
-    names = given.workload or known
-    if given.on == "cpu":
-        left_out = {each.__name__ for each in workloads.NEED_A_GPU}
-        print("not without a GPU:", *sorted(left_out & set(names)))
-        names = [name for name in names if name not in left_out]
-    outcomes = {name: run(name, given.on) for name in names}
-    passed = sum(outcomes.values())
-    failed = [name for name, good in outcomes.items() if not good]
-    print(f"{passed} passed, {len(failed)} failed", *failed)
-    raise SystemExit(1 if failed else 0)
+    side, folder, place, *names = sys.argv[1:]
+    quiet()
+    good = {"native": native, "here": here}[side](Path(folder), place, names)
+    raise SystemExit(0 if good else 1)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 
+import rows
 import torch
 import workloads
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -67,10 +68,8 @@ def bits(tensor):
 
 def operators(device, count):
     """Runs samples of the database, forward and backward."""
-    for op in workloads.database():
+    for op in workloads.operators():
         if torch.float32 not in op.supported_dtypes(device):
-            continue
-        if op.name.startswith(workloads.LEFT_OUT):
             continue
         grad = op.supports_autograd
         samples = op.sample_inputs_func(op, "cpu", torch.float32, grad)
@@ -97,9 +96,8 @@ def watched(device, count):
     with watch:
         operators(device, count)
         if device == "cuda":  # the CPU would take minutes
-            for workload in workloads.ALL:
-                if workload is not workloads.operators:
-                    workload(device)
+            for name in rows.WORKLOADS:
+                getattr(workloads, name)(device)
     return watch
 
 

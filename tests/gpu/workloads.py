@@ -189,29 +189,18 @@ LEFT_OUT = ("empty", "new_empty", "resize", "sparse", "to_sparse", "jiterator")
 LEFT_OUT += ("tensor_split",)
 
 
-def operators(device):
-    """The first samples of PyTorch's own database of operators."""
-    kept = []
-    for op in database():
-        if torch.float32 not in op.supported_dtypes("cuda"):
-            continue
-        if op.name.startswith(LEFT_OUT):
-            continue
-        for sample in _samples(op):
-            there = moved(sample, device)
-            torch.manual_seed(10)
-            try:
-                result = op(there.input, *there.args, **there.kwargs)
-                parts = torch.utils._pytree.tree_leaves(result)
-                values = [p.cpu() for p in parts if isinstance(p, torch.Tensor)]
-            except Exception as error:
-                # The same must be refused.
-                values = type(error).__name__
-            kept.append((op.full_name, values))
-    return kept
+def operators(prefixes=()):
+    """PyTorch's own database, less what is not compared."""
+    return [
+        op
+        for op in _database()
+        if torch.float32 in op.supported_dtypes("cuda")
+        and not op.name.startswith(LEFT_OUT)
+        and op.name.startswith(prefixes or "")
+    ]
 
 
-def database():
+def _database():
     try:
         import expecttest  # noqa: F401
     except ImportError:  # the database needs its test case's name only
@@ -223,21 +212,23 @@ def database():
     return op_db
 
 
-def _samples(op, count=2):
-    """Samples on the CPU, the same in every process."""
+def samples(op, count=2):
+    """The first samples, on the CPU, the same in every process."""
     # OpInfo.sample_inputs() would seed devices, and look for a running test.
-    samples = op.sample_inputs_func(op, "cpu", torch.float32, False)
+    found = op.sample_inputs_func(op, "cpu", torch.float32, False)
     for number in range(count):
         torch.default_generator.manual_seed(number)
         random.seed(number)
         np.random.seed(number)
         try:
-            yield next(samples := iter(samples))
+            yield next(found := iter(found))
         except (StopIteration, RuntimeError, ImportError):
             return
 
 
 def moved(sample, device):
+    """A sample with all its tensors there."""
+
     def move(value):
         if not isinstance(value, torch.Tensor):
             return value
@@ -249,21 +240,3 @@ def moved(sample, device):
     if "device" in there.kwargs:
         there.kwargs["device"] = torch.device(device)
     return there
-
-
-ALL = [
-    adamw_fused,
-    adamw_foreach,
-    scaled_sgd,
-    convolutions,
-    lstm,
-    gru,
-    transformer,
-    attention,
-    random_numbers,
-    streams,
-    operators,
-]
-
-# What `compare.py --on cpu` leaves out.
-NEED_A_GPU = [attention, streams]

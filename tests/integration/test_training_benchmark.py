@@ -9,7 +9,11 @@ import emulated_cuda
 import pytest
 from benchmark_trainings import TRAININGS
 
-FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks" / "training"
+ROOT = pathlib.Path(__file__).parents[2]
+FOLDER = ROOT / "tests" / "benchmarks" / "training"
+WAYS = ("chameleon", "checkpoint", "save_on_cpu", "micro_batch")
+WAYS += ("fsdp2_offload", "fsdp2_offload_checkpoint", "trl_offload")
+WAYS += ("torchao_offload", "deepspeed_zero2", "deepspeed_zero3")
 
 pytestmark = pytest.mark.slow
 
@@ -17,75 +21,130 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("training", TRAININGS)
 def test_every_way_gives_figures(training, tmp_path):
     pytest.importorskip("transformers")
-    file = tmp_path / "results.json"
+    rows = [f"{training}/in_memory/0", f"{training}/chameleon/0"]
+    rows += [f"{training}/{way}/2" for way in WAYS]
     done = subprocess.run(
         [
-            *(sys.executable, FOLDER / "run.py", "--device", "cpu", "--small"),
-            *("--training", training, "--k", "2", "--results", file),
+            *(sys.executable, ROOT / "tests/gpu/lease.py", "--on", "cpu"),
+            *("--seconds", "600", "--out", tmp_path, *rows),
         ],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    points = json.loads(file.read_text())["points"]
+    assert done.returncode == 0, done.stdout + done.stderr
+    points = json.loads((tmp_path / "cpu.json").read_text())["points"]
     failed = {
         key.split()[1]: row["error"]
         for key, row in points.items()
         if "error" in row
     }
-    offload = {"fsdp2_offload", "trl_offload", "torchao_offload"}
+    offload = {"trl_offload", "torchao_offload"}
     offload |= {"deepspeed_zero2", "deepspeed_zero3"}
     assert failed.keys() <= offload, failed
     not_here = {way for way in failed if failed[way].startswith("not here")}
     assert failed.keys() == not_here, failed
     assert points[f"{training} chameleon 0"]["commits"] == 0
-    if training == "tiny":  # it has no budget
-        return
     ours = points[f"{training} chameleon 2"]
     assert ours["peak_bytes"] <= ours["budget_bytes"]
     assert ours["in_gb"] > 0
 
 
+LIMIT = """
+import torch
+from point import limit
+limit("cuda", 4 << 20)
+try:
+    torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    print('"the limit of the other ways does not hold"')
+except torch.OutOfMemoryError:
+    limit("cuda", 1 << 50)  # more than there is
+    torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    print('"it holds"')
+"""
+
+
 @pytest.mark.skipif(
     not emulated_cuda.can_be_built(), reason=emulated_cuda.NEEDS
 )
-def test_a_point_on_emulated_cuda(monkeypatch, tmp_path):
-    budget = 2560 << 10
-    point = {"training": "llama_1.3b", "way": "chameleon", "budget": budget}
-    monkeypatch.setenv(
-        "CHAMELEON_TEST_POINT", json.dumps({**point, "small": True})
-    )
-    script = pathlib.Path(__file__).with_name("benchmark_on_emulated_cuda.py")
-    row = emulated_cuda.outcomes(script, tmp_path, "random seed=3")
-    assert "error" not in row
-    assert row["peak_bytes"] <= budget
-    assert row["in_gb"] > 0
-    assert row["bound/ours"] > 0
-    assert row["commits"] == row["cuda_mallocs"] == row["host_waits"] == 0
-    assert row["pageable_bytes"] == 0
+def test_the_limit_of_other_ways(monkeypatch, tmp_path):
+    paths = f"{FOLDER}:{ROOT / 'tests' / 'gpu'}"
+    monkeypatch.setenv("PYTHONPATH", paths, prepend=":")
+    script = tmp_path / "limit.py"
+    script.write_text(LIMIT)
+    assert emulated_cuda.outcomes(script, tmp_path, "prompt") == "it holds"
 
 
-def test_the_table_goes_between_the_marks(tmp_path):
-    row = {"ms": 2.0, "p99_ms": 3.0, "peak_bytes": 1 << 30}
-    row["process_host_bytes"] = 1 << 30
-    machine = {"gpu": "none", "torch": "2.11", "date": "today"}
+def left(folder, gpu, **changed):
+    """What a lease leaves: a row that was timed, and one that was not."""
+    row = {"ms": 2.0, "worst_ms": 3.0, "peak_bytes": 1 << 30}
+    row |= {"machine_host_bytes": 1 << 30, "date": "2026-01-02"}
+    row |= {"budget_bytes": 0} | changed
+    machine = {"gpu": gpu, "is_gpu": True, "driver": "1.2", "torch": "2.11"}
+    bits = {"here": [{"k": 1, "compared": 5, "different": []}]}
     results = {
-        "machine": {**machine, "commands": ["./ci/gpu"]},
+        "machine": machine,
+        "bits": {"lstm": bits},
+        "operators": {"same": 9, "different": 0, "unstable": 1},
         "points": {
             "tiny in_memory 0": row,
+            "tiny fsdp2_offload 2": row | {"budget_bytes": 5 * 10**8},
             "tiny checkpoint 4": {"error": "out of memory"},
         },
     }
-    file, page = tmp_path / "results.json", tmp_path / "README.md"
-    file.write_text(json.dumps(results))
-    page.write_text((FOLDER.parents[2] / "README.md").read_text())
-    for _ in range(2):  # again is the same
-        subprocess.run(
-            [sys.executable, FOLDER / "table.py", file, "--readme", page],
-            check=True,
-        )
-        text = page.read_text()
-        assert "| tiny | - | in_memory | 2.0 | 3.0 | 1.00 |" in text
-        assert "| tiny | 4 | checkpoint | out of memory |" in text
-        assert text.count("Measured on none") == 1
+    folder.mkdir()
+    (folder / f"{gpu}.json").write_text(json.dumps(results))
+    return folder
+
+
+def test_the_table_goes_between_the_marks(tmp_path):
+    page, results = tmp_path / "README.md", tmp_path / "results"
+    results.mkdir()
+    (results / "other.json").write_text('{"machine": "of another benchmark"}')
+    page.write_text((ROOT / "README.md").read_text())
+
+    def table(*folder):
+        command = [sys.executable, FOLDER / "table.py", "--readme", page]
+        command += ["--results", results, *folder]
+        subprocess.run(command, check=True, capture_output=True)
+        return page.read_text()
+
+    # The model has no profile of such a card: nothing is modelled.
+    text = table(left(tmp_path / "one", "potato"))
+    assert table() == text  # again is the same
+    assert "*Measured on* potato, driver 1.2, torch 2.11, 2026-01-02" in text
+    assert "| tiny | all | in_memory | 2.0 | 3.0 | 1.00 | - | - |" in text
+    assert "| tiny | peak / 2 = 0.5 GB | fsdp2_offload | 2.0 |" in text
+    assert "| tiny | peak / 4 = 0.0 GB | checkpoint | out of memory |" in text
+    assert "5 results compared with native CUDA's, 0 different" in text
+    # Measured once more, it is replaced; what was not stays.
+    again = left(tmp_path / "two", "potato", ms=4.0)
+    file = again / "potato.json"
+    kept = json.loads(file.read_text())
+    del kept["points"]["tiny checkpoint 4"]
+    file.write_text(json.dumps(kept))
+    text = table(again)
+    assert "| tiny | all | in_memory | 4.0 |" in text
+    assert "| tiny | peak / 4 = 0.0 GB | checkpoint | out of memory |" in text
+    assert text.count("*Measured on* potato") == 1
+
+
+def test_what_is_modelled_is_marked(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import table
+
+    assert table.profile_of("NVIDIA H200") == "h200"
+    assert table.profile_of("NVIDIA A100-SXM4-80GB") == "a100-80gb"
+    assert table.profile_of("NVIDIA GeForce RTX 4090") == "rtx4090"
+    assert table.profile_of("emulated") is None
+    ms = table.modelled_ms("tiny", "in_memory", 0, "h200", small=True)
+    assert ms > 0
+    row = {"ms": 2 * ms, "worst_ms": 9.0, "modelled_ms": ms, "peak_bytes": 0}
+    row |= {"machine_host_bytes": 0, "date": "2026-01-02"}
+    text = table.table(
+        {
+            "machine": {"gpu": "potato", "driver": "1.2"},
+            "points": {"tiny in_memory 0": row},
+        }
+    )
+    assert f"| {2 * ms:.1f} | 9.0 | 1.00 | {ms:.1f} | 2.00 |" in text

@@ -1,8 +1,8 @@
 """Trainings to time: real models at full size, and small ones for tests.
 
 Weights are float32 and computed with in bfloat16 (autocast), AdamW's state is
-float32; the frozen base under LoRA is bfloat16. Data are random and stay the
-same, so every way to train a model computes the same thing.
+float32; the frozen base under LoRA and all of llama_7b are bfloat16. Data are
+random and stay the same, so every way to train a model computes the same thing.
 """
 
 from __future__ import annotations
@@ -83,11 +83,12 @@ def _language(
     blocks: Sequence[nn.Module],
     tokens: Tensor,
     loss_of: Callable[[Tensor], Tensor],
+    is_cast: bool = True,
 ) -> Training:
     tokens = tokens.to(device)
 
     def loss(part: int, parts: int) -> Tensor:
-        with torch.autocast(device, dtype=torch.bfloat16):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=is_cast):
             return loss_of(_part(tokens, part, parts))
 
     return Training(model, _adamw, loss, blocks, len(tokens))
@@ -104,6 +105,37 @@ def llama(device: str, small: bool) -> Training:
     model = _made(device, torch.float32, lambda: Llama(*sizes))
     tokens = _tokens(*((4, 32) if small else (8, 2048)), sizes[-1])
     return _language(device, model, model.blocks, tokens, model)
+
+
+def _fill(model: nn.Module) -> None:
+    """The same random weights on every device, without a minute on the host."""
+    generator = torch.Generator().manual_seed(0)
+    first = next(model.parameters())
+    some = torch.randn(1 << 20, generator=generator).mul(0.02)
+    some = some.to(first.device, first.dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.fill_(1)  # a norm's
+                continue
+            flat = parameter.view(-1)
+            whole = flat.numel() // some.numel() * some.numel()
+            flat[:whole].view(-1, some.numel()).copy_(some)
+            flat[whole:].copy_(some[: flat.numel() - whole])
+
+
+def llama_7b(device: str, small: bool) -> Training:
+    """Full fine-tuning of a Llama-style decoder of 6.7 billion parameters.
+
+    Weights, gradients and AdamW's state are bfloat16. Weights are random, made
+    where they stay.
+    """
+    sizes = (4, 64, 2, 128, 256) if small else (32, 4096, 32, 11008, 32000)
+    model = _made("meta", torch.bfloat16, lambda: Llama(*sizes))
+    model.to_empty(device=device)
+    _fill(model)
+    tokens = _tokens(*((4, 32) if small else (4, 2048)), sizes[-1])
+    return _language(device, model, model.blocks, tokens, model, is_cast=False)
 
 
 def tiny(device: str, small: bool) -> Training:
@@ -274,6 +306,7 @@ def moe(device: str, small: bool) -> Training:
 TRAININGS: dict[str, Callable[[str, bool], Training]] = {
     "tiny": tiny,
     "llama_1.3b": llama,
+    "llama_7b": llama_7b,
     "lora_8b": lora,
     "resnet50": _resnet("resnet50", 256),
     "resnet152": _resnet("resnet152", 128),

@@ -18,7 +18,7 @@ import torch
 from benchmark_trainings import Training
 from torch.utils.checkpoint import checkpoint
 
-Step = Callable[[], None]
+Step = Callable[[], torch.Tensor]  # returns the loss, or of parts the last one
 
 
 class UnavailableError(Exception):
@@ -32,13 +32,14 @@ def _step(
         contextlib.nullcontext
     ),
 ) -> Step:
-    def step() -> None:
+    def step() -> torch.Tensor:
         for part in range(parts):
             with around():
                 loss = training.loss(part, parts) / parts
             loss.backward()
         training.optimizer.step()
         training.optimizer.zero_grad()
+        return loss.detach()
 
     return step
 
@@ -80,18 +81,20 @@ def _join_group_of_one(backend: str) -> None:
     )
 
 
-def fsdp2_offload(training: Training) -> Step:
+def fsdp2_offload(training: Training, is_checkpointed: bool = False) -> Step:
     """FSDP2 on one rank: parameters, gradients and optimizer on the host."""
-    if not torch.cuda.is_available():
-        raise UnavailableError("CPUOffloadPolicy needs a CUDA device")
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
-    _join_group_of_one("cuda:nccl,cpu:gloo")
-    policy = CPUOffloadPolicy(pin_memory=True)
-    training.model.to("cpu")
+    is_cuda = torch.cuda.is_available()
+    _join_group_of_one("cuda:nccl,cpu:gloo" if is_cuda else "cpu:gloo")
+    mesh = init_device_mesh("cuda" if is_cuda else "cpu", (1,))
+    policy = CPUOffloadPolicy(pin_memory=is_cuda)
+    if is_checkpointed:
+        checkpointed(training)
     for block in training.blocks:
-        fully_shard(block, offload_policy=policy)
-    fully_shard(training.model, offload_policy=policy)
+        fully_shard(block, mesh=mesh, offload_policy=policy)
+    fully_shard(training.model, mesh=mesh, offload_policy=policy)
     training.remake_optimizer()
     return _step(training)
 
@@ -152,9 +155,11 @@ def deepspeed_offload(training: Training, stage: int) -> Step:
         dist_init_required=False,
     )
 
-    def step() -> None:
-        engine.backward(training.loss(0, 1))
+    def step() -> torch.Tensor:
+        loss = training.loss(0, 1)
+        engine.backward(loss)
         engine.step()
+        return loss.detach()
 
     return step
 
@@ -171,6 +176,9 @@ WAYS: dict[str, Callable[[Training], Step]] = {
         for parts in (2, 4, 8, 16)
     },
     "fsdp2_offload": fsdp2_offload,
+    "fsdp2_offload_checkpoint": functools.partial(
+        fsdp2_offload, is_checkpointed=True
+    ),
     "trl_offload": trl_offload,
     "torchao_offload": torchao_offload,
     "deepspeed_zero2": functools.partial(deepspeed_offload, stage=2),

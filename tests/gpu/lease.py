@@ -1,0 +1,270 @@
+"""One lease of a GPU: what is worth knowing, in the order of its worth.
+
+    python lease.py [--on cuda|cpu|emulated] [--seconds S] [--out FOLDER]
+        [--bin FOLDER] [row...]
+
+Runs each row as processes of their own, within the seconds, and ends by itself.
+All that they say is in FOLDER as soon as it is known: results.jsonl (one JSON
+line a finding), log.txt, traces.zip (steps, for their bounds) and <gpu>.json
+(results.py). The exit status is 1 if a row failed or a bit differs. Rows:
+
+    probe       what is taken for granted of the driver; the link
+    first       the device starts; what must be refused is refused
+    doctor      the package's own self-test
+    bits        trainings at k = 1, 2, 4, 4 beside native
+    operators   one by one beside native, in a shuffled order
+    silent_writers  ops that write what their schema does not say
+    rest        the operators that there was no time for
+    TRAINING/WAY/BUDGET
+                times a training. WAY as in ways.py; BUDGET is 0 (no limit), k
+                (its peak as it is over the budget) or bytes, as in 75GB
+    bits/NAME, operators/PREFIX
+                only these
+
+Without a row: all of `rows.by_worth()`. `--on cpu` and `--on emulated` try that
+where no GPU is, at toy size: none of it is a measurement. `--bin` has the
+programs that `ci/gpu pack` builds.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+import zipfile
+
+import places
+import rows
+from deadline import ENDED, Deadline, Step
+from results import Results, machine
+
+HERE = places.ROOT / "tests"
+POINT = HERE / "benchmarks/training/point.py"
+PARTS = (2, 4, 8, 16)  # of a batch, until they fit
+
+
+class Lease:
+    """Turns rows into steps, and runs them."""
+
+    def __init__(
+        self, options: argparse.Namespace, scratch: pathlib.Path
+    ) -> None:
+        self._place, self._bin = options.on, options.bin
+        self._out, self._scratch = options.out, scratch
+        self._timed: set[str] = set()
+        said = places.ROOT / "packed.json"
+        packed = json.loads(said.read_text()) if said.exists() else {}
+        self.results = Results(options.out, machine(options.on, packed))
+        self._deadline = Deadline(options.out, options.seconds, self._hear)
+
+    def run(self, groups: list[list[str]]) -> bool:
+        """Runs groups of rows; whether nothing failed."""
+        for group in groups:
+            points = [row for row in group if row.count("/") == 2]
+            steps = [
+                step
+                for row in group
+                if row not in points
+                for step in self._steps(row)
+            ]
+            self._deadline.run(*steps)
+            for row in points:
+                self._point(row)
+        self._say_what_became()
+        return not self.results.failed
+
+    def _hear(self, row: dict) -> None:
+        self.results.add(row)
+        keys = ("workload", "k", "compared", "different", "rc", "seconds")
+        keys += ("left_out", "operators", "operator")
+        shown = {key: row[key] for key in keys if row.get(key) is not None}
+        if "point" in row:
+            figures = row["point"]
+            shown["ms"] = figures.get("ms", figures.get("error"))
+        if shown:
+            print(row["step"], json.dumps(shown), flush=True)
+
+    def _step(self, name: str, *command: object, **more) -> Step:
+        """A step of chameleon's, or with is_native=True of native PyTorch's."""
+        own = (
+            {}
+            if more.pop("is_native", False)
+            else places.environment(self._place, self._bin / "emulated_cuda.so")
+        )
+        return Step(
+            name,
+            [str(part) for part in command],
+            more.pop("limit_s", rows.limit_s(name, self._place)),
+            environment={**places.common_environment(self._place), **own},
+            **more,
+        )
+
+    def _steps(self, row: str) -> list[Step]:
+        kind, _, which = row.partition("/")
+        if kind == "probe":
+            # An emulated driver ends the process for what a true one refuses.
+            quick = ["--quick"] if self._place == "emulated" else []
+            return [self._step("probe", self._bin / "driver_probe", *quick)]
+        if kind == "first":
+            script = HERE / "python/on_emulated_cuda.py"
+            return [self._step("first", sys.executable, script)]
+        if kind == "silent_writers":
+            script = HERE / "gpu/silent_writers.py"
+            # One process of native PyTorch, which asks chameleon in another.
+            return [
+                self._step(
+                    kind,
+                    *(sys.executable, "-W", "ignore", script),
+                    *("--on", places.NATIVE[self._place]),
+                    is_native=True,
+                )
+            ]
+        if kind == "doctor":
+            code = (
+                f"import places; places.begin({self._place!r}); "
+                "from torch_chameleon.doctor import main; "
+                "raise SystemExit(main([]))"
+            )
+            return [self._step("doctor", sys.executable, "-c", code)]
+        if kind == "bits":
+            names = [which] if which else rows.workloads(self._place)
+            return self._sides(row, "compare.py", "", names)
+        limit_s = rows.limit_s(row, self._place)
+        limit_s = min(limit_s, self._deadline.left_s()) - 5
+        prefixes = [which] if which else rows.OPERATORS[self._place]
+        return self._sides(
+            row, "operators.py", "_operators", [max(1.0, limit_s), *prefixes]
+        )
+
+    def _sides(
+        self, row: str, script: str, journal: str, arguments: list
+    ) -> list[Step]:
+        """Native and here, at a time."""
+        kind = "operators" if row == "rest" else row.partition("/")[0]
+        folder = self._scratch / kind
+        folder.mkdir(exist_ok=True)
+        (folder / ENDED).unlink(missing_ok=True)
+        both = []
+        for side in ("native", "here"):
+            is_native = side == "native"
+            both.append(
+                self._step(
+                    f"{row} {side}",
+                    *(sys.executable, "-W", "ignore", HERE / "gpu" / script),
+                    *(side, folder, self._place, *arguments),
+                    is_native=is_native,
+                    limit_s=rows.limit_s(row, self._place),
+                    journal=folder / f"{side}{journal}.journal",
+                    tries=5,
+                    ended=folder / ENDED if is_native else None,
+                )
+            )
+        return both
+
+    def _point(self, row: str) -> None:
+        """Times a training, unless another row needed it before."""
+        if row in self._timed:
+            return
+        self._timed.add(row)
+        training, way, given = row.split("/")
+        budget = self._budget_bytes(training, given)
+        if budget is None:
+            self._deadline.leave_out(row, "the training's peak is not known")
+            return
+        is_parted = way == "micro_batch"
+        for each in [f"{way}_{n}" for n in PARTS] if is_parted else [way]:
+            self._run_point(row, training, each, budget)
+            if "out of memory" not in self.results.point(row).get("error", ""):
+                break
+
+    def _budget_bytes(self, training: str, given: str) -> int | None:
+        """Bytes that a row's BUDGET is; None: its peak is not known."""
+        if given.endswith("B"):
+            unit = {"MB": 10**6, "GB": 10**9}[given[-2:]]
+            return int(float(given[:-2]) * unit)
+        k = float(given)
+        if k == 0:
+            return 0
+        for way in ("in_memory", "chameleon"):
+            row = f"{training}/{way}/0"
+            if not self.results.peak_bytes(training):
+                self._point(row)
+        return int(self.results.peak_bytes(training) / k) or None
+
+    def _run_point(
+        self, row: str, training: str, way: str, budget: int
+    ) -> None:
+        limit_s = rows.limit_s(row, self._place)
+        limit_s = min(limit_s, self._deadline.left_s())
+        if limit_s < rows.LEAST:
+            self._deadline.leave_out(row, "no time was left")
+            return
+        is_ours = way == "chameleon"
+        profile = row in rows.PROFILED
+        trace = self._scratch / "step.jsonl.gz"
+        arguments = {
+            "training": training,
+            "way": way,
+            "place": self._place,
+            "budget": budget,
+            "small": self._place != "cuda",
+            # Then it writes figures and trace, and runs the profiled step.
+            "seconds": limit_s * (0.6 if profile else 0.8),
+            "trace": str(trace) if is_ours else "",
+            "profile": profile,
+        }
+        self.results.begin_point(row, budget)
+        self._deadline.run(
+            self._step(
+                row,
+                *(sys.executable, "-W", "ignore", POINT, json.dumps(arguments)),
+                is_native=not is_ours,
+                limit_s=limit_s,
+            )
+        )
+        if trace.exists():
+            name = f"{row.replace('/', ' ')}.jsonl.gz"
+            with zipfile.ZipFile(self._out / "traces.zip", "a") as archive:
+                archive.write(trace, name)
+            trace.unlink()
+
+    def _say_what_became(self) -> None:
+        failed, left = self.results.failed, self.results.left_out
+        for what, which in (("failed", failed), ("left out", left)):
+            for row, why in which.items():
+                print(f"{what}: {row}: {why}")
+        steps = self.results.all["steps"].values()
+        good = sum(step.get("rc") == 0 for step in steps)
+        print(f"{good} passed, {len(failed)} failed, {len(left)} left out")
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("--on", default="cuda", choices=places.PLACES)
+    add("--seconds", type=float, default=480.0)
+    add("--out", type=pathlib.Path, default=pathlib.Path("build/lease"))
+    add("--bin", type=pathlib.Path, default=places.ROOT / "bin")
+    add("row", nargs="*")
+    options = parser.parse_args()
+    for row in options.row:
+        if row.partition("/")[0] not in rows.KINDS and row.count("/") != 2:
+            parser.error(
+                f"no such row: {row!r}; there are {', '.join(rows.KINDS)} and "
+                "TRAINING/WAY/BUDGET"
+            )
+    options.out.mkdir(parents=True, exist_ok=True)
+    groups = [[row] for row in options.row] or rows.by_worth(options.on)
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="lease-"))
+    try:
+        return 0 if Lease(options, scratch).run(groups) else 1
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""What a lease does, in the order of its worth, and how long each may take."""
+
+KINDS = ("probe", "first", "doctor", "bits", "operators")
+KINDS += ("silent_writers", "rest")
+
+# By worth: what a GPU has of its own first. Names of functions in workloads.py.
+WORKLOADS = ("adamw_fused", "adamw_foreach", "convolutions", "transformer")
+WORKLOADS += ("attention", "lstm", "random_numbers", "scaled_sgd", "gru")
+WORKLOADS += ("streams",)
+
+# Where some are left out: what only a GPU has; and on an emulated one what
+# cuDNN computes, what draws random numbers, which are not the CPU's, and what
+# autocasts float16, which other ops are cast for on the CPU.
+LEFT_OUT = {
+    "cuda": (),
+    "cpu": ("attention", "streams"),
+    "emulated": WORKLOADS[2:],
+}
+
+# By names' beginnings; empty: all.
+OPERATORS = {
+    "cuda": (),
+    "cpu": (),
+    "emulated": ("add", "mul", "sub", "neg", "exp", "sort", "matmul"),
+}
+
+# Seconds at most on a GPU, by a row's kind or its training.
+_LIMITS = {"probe": 30, "first": 60, "doctor": 40, "bits": 90, "rest": 90}
+_LIMITS |= {"silent_writers": 60, "operators": 90, "llama_1.3b": 50, "llama_7b": 75}
+_LIMIT = 90  # of all others
+_SLOWER = 2  # where none is
+LEAST = 15  # a training is not begun with less
+
+# Of these one more step runs under torch.profiler.
+PROFILED = ("llama_1.3b/in_memory/0", "llama_1.3b/chameleon/2")
+
+
+def limit_s(row: str, place: str) -> float:
+    """Seconds that a row may take at most."""
+    limit = _LIMITS.get(row.partition("/")[0], _LIMIT)
+    return limit if place == "cuda" else limit * _SLOWER
+
+
+def workloads(place: str) -> list[str]:
+    """Those that can be compared there."""
+    return [name for name in WORKLOADS if name not in LEFT_OUT[place]]
+
+
+def by_worth(place: str) -> list[list[str]]:
+    """Groups of rows that run at a time."""
+    seven = "75GB" if place == "cuda" else "4MB"
+    ways = ("in_memory/0", "chameleon/2", "chameleon/0", "checkpoint/2")
+    ways += ("chameleon/4", "chameleon/1.25", "save_on_cpu/2")
+    sevens = (f"chameleon/{seven}", f"fsdp2_offload_checkpoint/{seven}")
+    sevens += (f"in_memory/{seven}",)
+    with_driver = [["probe"], ["first", "doctor"]]
+    return [
+        *([["doctor"]] if place == "cpu" else with_driver),
+        ["bits", "operators"],
+        *([f"llama_1.3b/{way}"] for way in ways),
+        *([f"llama_7b/{way}"] for way in sevens),
+        ["silent_writers"],
+        ["rest"],
+    ]
