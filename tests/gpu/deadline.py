@@ -19,9 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 RESERVE_S = 3.0  # of all the time, to end what runs and to write it down
 GRACE_S = 2.0  # from being asked to end, which names the stack, to being killed
+KILL_S = 10.0  # to be gone then: much pinned memory is given back slowly
 LEAST_S = 4.0  # a step is not begun with less
 ENDED = "native.ended"  # who waits for the native side waits no longer then
 TAIL = 8  # log lines that the end of a failed step repeats
+CRASH = "Fatal Python error"  # faulthandler's; the stacks follow
+CRASH_LINES = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +120,7 @@ class Deadline:
         """Runs a step once; its exit status, None if it took too long."""
         start = time.monotonic()
         tail: list[str] = []
+        crash: list[str] = []
         try:
             process = subprocess.Popen(
                 list(step.command),
@@ -131,7 +135,9 @@ class Deadline:
             return 127
         # Whoever cannot be killed must not be waited for either.
         reader = threading.Thread(
-            target=self._read, args=(step.name, process, tail), daemon=True
+            target=self._read,
+            args=(step.name, process, tail, crash),
+            daemon=True,
         )
         reader.start()
         is_late = False
@@ -144,7 +150,7 @@ class Deadline:
                 process.wait(GRACE_S)
         _signal(process, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
+            process.wait(KILL_S)
         reader.join(GRACE_S)
         status = None if is_late else process.returncode
         row: dict = {"rc": status}
@@ -152,13 +158,17 @@ class Deadline:
             row["too_long"] = True
         if status != 0:
             row["doing"] = _last_line(step.journal)
-            row["tail"] = tail[-TAIL:]
+            row["crash" if crash else "tail"] = crash or tail[-TAIL:]
         row["seconds"] = round(time.monotonic() - start, 1)
         self.keep(step.name, row)
         return status
 
     def _read(
-        self, name: str, process: subprocess.Popen, tail: list[str]
+        self,
+        name: str,
+        process: subprocess.Popen,
+        tail: list[str],
+        crash: list[str],
     ) -> None:
         assert process.stdout is not None
         for raw in process.stdout:
@@ -172,6 +182,9 @@ class Deadline:
                 continue
             tail.append(line)
             del tail[:-TAIL]
+            is_crash = crash or line.startswith(CRASH)
+            if is_crash and len(crash) < CRASH_LINES:
+                crash.append(line)
             with self._lock:
                 self._log.write(f"{name}: {line}\n")
                 self._log.flush()

@@ -29,6 +29,7 @@ programs that `ci/gpu pack` builds.
 import argparse
 import json
 import pathlib
+import resource
 import shutil
 import sys
 import tempfile
@@ -55,7 +56,9 @@ class Lease:
         self._timed: set[str] = set()
         said = places.ROOT / "packed.json"
         packed = json.loads(said.read_text()) if said.exists() else {}
-        self.results = Results(options.out, machine(options.on, packed))
+        facts = machine(options.on, packed)
+        self.results = Results(options.out, facts)
+        print(json.dumps(facts), flush=True)
         self._deadline = Deadline(options.out, options.seconds, self._hear)
 
     def run(self, groups: list[list[str]]) -> bool:
@@ -258,6 +261,8 @@ def main() -> int:
                 "TRAINING/WAY/BUDGET"
             )
     options.out.mkdir(parents=True, exist_ok=True)
+    # A dump of what dies would write all that it has pinned.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     groups = [[row] for row in options.row] or rows.by_worth(options.on)
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="lease-"))
     try:

@@ -38,6 +38,8 @@ def machine(place: str, packed: dict) -> dict:
         row |= dict(zip(FIELDS, values, strict=False)) if values else {}
         row["gpu"] = row.pop("name", row["gpu"])
         row["driver"] = row.pop("driver_version", row["driver"])
+    else:
+        row["note"] = "no GPU, toy sizes: nothing here is a measurement of one"
     with contextlib.suppress(metadata.PackageNotFoundError):
         row["torch"] = metadata.version("torch")
     return row | {

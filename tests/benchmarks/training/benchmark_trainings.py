@@ -107,11 +107,14 @@ def llama(device: str, small: bool) -> Training:
     return _language(device, model, model.blocks, tokens, model)
 
 
-def _fill(model: nn.Module) -> None:
-    """The same random weights on every device, without a minute on the host."""
+def _fill(model: nn.Module, different: int) -> None:
+    """The same random weights on every device, without a minute on the host.
+
+    So many different ones, again and again.
+    """
     generator = torch.Generator().manual_seed(0)
     first = next(model.parameters())
-    some = torch.randn(1 << 20, generator=generator).mul(0.02)
+    some = torch.randn(different, generator=generator).mul(0.02)
     some = some.to(first.device, first.dtype)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -119,8 +122,8 @@ def _fill(model: nn.Module) -> None:
                 parameter.fill_(1)  # a norm's
                 continue
             flat = parameter.view(-1)
-            whole = flat.numel() // some.numel() * some.numel()
-            flat[:whole].view(-1, some.numel()).copy_(some)
+            whole = flat.numel() // different * different
+            flat[:whole].view(-1, different).copy_(some)
             flat[whole:].copy_(some[: flat.numel() - whole])
 
 
@@ -133,7 +136,7 @@ def llama_7b(device: str, small: bool) -> Training:
     sizes = (4, 64, 2, 128, 256) if small else (32, 4096, 32, 11008, 32000)
     model = _made("meta", torch.bfloat16, lambda: Llama(*sizes))
     model.to_empty(device=device)
-    _fill(model)
+    _fill(model, 1 << (12 if small else 20))
     tokens = _tokens(*((4, 32) if small else (4, 2048)), sizes[-1])
     return _language(device, model, model.blocks, tokens, model, is_cast=False)
 

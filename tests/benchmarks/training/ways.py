@@ -73,6 +73,9 @@ def micro_batch(training: Training, parts: int) -> Step:
 
 
 def _join_group_of_one(backend: str) -> None:
+    # A group of one needs no network, and there may be none.
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     with tempfile.NamedTemporaryFile(delete=False) as file:
         pass
     os.unlink(file.name)
