@@ -15,6 +15,7 @@ import signal
 import subprocess
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 
 RESERVE_S = 3.0  # of all the time, to end what runs and to write it down
@@ -87,7 +88,11 @@ class Deadline:
         with self._lock:
             self._results.write(json.dumps(kept) + "\n")
             self._results.flush()
-            self._hear(kept)
+            try:
+                self._hear(kept)
+            except Exception:  # of a row that is not what it looks like
+                self._log.write(traceback.format_exc())
+                self._log.flush()
 
     def leave_out(self, step: str, why: str) -> None:
         """Writes that a step was not run."""

@@ -121,13 +121,15 @@ def test_garbage_goes_to_the_log(quick, tmp_path):
 import sys
 out = sys.stdout.buffer
 out.write(b'{"half": \n{]\n\xff\xfe\x00\n[1]\n')
-out.write(b'{"self": 1, "step": "x", "t": 2}\n')
+out.write(b'{"self": 1, "step": "x", "t": 2}\n{"operators": 5}\n')
 out.write(b'{"a":' * 100000 + b"\n" + b"no end")
 """
-    Deadline(tmp_path, 20).run(python("garbage", code))
+    results = results_of.Results(tmp_path, results_of.machine("cpu", {}))
+    Deadline(tmp_path, 20, results.add).run(python("garbage", code))
     found = lines_of(tmp_path)
-    assert [row["step"] for row in found] == ["garbage", "garbage"]
-    assert (found[0]["self"], found[1]["rc"]) == (1, 0)
+    assert [row["step"] for row in found] == ["garbage"] * 3
+    assert (found[0]["self"], found[2]["rc"]) == (1, 0)
+    assert results.all["steps"]["garbage"]["rc"] == 0
     log = (tmp_path / "log.txt").read_text()
     assert "garbage: [1]\n" in log
     assert "garbage: no end\n" in log

@@ -148,3 +148,17 @@ def test_what_is_modelled_is_marked(tmp_path, monkeypatch):
         }
     )
     assert f"| {2 * ms:.1f} | 9.0 | 1.00 | {ms:.1f} | 2.00 |" in text
+
+
+def test_what_runs_at_a_time(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    from profiled import covered, kind_of, overlap
+
+    kernels, copies = [(0, 4), (2, 5), (9, 10)], [(4, 7), (8, 9.5)]
+    assert covered(kernels) == 6
+    assert overlap(copies, kernels) == 1.5
+    assert covered([]) == overlap([], kernels) == 0
+    names = ("Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pinned)")
+    names += ("Memset (Device)", "ampere_sgemm_128x64_tn")
+    kinds = ["in", "out", "inside", "kernels"]
+    assert [kind_of(name) for name in names] == kinds
