@@ -86,6 +86,7 @@ class Results:
         self.failed: dict[str, str] = {}  # steps of this lease: why
         self.left_out: dict[str, str] = {}
         self._budgets: dict[str, int] = {}
+        self._begun: set[str] = set()  # sections that this lease began anew
         self.all: dict = {"points": {}, "bits": {}, "operators": {}}
         self.all |= {"probe": [], "steps": {}}
         if self.file.exists():
@@ -119,15 +120,15 @@ class Results:
         elif "profile" in row and _key(step) in self.all["points"]:
             self.all["points"][_key(step)]["profile"] = row["profile"]
         elif "probe" in row:
-            self.all["probe"].append(_plain(row))
+            self._anew("probe", []).append(_plain(row))
         elif "workload" in row:
             self._add_bits(step, row)
         elif "operators" in row:
-            counts = self.all["operators"]
+            counts = self._anew("operators", {})
             for kind, count in row["operators"].items():
                 counts[kind] = counts.get(kind, 0) + count
         elif "operator" in row:
-            names = self.all["operators"].setdefault("names", [])
+            names = self._anew("operators", {}).setdefault("names", [])
             names.append(row["operator"])
             self.failed[step] = f"{row['operator']} differs"
         elif step == "first":
@@ -139,6 +140,13 @@ class Results:
         else:
             return  # a step's time, say: it is in results.jsonl
         self._write()
+
+    def _anew(self, section: str, empty):
+        """What this lease found of it, without what the file had before."""
+        if section not in self._begun:
+            self._begun.add(section)
+            self.all[section] = empty
+        return self.all[section]
 
     def _add_end(self, step: str, row: dict) -> None:
         self.all["steps"][step] = _plain(row)

@@ -176,18 +176,24 @@ def test_results_are_merged_and_say_what_failed(tmp_path):
         first.begin_point(row, 7)
         first.add({"step": row, "t": 0, "point": {"ms": ms, "peak_bytes": 9}})
         first.add({"step": row, "t": 0, "rc": 0})
+    counts = {"same": 3, "different": 0, "unstable": 0}
+    for _ in range(2):
+        first.add({"step": "operators here", "t": 0, "operators": counts})
     assert first.failed == {}
     again = results_of.Results(tmp_path, {**machine, "commit": "second"})
     assert again.peak_bytes("tiny") == 9
     again.begin_point("tiny/chameleon/2", 5)
     died = {"rc": -6, "seconds": 1.0, "doing": None}
     again.add({"step": "tiny/chameleon/2", "t": 0, **died})
+    assert again.all["operators"]["same"] == 6
+    again.add({"step": "operators here", "t": 0, "operators": counts})
     again.add({"step": "bits", "t": 0, "left_out": "no time was left"})
     [file] = tmp_path.glob("*.json")
     kept = json.loads(file.read_text())
     assert file.name == "cpu.json"
     assert not kept["machine"]["is_gpu"]
     assert kept["points"]["tiny in_memory 0"]["commit"] == "first"
+    assert kept["operators"]["same"] == 3
     # It was measured before it died, a lease ago.
     assert again.failed == {"tiny/chameleon/2": "ended with -6"}
     assert kept["steps"]["bits"] == {"left_out": "no time was left"}

@@ -122,9 +122,12 @@ def test_the_table_goes_between_the_marks(tmp_path):
     file = again / "potato.json"
     kept = json.loads(file.read_text())
     del kept["points"]["tiny checkpoint 4"]
+    kept |= {"operators": {}, "bits": {}}  # were not run
     file.write_text(json.dumps(kept))
     text = table(again)
     assert "| tiny | all | in_memory | 4.0 |" in text
+    assert "5 results compared with native CUDA's, 0 different" in text
+    assert ": 9 the same, 0 different" in text
     assert "| tiny | peak / 4 = 0.0 GB | checkpoint | out of memory |" in text
     assert text.count("*Measured on* potato") == 1
 

@@ -72,12 +72,10 @@ def taken_in(folder: pathlib.Path, results: pathlib.Path) -> pathlib.Path:
     old = json.loads(file.read_text()) if file.exists() else {}
     _add_bounds(new["points"], folder / "traces.zip")
     _add_modelled(new["points"], new["machine"]["gpu"])
-    # What was measured again replaces the row; the rest stays.
-    merged = {
-        **old,
-        **new,
-        "points": {**old.get("points", {}), **new["points"]},
-    }
+    # What was measured again replaces what was; the rest stays.
+    merged = {**old, **{key: new[key] for key in new if new[key]}}
+    for each in ("points", "bits", "steps"):
+        merged[each] = {**old.get(each, {}), **new.get(each, {})}
     file.write_text(json.dumps(merged).replace('}, "', '},\n"') + "\n")
     return file
 
