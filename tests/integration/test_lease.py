@@ -333,3 +333,18 @@ def test_a_lease_of_an_emulated_gpu(tmp_path, request):
     assert row["commits"] == row["cuda_mallocs"] == row["host_waits"] == 0
     assert row["pageable_bytes"] == row["foreign_bytes"] == 0
     assert not kept["machine"]["is_gpu"]
+
+
+@pytest.mark.slow
+def test_no_op_writes_in_silence():
+    done = subprocess.run(
+        [sys.executable, GPU / "silent_writers.py", "--on", "cpu"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = json.loads(done.stdout.splitlines()[-1])
+    assert row["calls"] > 10_000
+    assert row["unknown"] == []
+    assert ["aten::native_batch_norm", "running_mean"] in row["changed"]
