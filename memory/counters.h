@@ -24,7 +24,7 @@ void raise(std::atomic<T>& mark, T value) noexcept {
 struct Counters {
   // Guarded by the pager's mutex.
   runtime::ComputeTimes times_base;
-  runtime::PinningGaps pinning_base;
+  runtime::TransferGaps gaps_base;
   std::uint64_t commits_base = 0;
   std::atomic<std::int64_t> faults{0};
   std::atomic<std::int64_t> evictions{0};

@@ -416,11 +416,12 @@ Stats PagerImpl::stats() {
   stats.rerun_ops = counters_.rerun_ops.load();
   stats.rerun_ns = counters_.rerun_ns.load();
   stats.commits = bytes(arena_->commits() - counters_.commits_base);
-  const runtime::PinningGaps gaps = runtime_.pinningGaps();
+  const runtime::TransferGaps gaps = runtime_.transferGaps();
+  const runtime::TransferGaps& gaps_base = counters_.gaps_base;
   stats.pinning_refusals =
-      bytes(gaps.refusals - counters_.pinning_base.refusals);
-  stats.pageable_bytes =
-      bytes(gaps.pageable_bytes - counters_.pinning_base.pageable_bytes);
+      bytes(gaps.pinning_refusals - gaps_base.pinning_refusals);
+  stats.pageable_bytes = bytes(gaps.pageable_bytes - gaps_base.pageable_bytes);
+  stats.batch_refusals = bytes(gaps.batch_refusals - gaps_base.batch_refusals);
   return stats;
 }
 
@@ -436,7 +437,7 @@ void PagerImpl::resetStats() {
     counter->store(0, std::memory_order_relaxed);
   }
   counters_.times_base = runtime_.computeTimes();
-  counters_.pinning_base = runtime_.pinningGaps();
+  counters_.gaps_base = runtime_.transferGaps();
   counters_.commits_base = arena_->commits();
   counters_.ops_base = static_cast<std::int64_t>(ticks_.load());
   counters_.host_waits_base = static_cast<std::int64_t>(admission_.waits());

@@ -40,7 +40,8 @@ namespace chameleon::memory {
   X(rerun_ns)                                               \
   X(commits)          /* device memory mapped, unmapped */  \
   X(pinning_refusals) /* host memory that stays pageable */ \
-  X(pageable_bytes)   /* copied from or to such memory */
+  X(pageable_bytes)   /* copied from or to such memory */   \
+  X(batch_refusals)   /* batches that went as single copies */
 
 struct Stats {
 #define CHAMELEON_STATS_FIELD(name) std::int64_t name = 0;

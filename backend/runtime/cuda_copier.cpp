@@ -63,7 +63,7 @@ Error CudaCopier::transfer(CUstream stream, std::span<const Copy> copies) {
         batch.push_back(part);
       } else {
         // The driver may block in this one: what can start starts first.
-        error = submitBatch(stream, batch);
+        error = submitAll(stream, batch);
         batch.clear();
         if (!error) error = submit(stream, part);
         if (run.ours) pageable_bytes += run.bytes;
@@ -78,7 +78,7 @@ Error CudaCopier::transfer(CUstream stream, std::span<const Copy> copies) {
     pageable_bytes_.fetch_add(pageable_bytes, std::memory_order_relaxed);
   }
   if (error) return error;
-  return submitBatch(stream, batch);
+  return submitAll(stream, batch);
 }
 
 Error CudaCopier::move(CUstream stream, std::span<const Copy> copies) {
@@ -99,37 +99,45 @@ Error CudaCopier::submit(CUstream stream, const Copy& copy) const {
       "cuMemcpyAsync");
 }
 
-Error CudaCopier::submitBatch(CUstream stream, std::span<const Copy> copies) {
-  const auto batch = context_.driver().cuMemcpyBatchAsync;
-  if (copies.size() > 1 && batch != nullptr &&
+Error CudaCopier::submitAll(CUstream stream, std::span<const Copy> copies) {
+  if (copies.size() > 1 && context_.driver().cuMemcpyBatchAsync != nullptr &&
       batches_.load(std::memory_order_relaxed)) {
-    std::vector<CUdeviceptr> to;
-    std::vector<CUdeviceptr> from;
-    std::vector<std::size_t> sizes;
-    to.reserve(copies.size());
-    from.reserve(copies.size());
-    sizes.reserve(copies.size());
-    for (const Copy& copy : copies) {
-      to.push_back(pointer(copy.destination));
-      from.push_back(pointer(copy.source));
-      sizes.push_back(copy.bytes);
+    const CUresult result = submitBatch(stream, copies);
+    Error error = context_.check(result, "cuMemcpyBatchAsync");
+    if (!error || context_.lost() != nullptr) return error;
+    // Some of the batch may be under way. The same bytes once more, later on
+    // the same stream, change nothing.
+    batch_refusals_.fetch_add(1, std::memory_order_relaxed);
+    if (result == CUDA_ERROR_NOT_SUPPORTED) {
+      batches_.store(false, std::memory_order_relaxed);
     }
-    CUmemcpyAttributes attributes{};
-    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-    attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
-    std::size_t first = 0; // the attributes hold from this copy on
-    const CUresult result =
-        batch(to.data(), from.data(), sizes.data(), copies.size(), &attributes,
-              &first, /*numAttrs=*/1, stream);
-    if (result != CUDA_ERROR_NOT_SUPPORTED) {
-      return context_.check(result, "cuMemcpyBatchAsync");
-    }
-    batches_.store(false, std::memory_order_relaxed);
   }
   for (const Copy& copy : copies) {
     if (Error error = submit(stream, copy)) return error;
   }
   return {};
+}
+
+CUresult CudaCopier::submitBatch(CUstream stream,
+                                 std::span<const Copy> copies) const {
+  std::vector<CUdeviceptr> to;
+  std::vector<CUdeviceptr> from;
+  std::vector<std::size_t> sizes;
+  to.reserve(copies.size());
+  from.reserve(copies.size());
+  sizes.reserve(copies.size());
+  for (const Copy& copy : copies) {
+    to.push_back(pointer(copy.destination));
+    from.push_back(pointer(copy.source));
+    sizes.push_back(copy.bytes);
+  }
+  CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+  std::size_t first = 0; // the attributes hold from this copy on
+  return context_.driver().cuMemcpyBatchAsync(
+      to.data(), from.data(), sizes.data(), copies.size(), &attributes, &first,
+      /*numAttrs=*/1, stream);
 }
 
 Error CudaCopier::moveInPieces(CUstream stream, const Copy& copy,

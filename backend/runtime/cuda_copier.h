@@ -1,6 +1,7 @@
-// Submits copies to streams: many of pinned memory as one batch where the
-// driver can, pageable ones by themselves, moves inside the device in pieces
-// where source and destination overlap (CUDA has no memmove).
+// Submits copies to streams: those of pinned memory as one batch where the
+// driver can, each cut where a registration ends; pageable ones by themselves;
+// moves inside the device in pieces where source and destination overlap (CUDA
+// has no memmove).
 //
 // Thread safety: every method may be called from any thread; all need the
 // context to be current. Its lock is held around driver calls that only
@@ -42,10 +43,16 @@ class CudaCopier {
   std::uint64_t pageableBytes() const noexcept {
     return pageable_bytes_.load(std::memory_order_relaxed);
   }
+  // Batches that the driver did not take: their copies went one by one.
+  std::uint64_t batchRefusals() const noexcept {
+    return batch_refusals_.load(std::memory_order_relaxed);
+  }
 
  private:
   Error submit(CUstream stream, const Copy& copy) const;
-  Error submitBatch(CUstream stream, std::span<const Copy> copies);
+  // REQUIRES: registered memory, each copy in one registration.
+  Error submitAll(CUstream stream, std::span<const Copy> copies);
+  CUresult submitBatch(CUstream stream, std::span<const Copy> copies) const;
   Error moveInPieces(CUstream stream, const Copy& copy,
                      std::size_t piece_bytes);
   Error moveByBounce(CUstream stream, const Copy& copy);
@@ -56,6 +63,7 @@ class CudaCopier {
   const CudaContext& context_;
   const CudaHostMemory& host_;
   std::atomic<std::uint64_t> pageable_bytes_{0};
+  std::atomic<std::uint64_t> batch_refusals_{0};
   std::atomic<bool> batches_{true}; // the driver takes them
   std::once_flag bounce_ahead_;
   RankedMutex<LockRank::kRuntimePart> mutex_;

@@ -89,11 +89,12 @@ CudaHostMemory::Run CudaHostMemory::runAt(const std::byte* address,
   if (after != slabs_.begin()) {
     const Slab& slab = *std::prev(after)->second;
     const auto offset = static_cast<std::size_t>(address - slab.base);
-    if (offset < slab.registered_bytes) {
-      return {std::min(bytes, slab.registered_bytes - offset), true, true};
-    }
     if (offset < slab.bytes) {
-      return {std::min(bytes, slab.bytes - offset), false, true};
+      const std::size_t chunk = options_.chunk_bytes;
+      const std::size_t end =
+          std::min(slab.bytes, (offset / chunk + 1) * chunk);
+      return {std::min(bytes, end - offset), offset < slab.registered_bytes,
+              true};
     }
   }
   return {bytes, false, false};

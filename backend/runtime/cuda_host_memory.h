@@ -46,8 +46,11 @@ class CudaHostMemory {
   // REQUIRES: what allocate() gave, and that no copy uses it any more.
   void free(std::byte* address, std::size_t bytes) noexcept;
 
-  // How many of the `bytes` from `address` on are alike, and whether these are
-  // registered; what is not ours counts as not registered.
+  // How many of the `bytes` from `address` on may be one copy, and whether
+  // these are registered; what is not ours counts as not registered. A run of
+  // ours ends with its chunk: the driver takes no copy that lies in two
+  // registrations, nor one that is registered in part, and what is pageable now
+  // may be a registration of its own when the copy is submitted.
   struct Run {
     std::size_t bytes;
     bool registered;

@@ -192,8 +192,9 @@ class Runtime final : public CudaRuntime, private UseGuard {
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
     if (!forked()) parts_->host->free(address, bytes);
   }
-  PinningGaps pinningGaps() const noexcept override {
-    return {parts_->host->refusals(), parts_->copier->pageableBytes()};
+  TransferGaps transferGaps() const noexcept override {
+    return {parts_->host->refusals(), parts_->copier->pageableBytes(),
+            parts_->copier->batchRefusals()};
   }
 
   // ---- streams and events ------------------------------------------------
@@ -279,8 +280,7 @@ class Runtime final : public CudaRuntime, private UseGuard {
 
   // ---- CUDA ----------------------------------------------------------------
   CudaRuntimeStats stats() const noexcept override {
-    return {parts_->host->registeredBytes(), parts_->host->refusals(),
-            parts_->copier->pageableBytes(), parts_->events->created()};
+    return {parts_->host->registeredBytes(), parts_->events->created()};
   }
   void awaitRegistration() override { parts_->host->awaitRegistration(); }
 

@@ -36,12 +36,10 @@ struct CudaRuntimeOptions {
   std::function<void(std::string_view)> warn;
 };
 
-// How often CUDA was not used as it should be, and what is held of it.
+// What is held of CUDA.
 struct CudaRuntimeStats {
   std::size_t registered_host_bytes; // now
-  std::uint64_t registration_refusals;
-  std::uint64_t pageable_bytes; // copied from or to slabs that are not pinned
-  std::size_t events;           // made so far
+  std::size_t events;                // made so far
 };
 
 class CudaRuntime : public DeviceRuntime {

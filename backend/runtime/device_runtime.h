@@ -71,10 +71,12 @@ struct ComputeTimes {
                                // slower beside moves
 };
 
-// How far host memory could not be pinned, since the runtime was made.
-struct PinningGaps {
-  std::uint64_t refusals = 0;       // slabs that the driver did not take whole
-  std::uint64_t pageable_bytes = 0; // copied from or to what is not pinned
+// What kept copies over the link from being as fast as they can be, since the
+// runtime was made.
+struct TransferGaps {
+  std::uint64_t pinning_refusals = 0; // slabs that were not pinned whole
+  std::uint64_t pageable_bytes = 0;   // copied from or to what is not pinned
+  std::uint64_t batch_refusals = 0;   // batches that went as single copies
 };
 
 // What the clock and the compute streams showed at one moment.
@@ -126,8 +128,8 @@ class DeviceRuntime {
   // A slab that copies can read and write asynchronously, page aligned.
   virtual Result<std::byte*> allocateHost(std::size_t bytes) = 0;
   virtual void freeHost(std::byte* address, std::size_t bytes) noexcept = 0;
-  // All zero where memory need not be pinned.
-  virtual PinningGaps pinningGaps() const noexcept { return {}; }
+  // All zero where memory need not be pinned and batches are always taken.
+  virtual TransferGaps transferGaps() const noexcept { return {}; }
 
   // ---- streams and events --------------------------------------------
   virtual Stream copyInStream() const noexcept = 0;

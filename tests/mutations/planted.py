@@ -236,6 +236,23 @@ MUTATIONS = (
         "  (void)runtime_.cancel(timelines_.stream(kCopyOut), destination);",
         ("memory_pager_transfers_test", "memory_pager_cuda_test"),
     ),
+    # ---- registrations of host memory -------------------------------------
+    Mutation(
+        "a run over a chunk border",
+        "backend/runtime/cuda_host_memory.cpp",
+        "          std::min(slab.bytes, (offset / chunk + 1) * chunk);",
+        "          std::max(slab.bytes, chunk);",
+        ("runtime_cuda_runtime_test",),
+    ),
+    Mutation(
+        "what is not registered yet is one run",
+        "backend/runtime/cuda_host_memory.cpp",
+        "          std::min(slab.bytes, (offset / chunk + 1) * chunk);",
+        "          offset < slab.registered_bytes\n"
+        "              ? std::min(slab.bytes, (offset / chunk + 1) * chunk)\n"
+        "              : slab.bytes;",
+        ("runtime_cuda_runtime_test",),
+    ),
     # ---- pins, places, counts ---------------------------------------------
     Mutation(
         "a call that is given up keeps one pin",

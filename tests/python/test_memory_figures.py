@@ -36,6 +36,7 @@ KEYS = [
     "commits",
     "pinning_refusals",
     "pageable_bytes",
+    "batch_refusals",
 ]
 
 

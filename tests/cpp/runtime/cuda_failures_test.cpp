@@ -94,6 +94,21 @@ TEST_F(CudaFailures, NotEveryLostGpuIsAKernelsFault) {
   driver->loseContext(CUDA_SUCCESS);
 }
 
+TEST_F(CudaFailures, ALostGpuTakesNoSingleCopiesForABatch) {
+  open();
+  std::byte* const slab = cuda->allocateHost(2 * kMiB).value();
+  driver->failCall(DriverCall::cuMemcpyBatchAsync, 1,
+                   CUDA_ERROR_ILLEGAL_ADDRESS);
+  const Copy both[] = {{slab, slab + kMiB, 100}, {slab + 100, slab + kMiB, 9}};
+  const Error error = cuda->copy(cuda->copyInStream(), both);
+  EXPECT_TRUE(error.message().starts_with("cuMemcpyBatchAsync failed"));
+  EXPECT_EQ(driver->calls(DriverCall::cuMemcpyAsync), 0u);
+  EXPECT_EQ(cuda->transferGaps().batch_refusals, 0u);
+  driver->runAll();
+  EXPECT_FALSE(cuda->drain(cuda->copyInStream()));
+  cuda->freeHost(slab, 2 * kMiB);
+}
+
 // Whoever only asks finds out, too.
 TEST_F(CudaFailures, AQueryFindsOutThatTheGpuIsLost) {
   open();

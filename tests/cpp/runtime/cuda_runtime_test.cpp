@@ -163,7 +163,7 @@ TEST_F(CudaRuntimeTest, CopiesThereAndBackWithoutAHostWait) {
   EXPECT_TRUE(cuda->query(done));
   cuda->destroy(done);
   EXPECT_EQ(std::memcmp(slab, slab + kMiB, kMiB), 0);
-  EXPECT_EQ(cuda->stats().pageable_bytes, 0u);
+  EXPECT_EQ(cuda->transferGaps().pageable_bytes, 0u);
   finish(cuda->copyInStream());
   giveBack(there, kMiB);
   cuda->freeHost(slab, 2 * kMiB);
@@ -189,6 +189,7 @@ TEST_F(CudaRuntimeTest, SmallCopiesAreOneCallWhereTheDriverKnowsIt) {
     ASSERT_TRUE(cuda->copy(cuda->copyInStream(), copies).ok());
     const std::uint64_t batches = driver->calls(DriverCall::cuMemcpyBatchAsync);
     EXPECT_EQ(batches, how == 0 ? 2u : how == 1 ? 0u : 1u); // asked once
+    EXPECT_EQ(cuda->transferGaps().batch_refusals, how == 2 ? 1u : 0u);
     EXPECT_EQ(driver->calls(DriverCall::cuMemcpyAsync), how == 0 ? 0u : 20u);
     finish(cuda->copyInStream());
     for (const Copy& one : copies) {
@@ -197,6 +198,95 @@ TEST_F(CudaRuntimeTest, SmallCopiesAreOneCallWhereTheDriverKnowsIt) {
     giveBack(there, kMiB);
     cuda->freeHost(slab, kMiB);
   }
+}
+
+TEST_F(CudaRuntimeTest, ACopyIsCutWhereARegistrationEnds) {
+  open();
+  std::byte* const slab = cuda->allocateHost(5 * kMiB).value();
+  std::byte* const there = device(4 * kMiB);
+  fill(slab, 5 * kMiB, 8);
+  // Over three borders, one of them to the byte.
+  const std::vector<Copy> copies = {
+      {there, slab + kMiB - 1, kMiB + 1},
+      {there + 2 * kMiB, slab + 2 * kMiB + 512, 2 * kMiB}};
+  ASSERT_TRUE(cuda->copy(cuda->copyInStream(), copies).ok());
+  EXPECT_EQ(driver->calls(DriverCall::cuMemcpyBatchAsync), 1u);
+  EXPECT_EQ(driver->calls(DriverCall::cuMemcpyAsync), 0u);
+  finish(cuda->copyInStream());
+  for (const Copy& one : copies) {
+    EXPECT_EQ(std::memcmp(one.destination, one.source, one.bytes), 0);
+  }
+  // One copy of one block is a batch as well.
+  ASSERT_TRUE(
+      copy(cuda->copyOutStream(), slab + kMiB / 2, there, 3 * kMiB).ok());
+  EXPECT_EQ(driver->calls(DriverCall::cuMemcpyBatchAsync), 2u);
+  finish(cuda->copyOutStream());
+  EXPECT_EQ(std::memcmp(slab + kMiB / 2, there, 3 * kMiB), 0);
+  EXPECT_EQ(cuda->transferGaps().pageable_bytes, 0u);
+  giveBack(there, 4 * kMiB);
+  cuda->freeHost(slab, 5 * kMiB);
+}
+
+// A chunk may be registered between the question and the copy.
+TEST_F(CudaRuntimeTest, CopiesAreRightWhileTheirMemoryIsPinned) {
+  options.register_in_background = true;
+  driver_options.register_time_per_mebibyte = std::chrono::microseconds(300);
+  driver_options.lateness = Lateness::kRandom;
+  open();
+  constexpr std::size_t kBytes = 16 * kMiB;
+  std::byte* const there = device(kBytes);
+  for (unsigned round = 0; round < 3; ++round) {
+    std::byte* const slab = cuda->allocateHost(kBytes).value();
+    do {
+      fill(slab, 4096, round);
+      fill(slab + kBytes - 4096, 4096, round);
+      ASSERT_TRUE(copy(cuda->copyInStream(), there, slab, kBytes).ok());
+      order(cuda->copyInStream(), cuda->copyOutStream());
+      ASSERT_TRUE(copy(cuda->copyOutStream(), slab, there, kBytes).ok());
+      finish(cuda->copyOutStream());
+    } while (cuda->stats().registered_host_bytes < kBytes);
+    EXPECT_EQ(misuse, "");
+    const std::vector<std::byte> expected = filled(4096, round);
+    EXPECT_EQ(std::memcmp(slab + kBytes - 4096, expected.data(), 4096), 0);
+    cuda->freeHost(slab, kBytes);
+  }
+  EXPECT_GT(cuda->transferGaps().pageable_bytes, 0u);
+  EXPECT_EQ(cuda->transferGaps().batch_refusals, 0u);
+  giveBack(there, kBytes);
+}
+
+TEST_F(CudaRuntimeTest, ARefusedBatchGoesAsSingleCopies) {
+  open();
+  std::byte* const slab = cuda->allocateHost(kMiB).value();
+  std::byte* const there = device(kMiB);
+  fill(slab, kMiB, 9);
+  std::vector<Copy> copies;
+  for (std::size_t i = 0; i < 10; ++i) {
+    copies.push_back({there + i * 1000, slab + i * 3000, 1000});
+  }
+  for (const CUresult result :
+       {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY}) {
+    driver->failCall(DriverCall::cuMemcpyBatchAsync, 1, result);
+    const std::uint64_t singles = driver->calls(DriverCall::cuMemcpyAsync);
+    ASSERT_TRUE(cuda->copy(cuda->copyInStream(), copies).ok());
+    EXPECT_EQ(driver->calls(DriverCall::cuMemcpyAsync), singles + 10);
+    ASSERT_TRUE(cuda->copy(cuda->copyInStream(), copies).ok()); // a batch again
+    EXPECT_EQ(driver->calls(DriverCall::cuMemcpyAsync), singles + 10);
+    finish(cuda->copyInStream());
+    for (const Copy& one : copies) {
+      EXPECT_EQ(std::memcmp(one.destination, one.source, one.bytes), 0);
+    }
+  }
+  EXPECT_EQ(cuda->transferGaps().batch_refusals, 2u);
+  // Where the single copies fail as well, they say why.
+  driver->failCall(DriverCall::cuMemcpyBatchAsync, 1, CUDA_ERROR_UNKNOWN);
+  driver->failCall(DriverCall::cuMemcpyAsync, 2, CUDA_ERROR_UNKNOWN);
+  const Error error = cuda->copy(cuda->copyInStream(), copies);
+  EXPECT_EQ(error.message(),
+            "cuMemcpyAsync failed: emulated error (CUDA_ERROR)");
+  finish(cuda->copyInStream());
+  giveBack(there, kMiB);
+  cuda->freeHost(slab, kMiB);
 }
 
 TEST_F(CudaRuntimeTest, AnyTwoOrdinaryRangesToo) {
@@ -209,7 +299,7 @@ TEST_F(CudaRuntimeTest, AnyTwoOrdinaryRangesToo) {
   ASSERT_TRUE(copy(cuda->copyOutStream(), to.data(), there, 5000).ok());
   finish(cuda->copyOutStream());
   EXPECT_EQ(from, to);
-  EXPECT_EQ(cuda->stats().pageable_bytes, 0u); // none of our slabs
+  EXPECT_EQ(cuda->transferGaps().pageable_bytes, 0u); // none of our slabs
   giveBack(there, kMiB);
 }
 
@@ -294,20 +384,20 @@ TEST_F(CudaRuntimeTest, RefusedRegistrationDegradesWithOneWarning) {
   std::byte* const first = cuda->allocateHost(5 * kMiB).value();
   std::byte* const second = cuda->allocateHost(2 * kMiB).value();
   EXPECT_EQ(cuda->stats().registered_host_bytes, 3 * kMiB);
-  EXPECT_EQ(cuda->stats().registration_refusals, 2u);
+  EXPECT_EQ(cuda->transferGaps().pinning_refusals, 2u);
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_NE(warnings[0].find("cannot be pinned"), std::string::npos);
   // A copy over the border is split there.
   fill(first, 5 * kMiB, 6);
   std::byte* const there = device(5 * kMiB);
   ASSERT_TRUE(copy(cuda->copyInStream(), there, first, 5 * kMiB).ok());
-  EXPECT_EQ(cuda->stats().pageable_bytes, 2 * kMiB);
+  EXPECT_EQ(cuda->transferGaps().pageable_bytes, 2 * kMiB);
   finish(cuda->copyInStream());
   EXPECT_EQ(std::memcmp(there, first, 5 * kMiB), 0);
   ASSERT_TRUE(copy(cuda->copyOutStream(), second, there, 2 * kMiB).ok());
   finish(cuda->copyOutStream());
   EXPECT_EQ(std::memcmp(second, first, 2 * kMiB), 0);
-  EXPECT_EQ(cuda->stats().pageable_bytes, 4 * kMiB);
+  EXPECT_EQ(cuda->transferGaps().pageable_bytes, 4 * kMiB);
   giveBack(there, 5 * kMiB);
   cuda->freeHost(first, 5 * kMiB);
   EXPECT_EQ(driver->pinnedBytes(), 0u);

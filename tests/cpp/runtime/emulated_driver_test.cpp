@@ -207,7 +207,39 @@ TEST_F(EmulatedDriverTest, HostMemoryGivenBackWhileInUse) {
 TEST_F(EmulatedDriverTest, HostMemoryRegisteredInPart) {
   EXPECT_EQ(copy(range, hostAt(host.size() - 10), 0, 20),
             CUDA_ERROR_INVALID_VALUE);
-  expectFound("registered in part");
+  expectFound("not in one registration");
+}
+
+TEST_F(EmulatedDriverTest, RegistrationsThatTouchAreTwo) {
+  std::vector<std::byte> two(2 * 4096);
+  ok(cuda.cuMemHostRegister(two.data(), 4096, 0));
+  ok(cuda.cuMemHostRegister(two.data() + 4096, 4096, 0));
+  const auto border = reinterpret_cast<CUdeviceptr>(two.data() + 4096);
+  ok(copy(range, border - 1000, 0));
+  ok(copy(range, border, 0));
+  EXPECT_EQ(copy(range, border - 10, 0, 20), CUDA_ERROR_INVALID_VALUE);
+  expectFound("not in one registration");
+  ok(cuda.cuStreamSynchronize(streams[0]));
+  ok(cuda.cuMemHostUnregister(two.data()));
+  ok(cuda.cuMemHostUnregister(two.data() + 4096));
+}
+
+// The driver goes through a batch from the front.
+TEST_F(EmulatedDriverTest, ABatchIsTakenUpToWhatIsRefused) {
+  for (std::size_t i = 0; i < 3; ++i) host[i * 4096] = std::byte{7};
+  CUdeviceptr to[] = {range, range + kUnit, range + 4096};
+  CUdeviceptr from[] = {hostAt(0), hostAt(4096), hostAt(2 * 4096)};
+  std::size_t sizes[] = {1000, 1000, 1000};
+  CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  std::size_t first = 0;
+  EXPECT_EQ(cuda.cuMemcpyBatchAsync(to, from, sizes, 3, &attributes, &first, 1,
+                                    streams[0]),
+            CUDA_ERROR_INVALID_VALUE);
+  expectFound("device memory that is not mapped");
+  ok(cuda.cuStreamSynchronize(streams[0]));
+  EXPECT_EQ(*reinterpret_cast<std::byte*>(range), std::byte{7});
+  EXPECT_NE(*reinterpret_cast<std::byte*>(range + 4096), std::byte{7});
 }
 
 TEST_F(EmulatedDriverTest, DiscardedMemory) {

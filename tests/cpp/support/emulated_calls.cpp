@@ -1,6 +1,7 @@
 // The functions behind an EmulatedDriver's table.
 #include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -252,6 +253,8 @@ struct DriverCalls {
   static CUresult cuMemHostRegister(Driver& driver, void* address,
                                     std::size_t bytes, unsigned) {
     if (driver.currentDevice() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    std::this_thread::sleep_for(driver.options_.register_time_per_mebibyte *
+                                (bytes >> 20));
     return checked(
         driver,
         driver.memory_.pin(reinterpret_cast<std::uintptr_t>(address), bytes),
@@ -293,6 +296,16 @@ struct DriverCalls {
       copies.push_back({bytes_at(to[i]), bytes_at(from[i]), sizes[i]});
     }
     return driver.copy(line, std::move(copies));
+  }
+  // What is under way of a batch that fails for no fault of its own.
+  static void partOfBatch(Driver& driver, CUdeviceptr* to, CUdeviceptr* from,
+                          std::size_t* sizes, std::size_t count,
+                          CUmemcpyAttributes* attributes, std::size_t* first,
+                          std::size_t attribute_count, CUstream stream) {
+    const std::size_t part = driver.random_() % count;
+    if (driver.dead_ || part == 0) return;
+    (void)cuMemcpyBatchAsync(driver, to, from, sizes, part, attributes, first,
+                             attribute_count, stream);
   }
 
   // ---- streams
@@ -430,7 +443,14 @@ struct DriverEntry<kSlot, kCall, kFunction> {
   static CUresult call(Args... args) {
     EmulatedDriver& driver = EmulatedDriver::at(kSlot);
     const std::lock_guard lock(driver.mutex_);
-    if (const CUresult failure = driver.enter(kCall)) return failure;
+    if (const CUresult failure = driver.enter(kCall)) {
+      if constexpr (kCall == DriverCall::cuMemcpyBatchAsync) {
+        if (failure != CUDA_ERROR_NOT_SUPPORTED) {
+          DriverCalls::partOfBatch(driver, args...);
+        }
+      }
+      return failure;
+    }
     const CUresult result = kFunction(driver, args...);
     driver.progress();
     return result;

@@ -270,27 +270,37 @@ void EmulatedDriver::touch(WorkPoint point, Interval bytes, bool writes) {
   }
 }
 
+bool EmulatedDriver::takes(const Copy& one, bool& pageable) {
+  for (const std::byte* begin :
+       {static_cast<const std::byte*>(one.destination), one.source}) {
+    const Interval bytes = Interval::of({begin, one.bytes});
+    const MemoryKind kind = memory_.kindOf(bytes);
+    if (kind == MemoryKind::kUnmapped || kind == MemoryKind::kMixed) {
+      misuse("a copy of " + text_of(bytes) +
+             (kind == MemoryKind::kMixed
+                  ? ", host memory that is not in one registration"
+                  : ", device memory that is not mapped"));
+      return false;
+    }
+    pageable = pageable || kind == MemoryKind::kPageable;
+  }
+  if (Interval::of({one.destination, one.bytes})
+          .overlaps(Interval::of({one.source, one.bytes}))) {
+    misuse("a copy onto itself: CUDA does not define what it does");
+  }
+  return true;
+}
+
+// Those before the first that is refused are under way, as the true driver has
+// it.
 CUresult EmulatedDriver::copy(std::size_t line, std::vector<Copy> copies) {
   bool pageable = false;
-  for (const Copy& one : copies) {
-    for (const std::byte* begin :
-         {static_cast<const std::byte*>(one.destination), one.source}) {
-      const Interval bytes = Interval::of({begin, one.bytes});
-      const MemoryKind kind = memory_.kindOf(bytes);
-      if (kind == MemoryKind::kUnmapped || kind == MemoryKind::kMixed) {
-        misuse("a copy of " + text_of(bytes) +
-               (kind == MemoryKind::kMixed
-                    ? ", host memory that is registered in part"
-                    : ", device memory that is not mapped"));
-        return CUDA_ERROR_INVALID_VALUE;
-      }
-      pageable = pageable || kind == MemoryKind::kPageable;
-    }
-    if (Interval::of({one.destination, one.bytes})
-            .overlaps(Interval::of({one.source, one.bytes}))) {
-      misuse("a copy onto itself: CUDA does not define what it does");
-    }
-  }
+  const auto refused = std::ranges::find_if_not(
+      copies, [&](const Copy& one) { return takes(one, pageable); });
+  const bool is_whole = refused == copies.end();
+  copies.erase(refused, copies.end());
+  const CUresult result = is_whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (copies.empty()) return result;
   for (const Copy& one : copies) {
     for (const Copy& other : copies) {
       const Interval to = Interval::of({one.destination, one.bytes});
@@ -312,7 +322,7 @@ CUresult EmulatedDriver::copy(std::size_t line, std::vector<Copy> copies) {
   }
   // Of pageable memory: the call may return when all is done, or before.
   if (pageable && random_() % 2 == 0) runUntil(point);
-  return CUDA_SUCCESS;
+  return result;
 }
 
 // Bytes that the driver takes back: all work on them must be known to the

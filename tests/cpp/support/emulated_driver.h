@@ -16,6 +16,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -50,8 +51,10 @@ struct EmulatedDriverOptions {
   std::size_t device_bytes = std::size_t{1} << 30; // of each
   std::size_t granularity = std::size_t{64} << 10;
   std::size_t register_limit = ~std::size_t{0}; // more is refused
-  bool maps_memory = true;                      // virtual memory management
-  bool copies_batches = true;                   // cuMemcpyBatchAsync is there
+  // How long registering takes, under the driver's lock: for tests of races.
+  std::chrono::microseconds register_time_per_mebibyte{0};
+  bool maps_memory = true;    // virtual memory management
+  bool copies_batches = true; // cuMemcpyBatchAsync is there
   // One sentence each; empty: print and abort.
   std::function<void(const std::string&)> on_misuse;
 };
@@ -77,7 +80,9 @@ class EmulatedDriver {
   runtime::CudaDriver table() const;
 
   // The nth call from now on (1 is the next) fails; for ever: all later ones
-  // as well. Only cu..Destroy and the like are better left alone.
+  // as well. Only cu..Destroy and the like are better left alone. Of a batch of
+  // copies that fails some are under way, unless the driver has no batches
+  // (CUDA_ERROR_NOT_SUPPORTED).
   void failCall(DriverCall call, std::uint64_t nth, CUresult result,
                 bool for_ever = false);
   // From now on every call that uses a context reports this, as after a kernel
@@ -174,6 +179,7 @@ class EmulatedDriver {
   WorkPoint submit(std::size_t line, Task task);
   void touch(WorkPoint point, runtime::Interval bytes, bool writes);
   CUresult copy(std::size_t line, std::vector<runtime::Copy> copies);
+  bool takes(const runtime::Copy& copy, bool& pageable);
   bool runHead(std::size_t line); // false: it waits, or there is none
   void runOne(std::size_t line);  // and what it waits for
   void runUntil(WorkPoint point);

@@ -212,16 +212,11 @@ MemoryKind EmulatedMemory::kindOf(Interval bytes) const {
     return accessible(bytes) ? MemoryKind::kDevice : MemoryKind::kUnmapped;
   }
   if (!overlaps(pinned_, size)) return MemoryKind::kPageable;
-  // Chunks that touch each other are as good as one.
-  std::uintptr_t at = bytes.begin;
-  while (at < bytes.end) {
-    const auto chunk = holder(pinned_, at);
-    if (chunk == pinned_.end() || chunk->first + chunk->second <= at) {
-      return MemoryKind::kMixed;
-    }
-    at = chunk->first + chunk->second;
-  }
-  return MemoryKind::kPinned;
+  // Registrations that touch each other are two all the same.
+  const auto pinned = holder(pinned_, bytes.begin);
+  return pinned != pinned_.end() && bytes.end <= pinned->first + pinned->second
+             ? MemoryKind::kPinned
+             : MemoryKind::kMixed;
 }
 
 bool EmulatedMemory::accessible(Interval bytes) const {

@@ -20,8 +20,8 @@ namespace chameleon::support {
 enum class MemoryKind {
   kDevice,   // mapped and accessible, or a plain allocation
   kUnmapped, // in a device range, not all of it mapped
-  kPinned,   // registered host memory
-  kMixed,    // host memory, registered in part
+  kPinned,   // host memory, all of it in one registration
+  kMixed,    // host memory, in several registrations or partly in none
   kPageable, // any other
 };
 

@@ -93,8 +93,8 @@ class EmulatedRuntime final : public QueuedRuntime {
     host_bytes_ -= bytes;
     runtime_->freeHost(address, bytes);
   }
-  runtime::PinningGaps pinningGaps() const noexcept override {
-    return runtime_->pinningGaps();
+  runtime::TransferGaps transferGaps() const noexcept override {
+    return runtime_->transferGaps();
   }
   runtime::Stream copyInStream() const noexcept override {
     return runtime_->copyInStream();
