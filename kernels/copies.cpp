@@ -169,8 +169,10 @@ at::Tensor& native_copy(at::Tensor& to, const at::Tensor& from) {
   return to.copy_(from);
 }
 
-// Between two devices: one of them waits with its operand pinned for room on
-// the other, so only one thread at a time may.
+// Between two devices, as one piece, since neither's kernels may use the
+// other's arena: what has another layout is made dense first, and again at the
+// end. One of the devices waits with its operand pinned for room on the other,
+// so only one thread at a time may.
 void copy_across(const at::Tensor& from, const at::Tensor& to) {
   if (!backend::target().holds_data) { // through the host
     const Place source = place_of(from);
@@ -178,6 +180,14 @@ void copy_across(const at::Tensor& from, const at::Tensor& to) {
                                                 nullptr, span_bytes(from),
                                                 source.stream));
     return simulate_copy_from_cpu(to);
+  }
+  if (!one_piece(from, to)) {
+    const at::Tensor dense = at::empty(from.sizes(), from.options());
+    copy_within(from, dense);
+    const at::Tensor there =
+        at::empty(from.sizes(), from.options().device(to.device()));
+    copy_across(dense, there);
+    return copy_within(there, to);
   }
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);

@@ -189,6 +189,13 @@ class CudaInKernelAllocator final : public ForwardsNewerCudaCalls {
   cudaError_t memcpyAsync(void* to, int to_device, const void* from,
                           int from_device, std::size_t bytes,
                           cudaStream_t stream, bool p2p_enabled) override {
+    // The arena is mapped for its own device alone, whatever access the two
+    // have to plain memory of each other.
+    if (to_device != from_device &&
+        (context_of(to) != nullptr || context_of(from) != nullptr)) {
+      return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes,
+                                 stream);
+    }
     return native_.memcpyAsync(to, to_device, from, from_device, bytes, stream,
                                p2p_enabled);
   }

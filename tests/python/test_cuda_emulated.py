@@ -13,7 +13,7 @@ import emulated_cuda
 import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("on_emulated_cuda.py")
-SCHEDULES = ["prompt", "late seed=2", "random seed=3"]
+SCHEDULES = ["prompt", "late seed=2 pin_us=250", "random seed=3"]
 
 
 pytestmark = pytest.mark.skipif(

@@ -21,6 +21,7 @@ class EmulatedDriverTest : public ::testing::Test {
   void open(Lateness lateness) {
     EmulatedDriverOptions options;
     options.lateness = lateness;
+    options.devices = devices;
     options.on_misuse = [this](const std::string& sentence) {
       found += sentence + "\n";
     };
@@ -91,6 +92,7 @@ class EmulatedDriverTest : public ::testing::Test {
   std::vector<CUstream> streams{nullptr, nullptr};
   CUevent event = nullptr;
   std::vector<std::byte> host = std::vector<std::byte>(16 * 4096);
+  int devices = 1;
   bool mapped = true;
   bool expect_misuse = false;
   std::string found;
@@ -222,6 +224,77 @@ TEST_F(EmulatedDriverTest, RegistrationsThatTouchAreTwo) {
   ok(cuda.cuStreamSynchronize(streams[0]));
   ok(cuda.cuMemHostUnregister(two.data()));
   ok(cuda.cuMemHostUnregister(two.data() + 4096));
+}
+
+TEST_F(EmulatedDriverTest, TheAttributesOfABatchAreChecked) {
+  CUdeviceptr to[] = {range, range + 4096};
+  CUdeviceptr from[] = {hostAt(0), hostAt(4096)};
+  CUmemcpyAttributes good{};
+  good.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  const auto answer = [&](CUmemcpyAttributes attributes, std::size_t first,
+                          std::size_t count, std::size_t bytes) {
+    std::size_t sizes[] = {1000, bytes};
+    return cuda.cuMemcpyBatchAsync(to, from, sizes, 2, &attributes, &first,
+                                   count, streams[0]);
+  };
+  CUmemcpyAttributes no_order = good;
+  no_order.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
+  CUmemcpyAttributes strange = good;
+  strange.flags = 0x80;
+  EXPECT_EQ(answer(good, 1, 1, 1000), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(good, 0, 0, 1000), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(good, 0, 3, 1000), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(good, 0, 1, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(no_order, 0, 1, 1000), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(answer(strange, 0, 1, 1000), CUDA_ERROR_INVALID_VALUE);
+  expectFound("cuMemcpyBatchAsync with bad arguments");
+  good.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+  ok(answer(good, 0, 1, 1000));
+}
+
+TEST_F(EmulatedDriverTest, MappedMemoryIsForThoseThatHaveAccess) {
+  close();
+  devices = 2;
+  open(Lateness::kLate);
+  CUcontext second = nullptr;
+  ok(cuda.cuDevicePrimaryCtxRetain(&second, 1));
+  ok(cuda.cuCtxPushCurrent(second));
+  CUdeviceptr plain = 0;
+  ok(cuda.cuMemAlloc(&plain, 4096));
+  EXPECT_EQ(cuda.cuMemcpyAsync(plain, range, 1000, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  expectFound("mapped memory to which its device has no access");
+  found.clear();
+  // Either the copy that names both devices, or access.
+  const runtime::Copy across{reinterpret_cast<std::byte*>(plain),
+                             reinterpret_cast<std::byte*>(range), 1000};
+  ok(driver->copyBetween(nullptr, across));
+  ok(cuda.cuStreamSynchronize(nullptr));
+  CUmemAccessDesc access{};
+  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  ok(cuda.cuMemSetAccess(range, kUnit, &access, 1));
+  ok(cuda.cuMemcpyAsync(plain, range, 1000, nullptr));
+  ok(cuda.cuStreamSynchronize(nullptr));
+  EXPECT_EQ(found, "");
+  // Plain memory may be copied from anywhere, and used by peers.
+  CUcontext popped = nullptr;
+  ok(cuda.cuCtxPopCurrent(&popped));
+  ok(copy(hostAt(0), plain, 0));
+  ok(cuda.cuStreamSynchronize(streams[0]));
+  EXPECT_EQ(found, "");
+  const runtime::ByteRange bytes{reinterpret_cast<std::byte*>(plain), 512};
+  driver->launch(0, 0, {&bytes, 1}, {}, {});
+  expectFound("memory of another device to which it has no access");
+  found.clear();
+  driver->enablePeers(0, 1);
+  driver->launch(0, 0, {&bytes, 1}, {}, {});
+  EXPECT_EQ(found, "");
+  ok(cuda.cuStreamSynchronize(nullptr));
+  ok(cuda.cuCtxPushCurrent(second));
+  ok(cuda.cuMemFree(plain));
+  ok(cuda.cuCtxPopCurrent(&popped));
+  ok(cuda.cuDevicePrimaryCtxRelease(1));
 }
 
 // The driver goes through a batch from the front.

@@ -245,9 +245,19 @@ struct DriverCalls {
     return checked(driver, driver.memory_.unmap(address, bytes), "cuMemUnmap");
   }
   static CUresult cuMemSetAccess(Driver& driver, CUdeviceptr address,
-                                 std::size_t bytes, const CUmemAccessDesc*,
-                                 std::size_t) {
-    return checked(driver, driver.memory_.setAccess(address, bytes),
+                                 std::size_t bytes, const CUmemAccessDesc* who,
+                                 std::size_t count) {
+    std::uint32_t devices = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (who[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+          who[i].location.id < 0 ||
+          who[i].location.id >= driver.options_.devices ||
+          who[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
+        return checked(driver, CUDA_ERROR_INVALID_VALUE, "cuMemSetAccess");
+      }
+      devices |= 1u << who[i].location.id;
+    }
+    return checked(driver, driver.memory_.setAccess(address, bytes, devices),
                    "cuMemSetAccess");
   }
   static CUresult cuMemHostRegister(Driver& driver, void* address,
@@ -286,9 +296,18 @@ struct DriverCalls {
       std::size_t attribute_count, CUstream stream) {
     const std::size_t line = driver.lineOf(stream);
     if (line == Driver::kNoLine) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream == nullptr || count == 0 || attribute_count != 1 ||
-        first[0] != 0 ||
-        attributes->srcAccessOrder != CU_MEMCPY_SRC_ACCESS_ORDER_STREAM) {
+    bool valid = stream != nullptr && count != 0 && attribute_count != 0 &&
+                 attribute_count <= count && first[0] == 0;
+    for (std::size_t i = 0; valid && i < attribute_count; ++i) {
+      // Each holds from its copy on. (The driver knows other orders as well.)
+      valid =
+          first[i] < count && (i == 0 || first[i] > first[i - 1]) &&
+          attributes[i].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM &&
+          (attributes[i].flags &
+           ~unsigned{CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE}) == 0;
+    }
+    for (std::size_t i = 0; valid && i < count; ++i) valid = sizes[i] != 0;
+    if (!valid) {
       return checked(driver, CUDA_ERROR_INVALID_VALUE, "cuMemcpyBatchAsync");
     }
     std::vector<Copy> copies;

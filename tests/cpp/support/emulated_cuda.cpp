@@ -6,12 +6,13 @@
 // what they would, between emulated_begin_kernel() and emulated_end_kernel().
 //
 // Misuse of the driver prints one sentence and aborts. CHAMELEON_EMULATED
-// chooses, as "late seed=3 mebibytes=512 devices=2": when work runs (prompt,
-// late, else at random times), the seed of that, a device's memory, how many
-// there are.
+// chooses, as "late seed=3 mebibytes=512 devices=2 pin_us=250": when work runs
+// (prompt, late, else at random times), the seed of that, a device's memory,
+// how many there are (peers of each other), what pinning takes a MiB.
 #include "tests/cpp/support/emulated_cuda.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,6 +50,8 @@ EmulatedDriverOptions options() {
   result.seed = number_after(text, "seed=", 1);
   result.device_bytes = number_after(text, "mebibytes=", 1024) << 20;
   result.granularity = std::size_t{2} << 20;
+  result.register_time_per_mebibyte =
+      std::chrono::microseconds(number_after(text, "pin_us=", 0));
   result.devices = static_cast<int>(number_after(text, "devices=", 1));
   result.lateness = text.find("prompt") != std::string::npos ? Lateness::kPrompt
                     : text.find("late") != std::string::npos
@@ -284,9 +287,13 @@ EXPORT cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int) {
   std::snprintf(text, static_cast<std::size_t>(bytes), "0000:00:00.0");
   return cudaSuccess;
 }
-EXPORT cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-  *can = 0;
+EXPORT cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int other) {
+  *can = device != other ? 1 : 0;
   return cudaSuccess;
+}
+EXPORT cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned) {
+  machine().driver.enablePeers(current_device, other);
+  return done(cudaSuccess);
 }
 EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
@@ -426,7 +433,10 @@ EXPORT cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes,
 }
 EXPORT cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int,
                                        std::size_t bytes, cudaStream_t stream) {
-  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  driver();
+  return done(machine().driver.copyBetween(
+      stream, {static_cast<std::byte*>(to), static_cast<const std::byte*>(from),
+               bytes}));
 }
 EXPORT cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t,
                                       std::size_t, cudaMemcpyKind) {

@@ -167,6 +167,9 @@ void EmulatedDriver::launchOn(int device, CUstream handle,
         misuse("a kernel uses " + text_of(task.uses.back()) +
                ", which is no device memory");
         task.body = nullptr;
+      } else if (!mayUse(lines_[line].device, task.uses.back())) {
+        misuse("a kernel uses " + text_of(task.uses.back()) +
+               ", memory of another device to which it has no access");
       }
     }
   }
@@ -174,6 +177,39 @@ void EmulatedDriver::launchOn(int device, CUstream handle,
   for (const ByteRange range : reads) touch(point, Interval::of(range), false);
   for (const ByteRange range : writes) touch(point, Interval::of(range), true);
   progress();
+}
+
+CUresult EmulatedDriver::copyBetween(CUstream stream, const Copy& copy) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t line = lineOf(stream);
+  if (line == kNoLine) return CUDA_ERROR_INVALID_HANDLE;
+  for (const std::byte* begin :
+       {static_cast<const std::byte*>(copy.destination), copy.source}) {
+    if (memory_.kindOf(Interval::of({begin, copy.bytes})) !=
+        MemoryKind::kDevice) {
+      misuse("a copy between devices of what is no device memory");
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  submitCopies(line, {copy}, /*pageable=*/false);
+  progress();
+  return CUDA_SUCCESS;
+}
+
+void EmulatedDriver::enablePeers(int from, int to) {
+  const std::lock_guard lock(mutex_);
+  devices_[static_cast<std::size_t>(from)].peers |= 1u << to;
+}
+
+bool EmulatedDriver::mayUse(int device, Interval bytes) const {
+  if (memory_.mayUse(device, bytes)) return true;
+  if (memory_.isMapped(bytes)) return false;
+  for (int other = 0; other < options_.devices; ++other) {
+    const std::uint32_t peers =
+        devices_[static_cast<std::size_t>(device)].peers;
+    if ((peers >> other & 1) != 0 && memory_.mayUse(other, bytes)) return true;
+  }
+  return false;
 }
 
 void EmulatedDriver::discard(ByteRange range) {
@@ -270,7 +306,7 @@ void EmulatedDriver::touch(WorkPoint point, Interval bytes, bool writes) {
   }
 }
 
-bool EmulatedDriver::takes(const Copy& one, bool& pageable) {
+bool EmulatedDriver::takes(std::size_t line, const Copy& one, bool& pageable) {
   for (const std::byte* begin :
        {static_cast<const std::byte*>(one.destination), one.source}) {
     const Interval bytes = Interval::of({begin, one.bytes});
@@ -280,6 +316,13 @@ bool EmulatedDriver::takes(const Copy& one, bool& pageable) {
              (kind == MemoryKind::kMixed
                   ? ", host memory that is not in one registration"
                   : ", device memory that is not mapped"));
+      return false;
+    }
+    // A copy of plain allocations needs no access: the driver knows the way.
+    if (kind == MemoryKind::kDevice && memory_.isMapped(bytes) &&
+        !memory_.mayUse(lines_[line].device, bytes)) {
+      misuse("a copy of " + text_of(bytes) +
+             ", mapped memory to which its device has no access");
       return false;
     }
     pageable = pageable || kind == MemoryKind::kPageable;
@@ -296,11 +339,16 @@ bool EmulatedDriver::takes(const Copy& one, bool& pageable) {
 CUresult EmulatedDriver::copy(std::size_t line, std::vector<Copy> copies) {
   bool pageable = false;
   const auto refused = std::ranges::find_if_not(
-      copies, [&](const Copy& one) { return takes(one, pageable); });
+      copies, [&](const Copy& one) { return takes(line, one, pageable); });
   const bool is_whole = refused == copies.end();
   copies.erase(refused, copies.end());
   const CUresult result = is_whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-  if (copies.empty()) return result;
+  if (!copies.empty()) submitCopies(line, std::move(copies), pageable);
+  return result;
+}
+
+void EmulatedDriver::submitCopies(std::size_t line, std::vector<Copy> copies,
+                                  bool pageable) {
   for (const Copy& one : copies) {
     for (const Copy& other : copies) {
       const Interval to = Interval::of({one.destination, one.bytes});
@@ -322,7 +370,6 @@ CUresult EmulatedDriver::copy(std::size_t line, std::vector<Copy> copies) {
   }
   // Of pageable memory: the call may return when all is done, or before.
   if (pageable && random_() % 2 == 0) runUntil(point);
-  return result;
 }
 
 // Bytes that the driver takes back: all work on them must be known to the

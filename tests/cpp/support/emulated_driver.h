@@ -4,6 +4,7 @@
 //   - work that touches unmapped, freed or discarded memory;
 //   - two accesses that no wait orders (stream_clocks.h): a missing wait, or
 //     memory that was reused or given back too early;
+//   - a device that uses another one's memory without access to it;
 //   - handles that are wrong, destroyed, or of another device, calls without
 //     a current context, copies within a batch that depend on each other;
 //   - what was never given back, when it is destroyed.
@@ -111,6 +112,10 @@ class EmulatedDriver {
                 std::span<const runtime::ByteRange> reads,
                 std::span<const runtime::ByteRange> writes,
                 std::function<void()> body);
+  // A copy between two devices, whatever access they have (cuMemcpyPeerAsync).
+  CUresult copyBetween(CUstream stream, const runtime::Copy& copy);
+  // Device `from` may use plain allocations of `to` (cuCtxEnablePeerAccess).
+  void enablePeers(int from, int to);
   // The bytes hold no value from now on / again: using them is a misuse.
   void discard(runtime::ByteRange range);
   void revive(runtime::ByteRange range);
@@ -159,6 +164,7 @@ class EmulatedDriver {
     CUcontext context = nullptr;
     int retained = 0;
     std::size_t default_line = 0;
+    std::uint32_t peers = 0; // whose plain allocations it may use, by bit
   };
   struct Fault {
     std::uint64_t calls = 0;
@@ -178,8 +184,11 @@ class EmulatedDriver {
   std::size_t addLine(int device);
   WorkPoint submit(std::size_t line, Task task);
   void touch(WorkPoint point, runtime::Interval bytes, bool writes);
+  bool mayUse(int device, runtime::Interval bytes) const;
   CUresult copy(std::size_t line, std::vector<runtime::Copy> copies);
-  bool takes(const runtime::Copy& copy, bool& pageable);
+  bool takes(std::size_t line, const runtime::Copy& copy, bool& pageable);
+  void submitCopies(std::size_t line, std::vector<runtime::Copy> copies,
+                    bool pageable);
   bool runHead(std::size_t line); // false: it waits, or there is none
   void runOne(std::size_t line);  // and what it waits for
   void runUntil(WorkPoint point);

@@ -111,12 +111,13 @@ CUresult EmulatedMemory::map(CUdeviceptr address, std::size_t bytes,
       (after != mappings_.end() && after->first < address + bytes)) {
     return CUDA_ERROR_INVALID_VALUE; // mapped already
   }
-  mappings_[address] = {bytes, handle, false};
+  mappings_[address] = {bytes, handle, 0};
   ++physical->second.mappings;
   return CUDA_SUCCESS;
 }
 
-CUresult EmulatedMemory::setAccess(CUdeviceptr address, std::size_t bytes) {
+CUresult EmulatedMemory::setAccess(CUdeviceptr address, std::size_t bytes,
+                                   std::uint32_t devices) {
   std::uintptr_t at = address;
   while (at < address + bytes) {
     const auto mapping = mappings_.find(at);
@@ -125,10 +126,11 @@ CUresult EmulatedMemory::setAccess(CUdeviceptr address, std::size_t bytes) {
   }
   if (at != address + bytes) return CUDA_ERROR_INVALID_VALUE;
   protect(address, bytes, PROT_READ | PROT_WRITE);
-  std::memset(bytes_at(address), kGarbage, bytes);
   for (auto mapping = mappings_.find(address);
        mapping != mappings_.end() && mapping->first < at; ++mapping) {
-    mapping->second.accessible = true;
+    auto& [begin, it] = *mapping;
+    if (it.devices == 0) std::memset(bytes_at(begin), kGarbage, it.bytes);
+    it.devices |= devices;
   }
   return CUDA_SUCCESS;
 }
@@ -219,11 +221,27 @@ MemoryKind EmulatedMemory::kindOf(Interval bytes) const {
              : MemoryKind::kMixed;
 }
 
+bool EmulatedMemory::isMapped(Interval bytes) const {
+  const auto range = holder(reserved_, bytes.begin);
+  return range != reserved_.end() && bytes.begin < range->first + range->second;
+}
+
+bool EmulatedMemory::mayUse(int device, Interval bytes) const {
+  if (!isMapped(bytes)) {
+    return holder(plain_, bytes.begin)->second.device == device;
+  }
+  for (auto mapping = holder(mappings_, bytes.begin);
+       mapping != mappings_.end() && mapping->first < bytes.end; ++mapping) {
+    if ((mapping->second.devices >> device & 1) == 0) return false;
+  }
+  return true;
+}
+
 bool EmulatedMemory::accessible(Interval bytes) const {
   std::uintptr_t at = bytes.begin;
   while (at < bytes.end) {
     const auto mapping = holder(mappings_, at);
-    if (mapping == mappings_.end() || !mapping->second.accessible ||
+    if (mapping == mappings_.end() || mapping->second.devices == 0 ||
         mapping->first + mapping->second.bytes <= at) {
       return false;
     }

@@ -41,7 +41,10 @@ class EmulatedMemory {
   CUresult release(CUmemGenericAllocationHandle handle);
   CUresult map(CUdeviceptr address, std::size_t bytes,
                CUmemGenericAllocationHandle handle);
-  CUresult setAccess(CUdeviceptr address, std::size_t bytes);
+  // `devices`: which may use mapped memory from now on, by bit, besides those
+  // that may already.
+  CUresult setAccess(CUdeviceptr address, std::size_t bytes,
+                     std::uint32_t devices);
   CUresult unmap(CUdeviceptr address, std::size_t bytes);
   CUresult allocate(int device, std::size_t bytes, CUdeviceptr& address);
   CUresult free(CUdeviceptr address, std::size_t& bytes);
@@ -49,6 +52,10 @@ class EmulatedMemory {
   CUresult unpin(std::uintptr_t address, std::size_t& bytes);
 
   MemoryKind kindOf(runtime::Interval bytes) const;
+  // Of device memory: whether it is mapped, else it is a plain allocation; and
+  // whether a device has access to it, by setAccess() or as its own.
+  bool isMapped(runtime::Interval bytes) const;
+  bool mayUse(int device, runtime::Interval bytes) const;
   std::size_t usedBytes(int device) const {
     return used_bytes_[static_cast<std::size_t>(device)];
   }
@@ -68,7 +75,7 @@ class EmulatedMemory {
   struct Mapping {
     std::size_t bytes;
     CUmemGenericAllocationHandle handle;
-    bool accessible;
+    std::uint32_t devices; // that have access, by bit
   };
   struct Plain {
     int device;
