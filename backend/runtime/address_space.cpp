@@ -1,5 +1,6 @@
 #include "backend/runtime/address_space.h"
 
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -50,6 +51,24 @@ Result<std::byte*> reserve_address_space(std::size_t bytes,
 
 Result<std::byte*> map_memory(std::size_t bytes) {
   return map(bytes, PROT_READ | PROT_WRITE, /*flags=*/0);
+}
+
+void populate_memory(std::byte* address, std::size_t bytes) noexcept {
+#ifndef MADV_POPULATE_WRITE
+  constexpr int MADV_POPULATE_WRITE = 23; // as Linux has it since 5.14
+#endif
+  if (madvise(address, bytes, MADV_POPULATE_WRITE) != 0 && errno == EINVAL) {
+    touch_memory(address, bytes);
+  }
+}
+
+void touch_memory(std::byte* address, std::size_t bytes) noexcept {
+  const auto page = static_cast<std::size_t>(getpagesize());
+  for (std::size_t at = 0; at < bytes; at += page) {
+    // Whoever writes there at the same time is not undone.
+    std::atomic_ref(reinterpret_cast<unsigned char&>(address[at]))
+        .fetch_or(0, std::memory_order_relaxed);
+  }
 }
 
 void unmap_memory(std::byte* address, std::size_t bytes) noexcept {

@@ -17,6 +17,13 @@ Result<std::byte*> reserve_address_space(std::size_t bytes,
 // Readable and writable zeros.
 Result<std::byte*> map_memory(std::size_t bytes);
 
+// Gives every page of mapped memory its own physical one now, rather than when
+// it is first written. Bytes stay as they are, and others may use them
+// meanwhile. Where there is no memory nothing happens: who writes finds out.
+void populate_memory(std::byte* address, std::size_t bytes) noexcept;
+// The same page by page, where the system has no call for it.
+void touch_memory(std::byte* address, std::size_t bytes) noexcept;
+
 // REQUIRES: a range, or a part in whole pages, of what the above gave.
 void unmap_memory(std::byte* address, std::size_t bytes) noexcept;
 

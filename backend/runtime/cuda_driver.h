@@ -14,43 +14,44 @@
 namespace chameleon::runtime {
 
 // CALL(name, the version whose signature is meant)
-#define CHAMELEON_CUDA_CALLS(CALL)           \
-  CALL(cuInit, 2000)                         \
-  CALL(cuDriverGetVersion, 2020)             \
-  CALL(cuGetErrorName, 6000)                 \
-  CALL(cuGetErrorString, 6000)               \
-  CALL(cuDeviceGetCount, 2000)               \
-  CALL(cuDeviceGet, 2000)                    \
-  CALL(cuDeviceGetAttribute, 2000)           \
-  CALL(cuDevicePrimaryCtxRetain, 7000)       \
-  CALL(cuDevicePrimaryCtxRelease, 11000)     \
-  CALL(cuCtxGetCurrent, 4000)                \
-  CALL(cuCtxPushCurrent, 4000)               \
-  CALL(cuCtxPopCurrent, 4000)                \
-  CALL(cuCtxGetStreamPriorityRange, 5050)    \
-  CALL(cuMemGetInfo, 3020)                   \
-  CALL(cuMemAlloc, 3020)                     \
-  CALL(cuMemFree, 3020)                      \
-  CALL(cuMemGetAllocationGranularity, 10020) \
-  CALL(cuMemAddressReserve, 10020)           \
-  CALL(cuMemAddressFree, 10020)              \
-  CALL(cuMemCreate, 10020)                   \
-  CALL(cuMemRelease, 10020)                  \
-  CALL(cuMemMap, 10020)                      \
-  CALL(cuMemUnmap, 10020)                    \
-  CALL(cuMemSetAccess, 10020)                \
-  CALL(cuMemHostRegister, 6050)              \
-  CALL(cuMemHostUnregister, 4000)            \
-  CALL(cuMemcpyAsync, 4000)                  \
-  CALL(cuStreamCreateWithPriority, 5050)     \
-  CALL(cuStreamDestroy, 4000)                \
-  CALL(cuStreamSynchronize, 2000)            \
-  CALL(cuStreamWaitEvent, 3020)              \
-  CALL(cuEventCreate, 2000)                  \
-  CALL(cuEventDestroy, 4000)                 \
-  CALL(cuEventRecord, 2000)                  \
-  CALL(cuEventQuery, 2000)                   \
-  CALL(cuEventSynchronize, 2000)             \
+#define CHAMELEON_CUDA_CALLS(CALL)               \
+  CALL(cuInit, 2000)                             \
+  CALL(cuDriverGetVersion, 2020)                 \
+  CALL(cuGetErrorName, 6000)                     \
+  CALL(cuGetErrorString, 6000)                   \
+  CALL(cuDeviceGetCount, 2000)                   \
+  CALL(cuDeviceGet, 2000)                        \
+  CALL(cuDeviceGetAttribute, 2000)               \
+  CALL(cuDevicePrimaryCtxRetain, 7000)           \
+  CALL(cuDevicePrimaryCtxRelease, 11000)         \
+  CALL(cuCtxGetCurrent, 4000)                    \
+  CALL(cuCtxPushCurrent, 4000)                   \
+  CALL(cuCtxPopCurrent, 4000)                    \
+  CALL(cuThreadExchangeStreamCaptureMode, 10010) \
+  CALL(cuCtxGetStreamPriorityRange, 5050)        \
+  CALL(cuMemGetInfo, 3020)                       \
+  CALL(cuMemAlloc, 3020)                         \
+  CALL(cuMemFree, 3020)                          \
+  CALL(cuMemGetAllocationGranularity, 10020)     \
+  CALL(cuMemAddressReserve, 10020)               \
+  CALL(cuMemAddressFree, 10020)                  \
+  CALL(cuMemCreate, 10020)                       \
+  CALL(cuMemRelease, 10020)                      \
+  CALL(cuMemMap, 10020)                          \
+  CALL(cuMemUnmap, 10020)                        \
+  CALL(cuMemSetAccess, 10020)                    \
+  CALL(cuMemHostRegister, 6050)                  \
+  CALL(cuMemHostUnregister, 4000)                \
+  CALL(cuMemcpyAsync, 4000)                      \
+  CALL(cuStreamCreateWithPriority, 5050)         \
+  CALL(cuStreamDestroy, 4000)                    \
+  CALL(cuStreamSynchronize, 2000)                \
+  CALL(cuStreamWaitEvent, 3020)                  \
+  CALL(cuEventCreate, 2000)                      \
+  CALL(cuEventDestroy, 4000)                     \
+  CALL(cuEventRecord, 2000)                      \
+  CALL(cuEventQuery, 2000)                       \
+  CALL(cuEventSynchronize, 2000)                 \
   CALL(cuEventElapsedTime, 2000)
 
 // May be missing (null).

@@ -30,6 +30,27 @@ void advise(std::byte* address, std::size_t bytes, int numa_node) {
   (void)syscall(SYS_mbind, address, bytes, kPreferred, &mask, kNodes + 1, 0);
 }
 
+// While another thread captures a CUDA graph, calls such as registering fail in
+// all threads, and the capture with them, unless a thread says that its calls
+// have nothing to do with it.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) {
+    exchanged_ =
+        driver_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
+  }
+  ~RelaxedCapture() {
+    if (exchanged_) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const CudaDriver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED; // then the old
+  bool exchanged_ = false;
+};
+
 } // namespace
 
 CudaHostMemory::CudaHostMemory(const CudaContext& context,
@@ -76,6 +97,7 @@ void CudaHostMemory::free(std::byte* address, std::size_t bytes) noexcept {
     slab = std::move(found->second);
     slabs_.erase(found);
     std::erase(queue_, slab.get());
+    progress_.notify_all(); // nothing may be left to wait for
     progress_.wait(lock, [&] { return !slab->busy; });
     registered_bytes_ -= slab->registered_bytes;
   }
@@ -135,14 +157,18 @@ void CudaHostMemory::registerChunk(Slab& slab, std::unique_lock<Mutex>& lock) {
   const std::size_t bytes = std::min(options_.chunk_bytes, slab.bytes - begin);
   slab.busy = true;
   lock.unlock();
-  Error error;
+  populate_memory(slab.base + begin, bytes);
+  CUresult result = CUDA_SUCCESS;
   {
     const CudaContext::Scope scope(context_);
-    error = context_.check(
-        context_.driver().cuMemHostRegister(slab.base + begin, bytes,
-                                            CU_MEMHOSTREGISTER_PORTABLE),
-        "cuMemHostRegister");
+    const RelaxedCapture relaxed(context_.driver());
+    result = context_.driver().cuMemHostRegister(slab.base + begin, bytes,
+                                                 CU_MEMHOSTREGISTER_PORTABLE);
   }
+  const Error error = context_.check(result, "cuMemHostRegister");
+  // The process ends, or the GPU is lost: no fault of the memory.
+  const bool has_ended =
+      result == CUDA_ERROR_DEINITIALIZED || context_.lost() != nullptr;
   lock.lock();
   if (!error) {
     slab.registered_bytes += bytes;
@@ -150,7 +176,7 @@ void CudaHostMemory::registerChunk(Slab& slab, std::unique_lock<Mutex>& lock) {
     slab.done = slab.registered_bytes == slab.bytes;
   } else {
     slab.done = true;
-    if (++refusals_ == 1 && options_.warn) {
+    if (!has_ended && ++refusals_ == 1 && options_.warn) {
       lock.unlock();
       options_.warn(
           "host memory for evicted tensors cannot be pinned, so copies of it "
@@ -167,6 +193,7 @@ void CudaHostMemory::registerChunk(Slab& slab, std::unique_lock<Mutex>& lock) {
 void CudaHostMemory::release(const Slab& slab) noexcept {
   {
     const CudaContext::Scope scope(context_);
+    const RelaxedCapture relaxed(context_.driver());
     for (std::size_t at = 0; at < slab.registered_bytes;
          at += options_.chunk_bytes) {
       context_.driver().cuMemHostUnregister(slab.base + at);

@@ -1,6 +1,8 @@
 // Host memory for copies to and from one GPU: mapped slabs near that GPU,
 // registered with the driver in chunks by a thread of their own, from the
-// bottom up, so that nobody waits for it. What is not registered yet, or was
+// bottom up, so that nobody waits for it. The thread populates a chunk first:
+// the driver then finds its pages, and its lock, which every other call needs,
+// is held briefly. What is not registered yet, or was
 // refused, is pageable: copies of it are right, only slower, and may block
 // the host inside the driver.
 //
@@ -25,9 +27,9 @@
 namespace chameleon::runtime {
 
 struct CudaHostMemoryOptions {
-  // Large enough that a call costs nothing beside its pages, small enough
-  // that what it covers is soon of use.
-  std::size_t chunk_bytes = std::size_t{16} << 20;
+  // Large enough that few copies are cut at its end and that a call costs
+  // nothing beside its pages, small enough that what it covers is soon of use.
+  std::size_t chunk_bytes = std::size_t{64} << 20;
   // False: allocate() registers before it returns. For tests.
   bool background = true;
   // Told once, when the driver first refuses to register memory.

@@ -63,6 +63,7 @@ Error Probe::prepare() {
   Result<std::byte*> mapped = map_memory(2 * kBytes);
   if (!mapped.ok()) return mapped.takeError();
   host_ = *mapped;
+  populate_memory(host_, 2 * kBytes);
   if (Error error = context_.check(
           driver_.cuMemHostRegister(host_, 2 * kBytes, /*Flags=*/0),
           "cuMemHostRegister")) {

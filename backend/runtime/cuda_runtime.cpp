@@ -192,6 +192,9 @@ class Runtime final : public CudaRuntime, private UseGuard {
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
     if (!forked()) parts_->host->free(address, bytes);
   }
+  void awaitPinning() override {
+    if (!forked()) parts_->host->awaitRegistration();
+  }
   TransferGaps transferGaps() const noexcept override {
     return {parts_->host->refusals(), parts_->copier->pageableBytes(),
             parts_->copier->batchRefusals()};
@@ -282,7 +285,6 @@ class Runtime final : public CudaRuntime, private UseGuard {
   CudaRuntimeStats stats() const noexcept override {
     return {parts_->host->registeredBytes(), parts_->events->created()};
   }
-  void awaitRegistration() override { parts_->host->awaitRegistration(); }
 
  private:
   const CudaContext& context() const noexcept { return *parts_->context; }

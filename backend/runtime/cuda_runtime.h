@@ -30,7 +30,7 @@ struct CudaRuntimeOptions {
   // make few driver calls; the last one may be committed in part only.
   std::size_t commit_bytes = std::size_t{32} << 20;
   // How host slabs are registered (cuda_host_memory.h).
-  std::size_t register_chunk_bytes = std::size_t{16} << 20;
+  std::size_t register_chunk_bytes = std::size_t{64} << 20;
   bool register_in_background = true;
   // Told once when host memory cannot be pinned. Empty: stderr.
   std::function<void(std::string_view)> warn;
@@ -45,8 +45,6 @@ struct CudaRuntimeStats {
 class CudaRuntime : public DeviceRuntime {
  public:
   virtual CudaRuntimeStats stats() const noexcept = 0;
-  // Returns when every host slab is pinned, or was refused.
-  virtual void awaitRegistration() = 0;
 };
 
 // `driver` must outlive the runtime. Waits for its own copies when destroyed,

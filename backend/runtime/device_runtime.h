@@ -128,6 +128,9 @@ class DeviceRuntime {
   // A slab that copies can read and write asynchronously, page aligned.
   virtual Result<std::byte*> allocateHost(std::size_t bytes) = 0;
   virtual void freeHost(std::byte* address, std::size_t bytes) noexcept = 0;
+  // The host waits until every slab has been pinned, or was refused: for who
+  // measures copies. Slabs are usable before.
+  virtual void awaitPinning() {}
   // All zero where memory need not be pinned and batches are always taken.
   virtual TransferGaps transferGaps() const noexcept { return {}; }
 

@@ -155,6 +155,10 @@ void bind_memory(py::module_& m) {
     const py::gil_scoped_release no_gil;
     if (auto* used = pager_if_used(index)) used->trim();
   });
+  m.def("await_pinning", [](c10::DeviceIndex index) {
+    const py::gil_scoped_release no_gil;
+    context(resolve_index(index), "await_pinning()").runtime->awaitPinning();
+  });
   m.def("calls", [](c10::DeviceIndex index) {
     backend::finish_deferred_work();
     auto* const used = backend::context_if_used(resolve_index(index));

@@ -147,6 +147,7 @@ def a_steady_step_asks_cuda_for_nothing():
     # the plan comes and how late copies are is up to threads, so that it takes
     # a while until no more of them are needed.
     steps(12)
+    _C.await_pinning(0)
     for _ in range(8):
         torch_chameleon.reset_swap_stats()
         before = made()
@@ -173,10 +174,11 @@ def large_tensors_come_back():
     # Host memory is pinned in chunks, and CUDA takes no copy that goes over the
     # border of two: the emulated one ends the process.
     before = batches()
-    with torch_chameleon.config.patch(hbm_budget=96 * MIB):
-        values = torch.arange(10 * MIB, dtype=torch.int32)
+    with torch_chameleon.config.patch(hbm_budget=192 * MIB):
+        values = torch.arange(20 * MIB, dtype=torch.int32)
         there = values.to("chameleon") + 1
         _C.evict_all(0)
+        _C.await_pinning(0)
         assert torch.equal((there - 1).cpu(), values)
         del there
         torch.chameleon.synchronize()

@@ -114,9 +114,8 @@ def wait_until_pinned(device: str) -> None:
     if device == "chameleon":
         import torch_chameleon
 
-        wait = getattr(torch_chameleon._C, "wait_until_pinned", None)
-        if wait is not None:
-            wait()
+        torch.chameleon.synchronize()
+        torch_chameleon._C.await_pinning(0)
 
 
 def native_figures(device: str) -> dict:

@@ -404,12 +404,22 @@ TEST_F(CudaRuntimeTest, RefusedRegistrationDegradesWithOneWarning) {
   cuda->freeHost(second, 2 * kMiB);
 }
 
+TEST_F(CudaRuntimeTest, TheEndOfTheProcessIsNoRefusal) {
+  open();
+  driver->failCall(DriverCall::cuMemHostRegister, 1, CUDA_ERROR_DEINITIALIZED,
+                   true);
+  std::byte* const slab = cuda->allocateHost(2 * kMiB).value();
+  EXPECT_EQ(cuda->transferGaps().pinning_refusals, 0u);
+  EXPECT_EQ(warnings, std::vector<std::string>{});
+  cuda->freeHost(slab, 2 * kMiB);
+}
+
 TEST_F(CudaRuntimeTest, RegistersInTheBackground) {
   options.register_in_background = true;
   open();
   std::byte* const slab = cuda->allocateHost(20 * kMiB + 4096).value();
   fill(slab, 4096, 1); // usable at once
-  cuda->awaitRegistration();
+  cuda->awaitPinning();
   EXPECT_EQ(cuda->stats().registered_host_bytes, 20 * kMiB + 4096);
   EXPECT_EQ(driver->calls(DriverCall::cuMemHostRegister), 21u);
   cuda->freeHost(slab, 20 * kMiB + 4096);
@@ -431,9 +441,37 @@ TEST_F(CudaRuntimeTest, SlabsMayGoWhileTheyAreRegistered) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  cuda->awaitRegistration();
+  cuda->awaitPinning();
   EXPECT_EQ(driver->pinnedBytes(), 0u);
   (void)cuda->allocateHost(8 * kMiB).value(); // the destructor's to give back
+}
+
+// It may be another one than the thread that pins, or frees, that captures.
+TEST_F(CudaRuntimeTest, PinningLeavesCapturesOfOtherThreadsAlone) {
+  for (const bool in_background : {true, false}) {
+    options.register_in_background = in_background;
+    open();
+    driver->capture(true);
+    std::byte* const slab = cuda->allocateHost(3 * kMiB).value();
+    cuda->awaitPinning();
+    EXPECT_EQ(cuda->stats().registered_host_bytes, 3 * kMiB);
+    cuda->freeHost(slab, 3 * kMiB);
+    EXPECT_EQ(driver->pinnedBytes(), 0u);
+    driver->capture(false);
+  }
+}
+
+TEST_F(CudaRuntimeTest, WhoWaitsForPinningIsToldOfSlabsThatGo) {
+  options.register_in_background = true;
+  driver_options.register_time_per_mebibyte = std::chrono::microseconds(2000);
+  open();
+  std::byte* const first = cuda->allocateHost(2 * kMiB).value();
+  std::byte* const second = cuda->allocateHost(8 * kMiB).value();
+  std::thread waiter([this] { cuda->awaitPinning(); });
+  cuda->freeHost(second, 8 * kMiB);
+  cuda->freeHost(first, 2 * kMiB);
+  waiter.join();
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
 }
 
 // ---- events ----------------------------------------------------------------

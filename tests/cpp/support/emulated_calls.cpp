@@ -25,6 +25,11 @@ Handle new_handle() {
   return reinterpret_cast<Handle>(last.fetch_add(16) + 16);
 }
 
+CUstreamCaptureMode& capture_mode_of_thread() {
+  thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  return mode;
+}
+
 std::vector<CUcontext>& contexts_of_thread() {
   thread_local std::vector<CUcontext> stack;
   return stack;
@@ -155,6 +160,21 @@ struct DriverCalls {
     stack.pop_back();
     return CUDA_SUCCESS;
   }
+  static CUresult cuThreadExchangeStreamCaptureMode(Driver&,
+                                                    CUstreamCaptureMode* mode) {
+    std::swap(*mode, capture_mode_of_thread());
+    return CUDA_SUCCESS;
+  }
+  // What a thread may not do while another one captures a graph, unless it has
+  // said that the two have nothing to do with each other.
+  static CUresult breaksCapture(Driver& driver, const char* call) {
+    if (!driver.capturing_ ||
+        capture_mode_of_thread() == CU_STREAM_CAPTURE_MODE_RELAXED) {
+      return CUDA_SUCCESS;
+    }
+    driver.misuse(std::string(call) + " breaks another thread's capture");
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   static CUresult cuCtxGetStreamPriorityRange(Driver& driver, int* least,
                                               int* greatest) {
     (void)driver.currentDevice();
@@ -263,6 +283,9 @@ struct DriverCalls {
   static CUresult cuMemHostRegister(Driver& driver, void* address,
                                     std::size_t bytes, unsigned) {
     if (driver.currentDevice() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (const CUresult result = breaksCapture(driver, "cuMemHostRegister")) {
+      return result;
+    }
     std::this_thread::sleep_for(driver.options_.register_time_per_mebibyte *
                                 (bytes >> 20));
     return checked(
@@ -271,6 +294,9 @@ struct DriverCalls {
         "cuMemHostRegister");
   }
   static CUresult cuMemHostUnregister(Driver& driver, void* address) {
+    if (const CUresult result = breaksCapture(driver, "cuMemHostUnregister")) {
+      return result;
+    }
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
     std::size_t bytes = 0;
     const CUresult result = driver.memory_.unpin(begin, bytes);

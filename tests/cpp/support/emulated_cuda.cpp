@@ -179,7 +179,10 @@ EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags,
 // ---- for tests
 // ---------------------------------------------------------------
 
-EXPORT void emulated_capture(bool on) { capturing = on; }
+EXPORT void emulated_capture(bool on) {
+  capturing = on;
+  machine().driver.capture(on);
+}
 EXPORT void emulated_fail(int error) {
   lost = static_cast<cudaError_t>(error);
   machine().driver.loseContext(static_cast<CUresult>(error));
@@ -497,8 +500,12 @@ EXPORT cudaError_t cudaStreamGetCaptureInfo(
   if (id != nullptr) *id = 0;
   return cudaSuccess;
 }
-EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
-  return cudaSuccess;
+EXPORT cudaError_t
+cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  auto same = static_cast<CUstreamCaptureMode>(*mode); // by number
+  const CUresult result = driver().cuThreadExchangeStreamCaptureMode(&same);
+  *mode = static_cast<cudaStreamCaptureMode>(same);
+  return done(result);
 }
 EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event,
                                             unsigned flags) {

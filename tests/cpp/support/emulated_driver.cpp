@@ -212,6 +212,11 @@ bool EmulatedDriver::mayUse(int device, Interval bytes) const {
   return false;
 }
 
+void EmulatedDriver::capture(bool on) {
+  const std::lock_guard lock(mutex_);
+  capturing_ = on;
+}
+
 void EmulatedDriver::discard(ByteRange range) {
   const std::lock_guard lock(mutex_);
   discarded_.add(Interval::of(range));

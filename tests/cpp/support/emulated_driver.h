@@ -116,6 +116,8 @@ class EmulatedDriver {
   CUresult copyBetween(CUstream stream, const runtime::Copy& copy);
   // Device `from` may use plain allocations of `to` (cuCtxEnablePeerAccess).
   void enablePeers(int from, int to);
+  // Some thread captures a CUDA graph, in the global mode, or does no longer.
+  void capture(bool on);
   // The bytes hold no value from now on / again: using them is a misuse.
   void discard(runtime::ByteRange range);
   void revive(runtime::ByteRange range);
@@ -219,6 +221,7 @@ class EmulatedDriver {
   std::array<Fault, static_cast<std::size_t>(DriverCall::kCount)> faults_;
   CUresult lost_ = CUDA_SUCCESS;
   bool dead_ = false;
+  bool capturing_ = false;
   std::uint64_t misuses_ = 0;
 };
 

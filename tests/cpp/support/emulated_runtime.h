@@ -93,6 +93,7 @@ class EmulatedRuntime final : public QueuedRuntime {
     host_bytes_ -= bytes;
     runtime_->freeHost(address, bytes);
   }
+  void awaitPinning() override { runtime_->awaitPinning(); }
   runtime::TransferGaps transferGaps() const noexcept override {
     return runtime_->transferGaps();
   }
