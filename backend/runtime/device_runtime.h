@@ -147,6 +147,12 @@ class DeviceRuntime {
   // one batch, which costs the link's latency once where the device can do
   // that.
   virtual Error copy(Stream stream, std::span<const Copy> copies) = 0;
+  // Submits a copy from the device to ordinary host memory to a compute stream,
+  // where it waits for no other copy: for what is so small that its latency is
+  // all it costs. May block the host until the stream gets there.
+  virtual Error readBack(Stream stream, const Copy& copy) {
+    return this->copy(stream, {&copy, 1});
+  }
   // Takes the last copy to `destination` on a copy stream back if it has not
   // begun: its bytes do not move. What runs after it still does. False: it is
   // too late, or the device cannot do that.

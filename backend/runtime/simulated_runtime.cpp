@@ -124,6 +124,19 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     return {};
   }
 
+  // As a copy on the link, which nothing else is said to use meanwhile.
+  Error readBack(Stream stream, const Copy& copy) override {
+    if (Error error = usable(FaultPoint::kCopy)) return error;
+    const std::lock_guard lock(mutex_);
+    ++submissions_;
+    const double flow_s =
+        static_cast<double>(copy.bytes) / profile_.link_out_bytes_per_s;
+    time_.move(lineOf(stream),
+               profile_.copy_latency_ns * kPerNs +
+                   static_cast<Picoseconds>(std::llround(flow_s * 1e12)));
+    return {};
+  }
+
   bool cancel(Stream stream, const std::byte* destination) noexcept override {
     if (forked()) return false;
     const std::lock_guard lock(mutex_);

@@ -253,6 +253,13 @@ MUTATIONS = (
         "              : slab.bytes;",
         ("runtime_cuda_runtime_test",),
     ),
+    Mutation(
+        "a small read waits for evictions",
+        "memory/pager_host_access.cpp",
+        "  if (bytes <= kSmallReadBytes) {",
+        "  if (bytes == 0) {",
+        ("memory_pager_transfers_test", "memory_pager_cuda_test"),
+    ),
     # ---- pins, places, counts ---------------------------------------------
     Mutation(
         "a call that is given up keeps one pin",
@@ -417,6 +424,13 @@ MUTATIONS = (
         "// the other operand may be read\n",
         "",
         ("tests/python/test_overwrites.py",),
+    ),
+    Mutation(
+        "arenas are copied as if they were mapped for both devices",
+        "backend/torch/cuda_in_kernel_allocator.cpp",
+        "    if (to_device != from_device &&\n",
+        "    if (to_device == from_device &&\n",
+        ("tests/python/test_several_devices.py",),
     ),
     Mutation(
         "an op is run again with today's generator",

@@ -22,6 +22,7 @@ namespace {
 using runtime::ByteRange;
 using runtime::CudaDriver;
 using runtime::Error;
+using runtime::Event;
 using runtime::Stream;
 using support::EmulatedDriver;
 using support::EmulatedRuntime;
@@ -461,6 +462,36 @@ TEST(PagerCudaLost, OpsSayThatTheGpuIsLost) {
     program.pager().checkInvariants(3);
     (void)program.finish(); // (nothing can be given back to such a GPU)
   }
+}
+
+// The queue of copies out has not run when the value is there.
+TEST(PagerCudaReads, ASmallOneDoesNotWaitForEvictions) {
+  EmulatedRuntimeOptions options;
+  options.driver.lateness = Lateness::kLate;
+  EmulatedRuntime device(options);
+  auto pager = Pager::create(device, {64 << 20, 1 << 28, 4}, "lru").value();
+  const auto filled = [&](std::size_t bytes, int value) {
+    Block* const block = pager->create(bytes).value();
+    const Operand operand{block, Access::kWrite};
+    Call call;
+    EXPECT_TRUE(
+        pager->begin(call, {0}, {&operand, 1}, nullptr, "fill", false).ok());
+    std::memset(block->device_address, value, bytes);
+    pager->end(call);
+    return block;
+  };
+  Block* const large = filled(16 << 20, 1);
+  Block* const loss = filled(4, 7);
+  ASSERT_TRUE(pager->evict(*large).ok());
+  const Event evicted = device.record(device.copyOutStream()).value();
+  std::uint32_t value = 0;
+  ASSERT_TRUE(
+      pager->read(*loss, 0, reinterpret_cast<std::byte*>(&value), 4, {0}).ok());
+  EXPECT_EQ(value, 0x07070707u);
+  EXPECT_FALSE(device.query(evicted));
+  device.destroy(evicted);
+  pager->release(large);
+  pager->release(loss);
 }
 
 // ---- planted mistakes -------------------------------------------------------

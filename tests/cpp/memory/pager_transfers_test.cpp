@@ -76,6 +76,40 @@ class PagerTransfersTest : public ::testing::Test {
   std::vector<Block*> blocks_;
 };
 
+// ---- reads -----------------------------------------------------------------
+
+// As a loss is read while what does not fit is on its way out.
+TEST_F(PagerTransfersTest, ASmallReadDoesNotWaitForEvictions) {
+  open(1 << 24);
+  Block* const large[] = {create(1 << 20), create(1 << 20)};
+  for (Block* const block : large) op(1000, {{block, Access::kWrite}});
+  Block* const loss = written();
+  ASSERT_FALSE(pager->synchronize());
+  for (Block* const block : large) ASSERT_FALSE(pager->evict(*block));
+  op(5000, {{loss, Access::kWrite}});
+  const std::int64_t begin = runtime_->now_ns();
+  ASSERT_FALSE(pager->read(*loss, 512, nullptr, 4, kStream));
+  // The op, with its launch, then four bytes of the link, with its latency.
+  EXPECT_EQ(runtime_->now_ns() - begin, 6000 + kLatency + 4);
+  ASSERT_FALSE(pager->synchronize());
+  EXPECT_EQ(runtime_->now_ns() - begin, 2 * (kLatency + (1 << 20)));
+}
+
+// Else the stream's kernels would wait for the link.
+TEST_F(PagerTransfersTest, ALargeReadIsACopyOutLikeAnother) {
+  open(1 << 24);
+  Block* const first = create(1 << 20);
+  Block* const second = create(1 << 20);
+  op(1000, {{first, Access::kWrite}});
+  op(1000, {{second, Access::kWrite}});
+  ASSERT_FALSE(pager->synchronize());
+  ASSERT_FALSE(pager->evict(*first));
+  const std::int64_t begin = runtime_->now_ns();
+  ASSERT_FALSE(pager->read(*second, 0, nullptr, 1 << 20, kStream));
+  EXPECT_EQ(runtime_->now_ns() - begin, 2 * (kLatency + (1 << 20)));
+  EXPECT_EQ(runtime_->computeTimes().stalled_ns, 0);
+}
+
 // ---- batches ---------------------------------------------------------------
 
 TEST_F(PagerTransfersTest, WhatOneOpMissesIsOneBatch) {
