@@ -7,6 +7,7 @@
 #include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include "backend/runtime/cuda_driver.h"
@@ -46,27 +47,47 @@ void initialise() {
   runtime::set_cuda_support(support);
 }
 
-c10::StreamId current_stream(c10::DeviceIndex device) {
-  if (memory_pools_are_open()) [[unlikely]]
-    refuse_capture(device);
-  return c10::cuda::getCurrentCUDAStream(device).id();
-}
+// Of one device; the ids of two devices' streams may be the same.
+struct StreamOfDevice {
+  c10::DeviceIndex device;
+  c10::StreamId id;
+  bool operator==(const StreamOfDevice&) const = default;
+};
 
-// A handle of cuBLAS belongs to a thread, its workspace to handle and stream.
-// Where a library refuses, a kernel may yet do without it.
-void prepare_thread(c10::DeviceIndex device) noexcept {
-  thread_local std::vector<c10::StreamId> prepared;
-  const c10::StreamId id = c10::cuda::getCurrentCUDAStream(device).id();
-  if (std::find(prepared.begin(), prepared.end(), id) != prepared.end()) return;
+// A handle of cuBLAS belongs to a thread and a device, its workspace to handle
+// and stream. Where a library refuses, a kernel may yet do without it.
+void prepare(const StreamOfDevice& stream) noexcept {
+  thread_local std::vector<StreamOfDevice> prepared;
+  if (std::ranges::find(prepared, stream) != prepared.end()) return;
   try {
-    prepared.push_back(id);
+    prepared.push_back(stream);
     const InKernelScope outside(nullptr, nullptr);
-    c10::cuda::set_device(device, /*force=*/true); // makes its context current
+    const c10::cuda::OptionalCUDAGuard guard(stream.device);
+    c10::cuda::set_device(stream.device, /*force=*/true); // its context too
     at::cuda::getCurrentCUDABlasHandle();
     at::cuda::getCUDABlasLtWorkspace();
   } catch (const std::exception&) {
     return; // what a kernel then takes from the arena is counted as foreign
   }
+}
+
+void prepare_thread(c10::DeviceIndex device) noexcept {
+  prepare({device, c10::cuda::getCurrentCUDAStream(device).id()});
+}
+
+// Each op asks, so this is where a stream shows that torch.cuda.stream() has
+// made current.
+c10::StreamId current_stream(c10::DeviceIndex device) {
+  if (memory_pools_are_open()) [[unlikely]]
+    refuse_capture(device);
+  const StreamOfDevice stream{device,
+                              c10::cuda::getCurrentCUDAStream(device).id()};
+  static constinit thread_local StreamOfDevice last{-1, 0};
+  if (stream != last) [[unlikely]] {
+    prepare(stream);
+    last = stream;
+  }
+  return stream.id;
 }
 
 bool was_seeded(c10::DeviceIndex device) {

@@ -206,6 +206,7 @@ def streams_agree():
     with torch.cuda.stream(side):
         assert torch.chameleon.current_stream().stream_id == side.stream_id
         first = torch.ones(1000, device="chameleon") * 2
+        torch.mm(first.view(100, 10), first.view(10, 100))
     own = torch.chameleon.Stream()
     with torch.chameleon.stream(own):
         assert torch.cuda.current_stream().stream_id == own.stream_id
@@ -214,6 +215,8 @@ def streams_agree():
     del first
     torch.chameleon.synchronize()
     assert torch.equal(second.cpu(), torch.full((1000,), 3.0))
+    # A library's workspace for a new stream is not the arena's.
+    assert torch_chameleon.swap_stats()["foreign_bytes"] == 0
 
 
 @check
