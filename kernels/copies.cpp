@@ -46,13 +46,20 @@ struct Place {
 Place place_of(const at::Tensor& tensor) {
   backend::refuse_after_fork();
   backend::finish_deferred_work();
-  memory::Block* block =
-      backend::block_of(*tensor.storage().unsafeGetStorageImpl());
+  const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  memory::Block* block = backend::block_of(storage);
   TORCH_CHECK(block != nullptr,
               "chameleon: this tensor's memory was not allocated by the device "
               "(a slice of a storage, from_blob, a raw pointer, or the result "
               "of a list op that did not take place), so it cannot be "
               "copied");
+  const std::size_t needed_bytes = at::detail::computeStorageNbytes(
+      tensor.sizes(), tensor.strides(), tensor.element_size(),
+      static_cast<std::size_t>(tensor.storage_offset()));
+  TORCH_CHECK(needed_bytes <= storage.nbytes(), "chameleon: this tensor shows ",
+              needed_bytes, " bytes of a storage of ", storage.nbytes(),
+              ", so it cannot be copied; give the storage its bytes back with "
+              "resize_()");
   return {
       block,
       static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size(),
@@ -199,7 +206,6 @@ void copy_across(const at::Tensor& from, const at::Tensor& to) {
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to,
                      bool non_blocking) {
-  if (to.numel() == 0) return to;
   at::Tensor source = from;
   if (from.sizes() != to.sizes()) {
     const auto shape = at::infer_size(to.sizes(), from.sizes());
@@ -207,6 +213,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to,
                 " doesn't match the broadcast shape ", at::IntArrayRef(shape));
     source = from.expand(to.sizes());
   }
+  if (to.numel() == 0) return to;
   if (is_ours(source) && is_ours(to)) {
     const bool within = source.device() == to.device();
     within ? copy_within(source, to) : copy_across(source, to);

@@ -21,6 +21,34 @@ at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size,
   return at::native::as_strided_tensorimpl(self, size, stride, storage_offset);
 }
 
+// Puts a tensor's storage and shape back where making room for others fails.
+class OldShape {
+ public:
+  explicit OldShape(c10::TensorImpl& tensor)
+      : tensor_(tensor),
+        storage_(tensor.unsafe_storage()),
+        sizes_(tensor.sizes()),
+        strides_(tensor.strides()),
+        offset_(tensor.storage_offset()) {}
+  ~OldShape() {
+    if (isReplaced_) return;
+    tensor_.set_storage_keep_dtype(std::move(storage_));
+    tensor_.set_sizes_and_strides(sizes_, strides_, offset_);
+  }
+  OldShape(const OldShape&) = delete;
+  OldShape& operator=(const OldShape&) = delete;
+
+  void replaced() noexcept { isReplaced_ = true; }
+
+ private:
+  c10::TensorImpl& tensor_;
+  c10::Storage storage_;
+  const c10::DimVector sizes_;
+  const c10::DimVector strides_;
+  const std::int64_t offset_;
+  bool isReplaced_ = false;
+};
+
 // Grows the storage (never shrinks it) to hold what the tensor shows.
 void ensure_storage(const at::Tensor& self) {
   c10::TensorImpl& tensor = *self.unsafeGetTensorImpl();
@@ -38,6 +66,7 @@ void ensure_storage(const at::Tensor& self) {
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
                           std::optional<at::MemoryFormat> memory_format) {
   c10::TensorImpl& tensor = *self.unsafeGetTensorImpl();
+  OldShape old(tensor);
   if (tensor.sizes() != size) tensor.set_sizes_contiguous(size);
   if (memory_format.has_value()) {
     TORCH_CHECK(*memory_format != at::MemoryFormat::Preserve,
@@ -47,6 +76,7 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
   const auto bytes_before =
       static_cast<int64_t>(tensor.unsafe_storage().nbytes());
   ensure_storage(self);
+  old.replaced();
   const at::Context& context = at::globalContext();
   if (context.deterministicAlgorithms() &&
       context.deterministicFillUninitializedMemory()) [[unlikely]] {
@@ -58,8 +88,9 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
 at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source,
                                int64_t offset, at::IntArrayRef size,
                                at::IntArrayRef stride) {
-  at::native::checkSetStorage(self, std::move(source), offset, size, stride);
   c10::TensorImpl& tensor = *self.unsafeGetTensorImpl();
+  OldShape old(tensor);
+  at::native::checkSetStorage(self, std::move(source), offset, size, stride);
   tensor.set_storage_offset(offset);
   if (stride.data() != nullptr) {
     tensor.set_sizes_and_strides(size, stride);
@@ -67,6 +98,7 @@ at::Tensor& set_storage_offset(at::Tensor& self, at::Storage source,
     tensor.set_sizes_contiguous(size);
   }
   ensure_storage(self);
+  old.replaced();
   return self;
 }
 

@@ -26,7 +26,12 @@ OPERATORS = {
 
 # Seconds at most on a GPU, by a row's kind or its training.
 _LIMITS = {"probe": 30, "first": 60, "doctor": 40, "bits": 90, "rest": 90}
-_LIMITS |= {"silent_writers": 60, "operators": 90, "llama_1.3b": 50, "llama_7b": 75}
+_LIMITS |= {
+    "silent_writers": 60,
+    "operators": 90,
+    "llama_1.3b": 50,
+    "llama_7b": 75,
+}
 _LIMIT = 90  # of all others
 _SLOWER = 2  # where none is
 LEAST = 15  # a training is not begun with less

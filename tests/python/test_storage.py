@@ -158,3 +158,56 @@ def test_swapped_tensors_swap_storages():
     assert a.tolist() == [0] * 3
     a.data = torch.ones(1, device="chameleon")
     assert a.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, y: x.resize_(1 << 40),
+        lambda x, y: x.resize_(1 << 38, 1, 1, 1).t_(),
+        lambda x, y: x.set_(y.untyped_storage(), 0, (1 << 40,), (1,)),
+        lambda x, y: x.set_(y.untyped_storage(), 3, (1 << 20, 1 << 20)),
+    ],
+)
+def test_a_change_without_room_changes_nothing(change):
+    x = torch.arange(6.0, device="chameleon").view(2, 3).t()
+    y = torch.ones(5, device="chameleon")
+    address, before = x.data_ptr(), _C.swap_stats(0)["logical_bytes"]
+    with pytest.raises(torch.OutOfMemoryError):
+        change(x, y)
+    assert (x.shape, x.stride()) == ((3, 2), (1, 3))
+    assert x.data_ptr() == address
+    assert x.tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert y.tolist() == [1] * 5
+    assert _C.swap_stats(0)["logical_bytes"] == before
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x.cpu(),
+        lambda x: x.tolist(),
+        lambda x: x.t().cpu(),
+        lambda x: x.copy_(torch.ones(x.shape)),
+        lambda x: x[1].copy_(torch.ones(4)),
+    ],
+)
+def test_a_tensor_larger_than_its_storage(use):
+    """Natively it shows what lies behind; here other tensors do."""
+    x = torch.ones(2, 4, device="chameleon")
+    x.untyped_storage().resize_(20)
+    with pytest.raises(RuntimeError, match="storage of (size )?20"):
+        use(x)
+    assert x[0, :2].tolist() == [1, 1]
+    x.untyped_storage().resize_(32)
+    assert x.cpu().shape == (2, 4)
+
+
+@pytest.mark.parametrize("shapes", [((0,), (3,)), ((2, 0), (2, 3))])
+@pytest.mark.parametrize("source", ["cpu", "chameleon"])
+def test_copies_of_nothing_are_checked(shapes, source):
+    to, of = shapes
+    with pytest.raises(RuntimeError, match="must match the size of tensor b"):
+        torch.empty(to, device="chameleon").copy_(torch.ones(of, device=source))
+    one = torch.empty(0, device="chameleon").copy_(torch.ones(1, device=source))
+    assert one.shape == (0,)
