@@ -39,6 +39,9 @@ constexpr std::string_view kWhole[] = {
     "aten::kaiser_window.out",
     "aten::kaiser_window.periodic",
     "aten::kaiser_window.periodic_out",
+    "aten::ldexp.Tensor",
+    "aten::ldexp.out",
+    "aten::ldexp_",
     "aten::linalg_lstsq",
     "aten::mode.values",
 };

@@ -62,3 +62,18 @@ def test_backward_notices_an_in_place_list_op():
         torch._foreach_mul_([saved], 2.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         saved.sum().backward()
+
+
+@pytest.mark.parametrize("exponent", [torch.tensor([1, 2, 3, 4]), 2.0])
+def test_ldexp(exponent):
+    """With integers it calls a kernel of its argument's device by itself."""
+    there = torch.as_tensor(exponent).to("chameleon")
+    for x in (torch.arange(4.0), torch.arange(4.0, dtype=torch.float16)):
+        ours = x.to("chameleon")
+        expected = torch.ldexp(x, torch.as_tensor(exponent))
+        assert same_bits(torch.ldexp(ours, there), expected)
+        out = torch.empty_like(expected, device="chameleon")
+        assert same_bits(torch.ldexp(ours, there, out=out), expected)
+        assert same_bits(
+            ours.ldexp_(there), x.ldexp_(torch.as_tensor(exponent))
+        )
