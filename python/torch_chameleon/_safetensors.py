@@ -37,6 +37,7 @@ _DTYPES = {
 }
 _ORDER = {name: place for place, name in enumerate(_DTYPES)}
 _CHUNK_BYTES = 16 << 20  # is what host memory it takes
+_MOST_HEADER_BYTES = 100_000_000  # readers of the format take no more
 
 
 def save_safetensors(
@@ -60,7 +61,8 @@ def save_safetensors(
 
     Raises:
         ValueError: A tensor is not contiguous, or of a dtype that the format
-            does not have.
+            does not have; or names and metadata take more than 100 MB.
+        TypeError: Metadata that is no text.
         RuntimeError: Tensors share memory, or the device is simulated.
 
     Example::
@@ -74,12 +76,14 @@ def save_safetensors(
         if tensor.device.type == "chameleon":
             refuse_without_bytes("save_safetensors")
     _check_sharing(tensors)
+    _check_metadata(metadata)
     rows = sorted(tensors.items(), key=lambda row: (_place(row[1]), row[0]))
+    header = _header(rows, metadata)
     with (
         replace_file(path) as temporary,
         open(temporary, "wb", buffering=0) as file,
     ):
-        _write(file, _header(rows, metadata))
+        _write(file, header)
         largest = max((tensor.nbytes for _, tensor in rows), default=0)
         staging = torch.empty(min(largest, _CHUNK_BYTES), dtype=torch.uint8)
         for _, tensor in rows:
@@ -127,6 +131,16 @@ def _check_sharing(tensors: Mapping[str, torch.Tensor]) -> None:
             )
 
 
+def _check_metadata(metadata: Mapping[str, str] | None) -> None:
+    for name, value in (metadata or {}).items():
+        for text in (name, value):
+            if not isinstance(text, str):
+                raise TypeError(
+                    f"save_safetensors: metadata[{name!r}] is {value!r}; the "
+                    "format has texts only, by texts: write str(value)"
+                )
+
+
 def _header(
     rows: list[tuple[str, torch.Tensor]], metadata: Mapping[str, str] | None
 ) -> bytes:
@@ -148,6 +162,11 @@ def _header(
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
     data = text.encode()
     data += b" " * (-len(data) % 8)
+    if len(data) > _MOST_HEADER_BYTES:
+        raise ValueError(
+            f"save_safetensors: names and metadata take {len(data)} bytes; no "
+            f"reader of the format takes more than {_MOST_HEADER_BYTES}"
+        )
     return struct.pack("<Q", len(data)) + data
 
 

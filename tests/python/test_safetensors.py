@@ -101,3 +101,21 @@ def test_what_cannot_be_saved(tmp_path, make, kind, words):
     with pytest.raises(kind, match=words):
         torch_chameleon.save_safetensors(make(x), tmp_path / "x")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("metadata", "kind", "words"),
+    [
+        ({"epoch": 3}, TypeError, r"metadata\['epoch'\] is 3; .* str\(value"),
+        ({"note": None}, TypeError, "is None"),
+        ({7: "x"}, TypeError, r"metadata\[7\]"),
+        ({"x": "y" * 100_000_000}, ValueError, "no reader"),
+    ],
+)
+def test_metadata_that_no_reader_takes(tmp_path, metadata, kind, words):
+    path = tmp_path / "x"
+    path.write_text("the old one")
+    x = torch.ones(2, 3, device="chameleon")
+    with pytest.raises(kind, match=words):
+        torch_chameleon.save_safetensors({"x": x}, path, metadata)
+    assert path.read_text() == "the old one"
