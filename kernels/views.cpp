@@ -113,6 +113,22 @@ at::Tensor& set_empty(at::Tensor& self) {
       self, backend::make_storage(0, self.device().index()), 0, {0}, {});
 }
 
+// Asked by `x.data = y`, which gives the tensor object y's storage, shape and
+// device: what optimizers, hooks and ties hold then shows other bytes. Sound
+// for dense tensors of all devices, as PyTorch has it for those that it knows.
+bool has_compatible_shallow_copy_type(const at::Tensor& self,
+                                      const at::Tensor& from) {
+  constexpr c10::DispatchKeySet kDevices(
+      {c10::BackendComponent::CPUBit, c10::BackendComponent::CUDABit,
+       c10::BackendComponent::PrivateUse1Bit});
+  const auto is_dense = [&](const at::Tensor& tensor) {
+    const c10::DispatchKeySet keys = tensor.key_set();
+    return keys.has_any(c10::DispatchKeySet(c10::DispatchKey::Dense)) &&
+           keys.has_any(kDevices) && tensor.has_storage();
+  };
+  return (is_dense(self) && is_dense(from)) || self.key_set() == from.key_set();
+}
+
 void record_stream(at::Tensor& self, at::Stream stream) {
   backend::finish_deferred_work();
   if (memory::Block* block =
@@ -134,6 +150,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("set_.source_Storage", TORCH_FN(set_storage));
   m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage_offset));
+  m.impl("_has_compatible_shallow_copy_type",
+         TORCH_FN(has_compatible_shallow_copy_type));
   m.impl("record_stream", TORCH_FN(record_stream));
 }
 
