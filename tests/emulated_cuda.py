@@ -19,6 +19,7 @@ import subprocess
 import sys
 import warnings
 
+import fused_cells
 import torch
 from gpu.places import emulated_environment
 
@@ -177,6 +178,7 @@ def install():
         space: torch.library.Library(space, "IMPL")
         for space in ("aten", "chameleon")
     }
+    fused_cells.register(libraries["aten"])
     registered = torch._C._dispatch_get_registrations_for_dispatch_key
     names = set(registered("CUDA"))
     # Else the composite runs, whose parts are computed.
