@@ -67,18 +67,22 @@ States split_layers(const Tensor& hx, const Tensor& cx) {
   return states;
 }
 
+// As native, whose compiler takes the last argument first: c before h. Gradients
+// are added up in the opposite order.
 RecurrentState rows(const RecurrentState& state, int64_t begin, int64_t end) {
   const auto cut = [&](const Tensor& tensor) {
     return tensor.defined() ? tensor.narrow(0, begin, end - begin) : tensor;
   };
-  return {cut(state.h), cut(state.c)};
+  Tensor c = cut(state.c);
+  return {cut(state.h), std::move(c)};
 }
 
 RecurrentState cat_rows(const States& states) {
-  RecurrentState all{at::cat(collect(states, &RecurrentState::h), 0), {}};
+  RecurrentState all;
   if (states.front().c.defined()) {
     all.c = at::cat(collect(states, &RecurrentState::c), 0);
   }
+  all.h = at::cat(collect(states, &RecurrentState::h), 0);
   return all;
 }
 
