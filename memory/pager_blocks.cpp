@@ -24,7 +24,7 @@ Result<Block*> PagerImpl::create(std::size_t bytes) {
   const std::size_t live = logical_bytes_.load(std::memory_order_relaxed);
   if (bytes > logicalLimit() || live > logicalLimit() - bytes) {
     return Error(ErrorCode::kOutOfLogicalMemory,
-                 name() + ": out of memory: a tensor of " +
+                 name() + " out of memory. A tensor of " +
                      format_bytes(bytes) + " does not fit beside the " +
                      format_bytes(live) + " of live tensors; the limit is " +
                      format_bytes(logicalLimit()) +
@@ -52,7 +52,7 @@ Result<Block*> PagerImpl::newBlock(std::size_t bytes,
   std::byte* const address = logical_space_->allocate(bytes);
   if (address == nullptr) {
     return Error(ErrorCode::kOutOfLogicalMemory,
-                 name() + ": out of memory: no logical address is left for " +
+                 name() + " out of memory. No logical address is left for " +
                      format_bytes(bytes) + " out of a range of " +
                      format_bytes(logical_space_->rangeBytes()) +
                      "; free tensors first");

@@ -299,7 +299,7 @@ Error PagerImpl::evictionError(Shortage& shortage) const {
   if (shortage.failure) return std::move(shortage.failure);
   if (!shortage.host_full) return {};
   return {ErrorCode::kOutOfHostMemory,
-          name() + ": out of memory: evicted tensors use " +
+          name() + " out of memory. Evicted tensors use " +
               format_bytes(host_pool_->usedBytes()) + " of the host budget " +
               format_bytes(host_pool_->budgetBytes()) +
               " and another does not fit. Raise "

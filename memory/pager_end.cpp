@@ -142,7 +142,7 @@ Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
     return named(call, std::move(shortage.failure));
   }
   const Lock lock(*this);
-  std::string text = name() + ": out of memory: " + std::string(call.op_) +
+  std::string text = name() + " out of memory. " + std::string(call.op_) +
                      " needs " + format_bytes(needed_bytes + inside_bytes) +
                      " of HBM (operands " + format_bytes(needed_bytes) +
                      ", inside the kernel " + format_bytes(inside_bytes) +

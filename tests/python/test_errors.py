@@ -207,3 +207,33 @@ def test_failed_op_leaves_no_pins():
         a @ a
     assert _C.block_state(a)["pins"] == 0
     assert torch_chameleon.swap_stats()["pinned_bytes"] == 0
+
+
+def halving(train, size):
+    """As accelerate's find_executable_batch_size, and with it the Trainer."""
+    while True:
+        try:
+            return train(size), size
+        except RuntimeError as error:
+            # What its should_reduce_batch_size() asks.
+            if len(error.args) != 1 or " out of memory." not in error.args[0]:
+                raise
+            size //= 2
+
+
+def test_a_search_for_the_batch_size_finds_one(tight):
+    tight(MIB)
+    baseline = _C.swap_stats(0)["logical_bytes"]
+
+    def in_one_op(size):
+        x = torch.ones(size, 64, 64, device="chameleon")
+        return (x * 2).sum().item()
+
+    def in_all(size):
+        kept = [torch.ones(size * 1024, device="chameleon") for _ in range(64)]
+        return sum(x.sum().item() for x in kept)
+
+    assert halving(in_one_op, 1024) == (2 * 16 * 4096, 16)
+    assert halving(in_all, 1024)[1] <= 16
+    assert _C.swap_stats(0)["logical_bytes"] == baseline
+    assert _C.swap_stats(0)["pinned_bytes"] == 0

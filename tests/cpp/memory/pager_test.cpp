@@ -236,7 +236,7 @@ TEST_F(PagerTest, InCallAllocationEvictsAndFails) {
   const std::string& text = more.error().message();
   EXPECT_EQ(more.error().code(), ErrorCode::kOutOfDeviceMemory);
   for (const char* part :
-       {"chameleon:0: out of memory: mm needs 256.50 KiB of HBM",
+       {"chameleon:0 out of memory. mm needs 256.50 KiB of HBM",
         "operands 64.00 KiB", "inside the kernel 192.50 KiB",
         "budget 256.00 KiB", "pinned 256.00 KiB", "host use 128.00 KiB of",
         "torch_chameleon.config.hbm_budget"}) {

@@ -190,7 +190,7 @@ KNOWN = (
         "*",
         "*",
         "warnings: only native set(), only chameleon {('UserWarning', "
-        "'mkldnn_matmul failed, switching to *out of memory: *",
+        "'mkldnn_matmul failed, switching to *out of memory. *",
         "oneDNN's caller warns of an allocation that failed, before the op "
         "runs again with more room",
         sometimes=True,

@@ -68,7 +68,7 @@ def _action(op, sample, act):
         except RuntimeError as error:
             # TorchScript's interpreter, which some derivatives run in, wraps
             # what it meets.
-            if ": out of memory: " in str(error):
+            if " out of memory. " in str(error):
                 raise torch.OutOfMemoryError(str(error)) from None
             raise
 
