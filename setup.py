@@ -88,18 +88,20 @@ class CMakeBuild(build_ext):
                 raise SystemExit(
                     "torch_chameleon: the build failed, see the messages above"
                 )
+        self.package = package
         target = Path(self.get_ext_fullpath(ext.name)).parent
         self.products = [
             package / self.get_ext_filename(ext.name.split(".")[-1]),
-            package / "_overlay.so",
+            package / "lib" / "libchameleon_overlay.so",
             package / "_build_info.py",
         ]
         self.copy_products(target)
 
     def copy_products(self, target):
-        target.mkdir(parents=True, exist_ok=True)
         for product in self.products:
-            shutil.copy2(product, target)
+            place = target / product.relative_to(self.package)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(product, place)
 
     def copy_extensions_to_source(self):
         """Editable installs run the package from python/."""

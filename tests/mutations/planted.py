@@ -77,8 +77,8 @@ MUTATIONS = (
     Mutation(
         "a fetch does not wait for the copy out of the same bytes",
         "memory/pager_fetch.cpp",
-        "    addTo(before, block.host_ready);\n    block.host_fetched",
-        "    block.host_fetched",
+        "    addTo(before, block.host_ready);\n    bytes +=",
+        "    bytes +=",
         _RANDOM,
     ),
     Mutation(

@@ -3,6 +3,7 @@
 # Ops that do not count, on either side.
 IGNORED = {
     "_copy_from.default": "copies between devices are handed over by it",
+    "_has_compatible_shallow_copy_type.default": "asked by `x.data = y`",
     "_local_scalar_dense.default": "reading a value",
     "_to_copy.default": "what was made on the CPU moves to the device",
     "_use_cudnn_ctc_loss.Tensor": "asked twice natively while a mode is on",

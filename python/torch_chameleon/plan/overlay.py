@@ -15,7 +15,9 @@ from typing import Any
 
 from torch_chameleon.plan.after_import import after_import
 
-_LIBRARY = pathlib.Path(__file__).parent.parent / "_overlay.so"
+_LIBRARY = (
+    pathlib.Path(__file__).parent.parent / "lib" / "libchameleon_overlay.so"
+)
 _ROOT = "TORCH_CHAMELEON_OVERLAY"
 _NAMED = 3  # of each kind of change; the rest is a number
 # Loggers that send what they are told to a server, or write by programs of
