@@ -67,8 +67,8 @@ States split_layers(const Tensor& hx, const Tensor& cx) {
   return states;
 }
 
-// As native, whose compiler takes the last argument first: c before h. Gradients
-// are added up in the opposite order.
+// As native, whose compiler takes the last argument first: c before h.
+// Gradients are added up in the opposite order.
 RecurrentState rows(const RecurrentState& state, int64_t begin, int64_t end) {
   const auto cut = [&](const Tensor& tensor) {
     return tensor.defined() ? tensor.narrow(0, begin, end - begin) : tensor;
