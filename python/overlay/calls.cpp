@@ -6,6 +6,7 @@
 #include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -17,17 +18,37 @@
 #include "python/overlay/operations.h"
 #include "python/overlay/system.h"
 
+using namespace chameleon::overlay;
+
 namespace {
 
-// `mode` without "x": placeFor() has made the file.
+// `mode` without "x": placeToOpen() has made the file.
 std::string withoutExclusive(std::string mode) {
   std::erase(mode, 'x');
   return mode;
 }
 
-} // namespace
+// What open() is told where fopen() has a mode.
+int flagsOf(const char* mode) {
+  if (std::strpbrk(mode, "wa+") == nullptr) return O_RDONLY;
+  return O_WRONLY | (*mode == 'r' ? 0 : O_CREAT) |
+         (*mode == 'w' ? O_TRUNC : 0) |
+         (std::strchr(mode, 'x') != nullptr ? O_EXCL : 0);
+}
 
-using namespace chameleon::overlay;
+// A library that was written here. Those are few, and their paths stay
+// allocated.
+const char* placeToLoad(const char* path) {
+  const Overlay* const overlay = Overlay::instance();
+  if (overlay == nullptr || path == nullptr || !std::strchr(path, '/')) {
+    return path;
+  }
+  const Place place = overlay->find(AT_FDCWD, path, Follow::kYes);
+  const bool is_as_was = place.mode == 0 || place.real == place.logical;
+  return is_as_was ? path : ::strdup(place.real.c_str());
+}
+
+} // namespace
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -83,14 +104,14 @@ EXPORT int creat64(const char* path, mode_t mode) { return creat(path, mode); }
 
 #define FOPEN(name)                                                   \
   EXPORT FILE* name(const char* path, const char* mode) {             \
-    const std::string place = placeToOpen(path, mode);                \
+    const std::string place = placeToOpen(path, flagsOf(mode), 0666); \
     if (place.empty()) return nullptr;                                \
     return NEXT(name)(place.c_str(), withoutExclusive(mode).c_str()); \
   }
 #define FREOPEN(name)                                                       \
   EXPORT FILE* name(const char* path, const char* mode, FILE* file) {       \
     if (path == nullptr) return NEXT(name)(path, mode, file);               \
-    const std::string place = placeToOpen(path, mode);                      \
+    const std::string place = placeToOpen(path, flagsOf(mode), 0666);       \
     if (place.empty()) return nullptr;                                      \
     return NEXT(name)(place.c_str(), withoutExclusive(mode).c_str(), file); \
   }
@@ -98,6 +119,13 @@ FOPEN(fopen)
 FOPEN(fopen64)
 FREOPEN(freopen)
 FREOPEN(freopen64)
+
+EXPORT FILE* tmpfile() {
+  if (Overlay::instance() == nullptr) return NEXT(tmpfile)();
+  const int file = openAt(AT_FDCWD, P_tmpdir, O_TMPFILE | O_RDWR, 0600);
+  return file < 0 ? nullptr : ::fdopen(file, "w+");
+}
+EXPORT FILE* tmpfile64() { return tmpfile(); }
 
 EXPORT int mkstemp(char* pattern) { return makeTemporaryFile(pattern, 0, 0); }
 EXPORT int mkstemp64(char* pattern) { return makeTemporaryFile(pattern, 0, 0); }
@@ -282,14 +310,60 @@ EXPORT ssize_t llistxattr(const char* path, char* names, std::size_t bytes) {
   return NEXT(llistxattr)(Seen(path, Follow::kNo).path(), names, bytes);
 }
 
+// ---- start and load programs
+
 EXPORT int execve(const char* path, char* const arguments[],
                   char* const environment[]) {
   const Seen seen(path, Follow::kYes);
+  const Kept kept(environment);
   return static_cast<int>(
-      syscall(SYS_execve, seen.path(), arguments, environment));
+      syscall(SYS_execve, seen.path(), arguments, kept.environment()));
 }
 EXPORT int execv(const char* path, char* const arguments[]) {
   return execve(path, arguments, environ);
+}
+EXPORT int execvpe(const char* name, char* const arguments[],
+                   char* const environment[]) {
+  if (std::strchr(name, '/') != nullptr) {
+    return execve(name, arguments, environment);
+  }
+  return NEXT(execvpe)(name, arguments, Kept(environment).environment());
+}
+EXPORT int execvp(const char* name, char* const arguments[]) {
+  return execvpe(name, arguments, environ);
+}
+EXPORT int posix_spawn(pid_t* process, const char* path,
+                       const posix_spawn_file_actions_t* actions,
+                       const posix_spawnattr_t* attributes,
+                       char* const arguments[], char* const environment[]) {
+  const Seen seen(path, Follow::kYes);
+  const Kept kept(environment);
+  return NEXT(posix_spawn)(process, seen.path(), actions, attributes, arguments,
+                           kept.environment());
+}
+EXPORT int posix_spawnp(pid_t* process, const char* name,
+                        const posix_spawn_file_actions_t* actions,
+                        const posix_spawnattr_t* attributes,
+                        char* const arguments[], char* const environment[]) {
+  if (std::strchr(name, '/') != nullptr) {
+    return posix_spawn(process, name, actions, attributes, arguments,
+                       environment);
+  }
+  const Kept kept(environment);
+  return NEXT(posix_spawnp)(process, name, actions, attributes, arguments,
+                            kept.environment());
+}
+EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions,
+                                            int file, const char* path,
+                                            int flags, mode_t mode) {
+  const std::string place = placeToOpen(path, flags, mode);
+  if (place.empty()) return errno;
+  return NEXT(posix_spawn_file_actions_addopen)(actions, file, place.c_str(),
+                                                flags & ~O_EXCL, mode);
+}
+// The loader looks along the path of who calls it, so this must end in a jump.
+EXPORT void* dlopen(const char* path, int flags) {
+  return NEXT(dlopen)(placeToLoad(path), flags);
 }
 
 // ---- make, move, remove

@@ -58,6 +58,28 @@ int makeTemporary(char* pattern, int suffix_bytes, Make&& make) {
 
 } // namespace
 
+Kept::Kept(char* const environment[]) : environment_(environment) {
+  const Overlay* const overlay = Overlay::instance();
+  if (overlay == nullptr) return;
+  const std::string library = overlay->root() + "/_overlay.so";
+  root_ = "TORCH_CHAMELEON_OVERLAY=" + overlay->root();
+  preload_ = "LD_PRELOAD=" + library;
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const std::string_view entry = *environment;
+    if (entry.starts_with("TORCH_CHAMELEON_OVERLAY=")) continue;
+    if (!entry.starts_with("LD_PRELOAD=")) {
+      entries_.push_back(*environment);
+    } else if (entry.find(library) != std::string_view::npos) {
+      preload_ = entry;
+    } else {
+      preload_ += ' ';
+      preload_ += entry.substr(entry.find('=') + 1);
+    }
+  }
+  entries_.insert(entries_.end(), {root_.data(), preload_.data(), nullptr});
+  environment_ = entries_.data();
+}
+
 std::string pathOf(int file) {
   return sys::linkTarget("/proc/self/fd/" + std::to_string(file));
 }
@@ -112,20 +134,18 @@ int openWith(int folder, const char* path, int flags, std::va_list rest) {
   return openAt(folder, path, flags, takes_mode ? va_arg(rest, mode_t) : 0);
 }
 
-std::string placeToOpen(const char* path, const char* mode) {
+std::string placeToOpen(const char* path, int flags, mode_t mode) {
   const Overlay* const overlay = Overlay::instance();
   if (overlay == nullptr || path == nullptr) return path;
-  if (std::strpbrk(mode, "wa+") != nullptr) {
-    const int flags = (*mode == 'r' ? 0 : O_CREAT) |
-                      (*mode == 'w' ? O_TRUNC : 0) |
-                      (std::strchr(mode, 'x') != nullptr ? O_EXCL : 0);
-    const int file = openAt(AT_FDCWD, path, O_WRONLY | O_CLOEXEC | flags, 0666);
-    if (file < 0) return {};
-    const std::string real = pathOf(file);
-    sys::close(file);
-    return real;
-  }
-  return overlay->find(AT_FDCWD, path, Follow::kYes).real;
+  const Place place = overlay->find(AT_FDCWD, path, Follow::kYes);
+  // What is no file is opened once: who reads a pipe waits for its writer.
+  const bool is_file = place.mode == 0 || S_ISREG(place.mode);
+  if (place.outside || !is_file || !changes(flags)) return place.real;
+  const int file = openAt(AT_FDCWD, path, flags | O_CLOEXEC, mode);
+  if (file < 0) return {};
+  const std::string real = pathOf(file);
+  sys::close(file);
+  return real;
 }
 
 int statAt(int folder, const char* path, struct stat* out, int flags) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <vector>
 
 #include "python/overlay/overlay.h"
 
@@ -86,6 +87,23 @@ class Changed {
   bool isFolder_ = false;
 };
 
+// The environment of a program that is started. It keeps this library, whatever
+// the one who starts it leaves out.
+class Kept {
+ public:
+  explicit Kept(char* const environment[]);
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+
+  char* const* environment() const { return environment_; }
+
+ private:
+  char* const* environment_;
+  std::string root_;
+  std::string preload_;
+  std::vector<char*> entries_;
+};
+
 // An open file's own path, as the kernel has it.
 std::string pathOf(int file);
 
@@ -96,9 +114,9 @@ bool isLower(int file);
 int openAt(int folder, const char* path, int flags, mode_t mode);
 // `rest` has the mode, where the flags ask for one.
 int openWith(int folder, const char* path, int flags, std::va_list rest);
-// Opens as fopen() would with `mode`, so that what fopen() then opens by the
+// Opens as open() would, so that what the C library itself then opens by the
 // place that is returned is there. Empty: errno says why.
-std::string placeToOpen(const char* path, const char* mode);
+std::string placeToOpen(const char* path, int flags, mode_t mode);
 // mkstemp() and its like: the six X stand before `suffix_bytes` at the end.
 int makeTemporaryFile(char* pattern, int suffix_bytes, int flags);
 int makeTemporaryFolder(char* pattern);

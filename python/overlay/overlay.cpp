@@ -141,6 +141,9 @@ int copyBytes(const std::string& from, int to) {
 
 } // namespace
 
+// The environment is asked before the program begins, which may clear it.
+[[gnu::constructor]] static void begin() { Overlay::instance(); }
+
 // One writer at a time, of all processes. Reading needs none: each change shows
 // at once, by a rename or a chmod.
 class Overlay::Lock {

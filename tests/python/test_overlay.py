@@ -285,6 +285,66 @@ def test_what_scripts_write_with(user, keeping):
     )
 
 
+# How programs start and load others.
+STARTERS = """
+import ctypes, _ctypes, os, shutil, subprocess
+from torch_chameleon.plan import overlay
+overlay.start()
+echo = "echo new > x; cat x"
+subprocess.run(["/bin/sh", "-c", echo], env={}, check=True)
+subprocess.run(["env", "-i", "/bin/sh", "-c", echo], check=True)
+subprocess.run(["sh", "-c", f"unset LD_PRELOAD; sh -c '{echo}'"], check=True)
+with open("own.sh", "w") as file:
+    file.write("#!/bin/sh\\necho own > y; cat y\\n")
+os.chmod("own.sh", 0o755)
+to_file = [(os.POSIX_SPAWN_OPEN, 1, "out", os.O_CREAT | os.O_WRONLY, 0o644)]
+for call in (os.posix_spawn, os.posix_spawnp):
+    call("./own.sh", ["own.sh"], {}, file_actions=to_file)
+    assert os.wait()[1] == 0
+    print(open("out").read(), end="")
+shutil.copy(_ctypes.__file__, "built.so")
+print(ctypes.CDLL("./built.so")._name, flush=True)
+os.execvp("./own.sh", ["own.sh"])
+"""
+
+
+def test_how_programs_start_and_load(user, keeping):
+    before = fingerprint(user)
+    out = keeping(sys.executable, "-c", STARTERS, cwd=user)
+    assert out.split() == [*["new"] * 3, "own", "own", "./built.so", "own"]
+    assert fingerprint(user) == before
+
+
+# Calls of the C library's that open files inside of it.
+C_CALLS = """
+import ctypes, os, threading
+libc = ctypes.CDLL(None)
+for name in ("fopen", "freopen", "tmpfile"):
+    getattr(libc, name).restype = ctypes.c_void_p
+
+def write(file):
+    assert file, "not opened"
+    file = ctypes.c_void_p(file)
+    libc.fputs(b"text ", file)
+    return libc.fclose(file)
+
+os.mkfifo("pipe")
+thread = threading.Thread(target=lambda: print(open("pipe").read()))
+thread.start()
+write(libc.fopen(b"pipe", b"w"))
+thread.join()
+print(write(libc.tmpfile()), write(libc.fopen(b"new", b"wx")), flush=True)
+write(libc.fopen(b"/dev/stdout", b"w"))
+print(libc.fopen(b"x", b"wx"), write(libc.fopen(b"x", b"r+")), open("x").read())
+"""
+
+
+def test_what_the_c_library_opens_itself(user, keeping):
+    out = keeping(sys.executable, "-c", C_CALLS, cwd=user)
+    assert out == "text \n0 0\ntext None 0 text \n"
+    assert (user / "x").read_text() == "old x"
+
+
 def test_nothing_written_is_said(user, keeping):
     keeping("cat", str(user / "x"))
     found = overlay.changes(keeping.folder)
