@@ -60,11 +60,11 @@ class Route {
     left_.pop_back();
     return part;
   }
-  // What is left, with a slash before each part.
+  // What is left, with a slash before each part; "." is none.
   std::string rest() const {
     std::string all;
     for (auto part = left_.rbegin(); part != left_.rend(); ++part) {
-      all += '/' + *part;
+      if (*part != ".") all += '/' + *part;
     }
     return all;
   }
@@ -182,6 +182,8 @@ Overlay::Overlay(std::string root)
     : root_(std::move(root)), upper_(root_ + "/upper") {}
 
 bool Overlay::isOutside(const std::string& logical) const {
+  // Files, as in any folder: some keep data sets and checkpoints there.
+  if (isUnder(logical, "/dev/shm")) return false;
   return isUnder(logical, "/dev") || isUnder(logical, "/proc") ||
          isUnder(logical, "/sys") || isUnder(logical, root_);
 }
@@ -253,9 +255,12 @@ Place Overlay::find(const std::string& absolute, Follow follow) const {
     }
     lookUp(at, part, place);
     if (isOutside(place.logical)) {
-      place.outside = true;
-      place.logical = place.real = place.logical + route.rest();
-      return place;
+      const std::string whole = place.logical + route.rest();
+      if (isOutside(whole)) {
+        place.outside = true;
+        place.logical = place.real = whole;
+        return place;
+      }
     }
     if (S_ISLNK(place.mode) && (follow == Follow::kYes || !route.isAtEnd())) {
       if (++links > kMostLinks) {

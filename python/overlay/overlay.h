@@ -17,7 +17,8 @@
 // A folder becomes complete when a name in it is made or removed: it then lists
 // the lower names, each untouched, so that readdir() needs no merging.
 //
-// Paths below /dev, /proc, /sys and ROOT itself mean what they always do.
+// Paths below /dev (but for /dev/shm), /proc, /sys and ROOT itself mean what
+// they always do.
 //
 // Thread safety: all methods may be called from any thread and process of the
 // tree; changes are made under one lock, a file's. Nothing is held over a

@@ -345,6 +345,28 @@ def test_what_the_c_library_opens_itself(user, keeping):
     assert (user / "x").read_text() == "old x"
 
 
+def test_files_in_shared_memory(keeping):
+    text = """
+import sys
+from multiprocessing.shared_memory import SharedMemory
+path = sys.argv[1]
+with open(path, "w") as file:
+    file.write("new")
+print(open(path).read(), open("/dev/./null").read())
+memory = SharedMemory(create=True, size=8)
+memory.buf[0] = 7
+again = SharedMemory(memory.name)
+print(again.buf[0])
+memory.unlink()
+"""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.write(b"old")
+        file.flush()
+        out = keeping(sys.executable, "-W", "ignore", "-c", text, file.name)
+        assert pathlib.Path(file.name).read_text() == "old"
+    assert out.splitlines()[:2] == ["new ", "7"], out
+
+
 def test_nothing_written_is_said(user, keeping):
     keeping("cat", str(user / "x"))
     found = overlay.changes(keeping.folder)
