@@ -154,7 +154,12 @@ class Overlay::Lock {
     while (::flock(file_, LOCK_EX) != 0 && errno == EINTR) {
     }
   }
-  ~Lock() { sys::close(file_); }
+  // A process that was forked meanwhile has the same open file, so that to
+  // close it is not enough.
+  ~Lock() {
+    ::flock(file_, LOCK_UN);
+    sys::close(file_);
+  }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 

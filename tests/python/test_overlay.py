@@ -367,6 +367,36 @@ memory.unlink()
     assert out.splitlines()[:2] == ["new ", "7"], out
 
 
+def test_a_fork_holds_no_lock(user, keeping):
+    """Threads change the overlay while others fork."""
+    text = """
+import os, signal, threading, time
+done = threading.Event()
+def work():
+    n = 0
+    while not done.is_set():
+        os.makedirs(f"new/{n}/a")
+        n += 1
+worker = threading.Thread(target=work, daemon=True)
+worker.start()
+children = []
+for _ in range(50):
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    children.append(child)
+    time.sleep(0.002)
+done.set()
+worker.join(10)
+print("held" if worker.is_alive() else "free", flush=True)
+for child in children:
+    os.kill(child, signal.SIGKILL)
+os._exit(0)
+"""
+    assert keeping(sys.executable, "-c", text, cwd=user) == "free\n"
+
+
 def test_nothing_written_is_said(user, keeping):
     keeping("cat", str(user / "x"))
     found = overlay.changes(keeping.folder)
