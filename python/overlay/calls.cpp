@@ -36,16 +36,13 @@ int flagsOf(const char* mode) {
          (std::strchr(mode, 'x') != nullptr ? O_EXCL : 0);
 }
 
-// A library that was written here. Those are few, and their paths stay
-// allocated.
-const char* placeToLoad(const char* path) {
-  const Overlay* const overlay = Overlay::instance();
-  if (overlay == nullptr || path == nullptr || !std::strchr(path, '/')) {
-    return path;
-  }
-  const Place place = overlay->find(AT_FDCWD, path, Follow::kYes);
-  const bool is_as_was = place.mode == 0 || place.real == place.logical;
-  return is_as_was ? path : ::strdup(place.real.c_str());
+// Null, and names that the loader searches for, are as they are. Libraries that
+// were written here are few: their paths stay allocated.
+const char* pathToLoad(const char* path) {
+  if (path == nullptr || std::strchr(path, '/') == nullptr) return path;
+  std::string place;
+  const char* const real = pathToRun(path, place);
+  return real == path ? path : ::strdup(real);
 }
 
 } // namespace
@@ -192,8 +189,10 @@ EXPORT int __fxstatat64(int, int folder, const char* path, struct stat* out,
 EXPORT int statx(int folder, const char* path, int flags, unsigned mask,
                  struct statx* out) {
   const Seen seen(folder, path, followUnless(flags & AT_SYMLINK_NOFOLLOW));
-  return static_cast<int>(
+  const int status = static_cast<int>(
       syscall(SYS_statx, seen.folder(), seen.path(), flags, mask, out));
+  if (status == 0) out->stx_mode = seen.mode(out->stx_mode);
+  return status;
 }
 
 EXPORT int access(const char* path, int mode) {
@@ -314,10 +313,10 @@ EXPORT ssize_t llistxattr(const char* path, char* names, std::size_t bytes) {
 
 EXPORT int execve(const char* path, char* const arguments[],
                   char* const environment[]) {
-  const Seen seen(path, Follow::kYes);
+  std::string place;
   const Kept kept(environment);
-  return static_cast<int>(
-      syscall(SYS_execve, seen.path(), arguments, kept.environment()));
+  return static_cast<int>(syscall(SYS_execve, pathToRun(path, place), arguments,
+                                  kept.environment()));
 }
 EXPORT int execv(const char* path, char* const arguments[]) {
   return execve(path, arguments, environ);
@@ -336,10 +335,10 @@ EXPORT int posix_spawn(pid_t* process, const char* path,
                        const posix_spawn_file_actions_t* actions,
                        const posix_spawnattr_t* attributes,
                        char* const arguments[], char* const environment[]) {
-  const Seen seen(path, Follow::kYes);
+  std::string place;
   const Kept kept(environment);
-  return NEXT(posix_spawn)(process, seen.path(), actions, attributes, arguments,
-                           kept.environment());
+  return NEXT(posix_spawn)(process, pathToRun(path, place), actions, attributes,
+                           arguments, kept.environment());
 }
 EXPORT int posix_spawnp(pid_t* process, const char* name,
                         const posix_spawn_file_actions_t* actions,
@@ -363,7 +362,7 @@ EXPORT int posix_spawn_file_actions_addopen(posix_spawn_file_actions_t* actions,
 }
 // The loader looks along the path of who calls it, so this must end in a jump.
 EXPORT void* dlopen(const char* path, int flags) {
-  return NEXT(dlopen)(placeToLoad(path), flags);
+  return NEXT(dlopen)(pathToLoad(path), flags);
 }
 
 // ---- make, move, remove
@@ -443,10 +442,7 @@ EXPORT int lchmod(const char* path, mode_t mode) {
 EXPORT int fchmodat(int folder, const char* path, mode_t mode, int flags) {
   return chmodAt(folder, path, mode, flags);
 }
-EXPORT int fchmod(int file, mode_t mode) {
-  if (isLower(file)) return chmod(pathOf(file).c_str(), mode);
-  return NEXT(fchmod)(file, mode);
-}
+EXPORT int fchmod(int file, mode_t mode) { return chmodOpen(file, mode); }
 EXPORT int chown(const char* path, uid_t user, gid_t group) {
   return chownAt(AT_FDCWD, path, user, group, Follow::kYes);
 }

@@ -84,6 +84,19 @@ std::string pathOf(int file) {
   return sys::linkTarget("/proc/self/fd/" + std::to_string(file));
 }
 
+const char* pathToRun(const char* path, std::string& place) {
+  const Overlay* const overlay = Overlay::instance();
+  if (overlay == nullptr || path == nullptr || *path == '\0') return path;
+  place = overlay->find(AT_FDCWD, path, Follow::kYes).real;
+  struct stat given = {};
+  struct stat meant = {};
+  const bool is_same =
+      sys::stat(AT_FDCWD, place.c_str(), &meant, 0) != 0 ||
+      (sys::stat(AT_FDCWD, path, &given, 0) == 0 &&
+       given.st_ino == meant.st_ino && given.st_dev == meant.st_dev);
+  return is_same ? path : place.c_str();
+}
+
 bool isLower(int file) {
   const Overlay* const overlay = Overlay::instance();
   if (overlay == nullptr) return false;
@@ -117,6 +130,7 @@ int openAt(int folder, const char* path, int flags, mode_t mode) {
     if ((flags & O_CREAT) == 0) return failed(place.error);
     if (place.error != 0 && place.error != ENOENT) return failed(place.error);
     if (overlay->prepareName(place) != 0) return -1;
+    mode = rightsOf(S_IFREG, mode);
     return kernel(AT_FDCWD, overlay->upperPath(place).c_str(), flags);
   }
   if (exclusive) return failed(EEXIST);
@@ -150,7 +164,9 @@ std::string placeToOpen(const char* path, int flags, mode_t mode) {
 
 int statAt(int folder, const char* path, struct stat* out, int flags) {
   const Seen seen(folder, path, followUnless(flags & AT_SYMLINK_NOFOLLOW));
-  return sys::stat(seen.folder(), seen.path(), out, flags);
+  const int status = sys::stat(seen.folder(), seen.path(), out, flags);
+  if (status == 0) out->st_mode = seen.mode(out->st_mode);
+  return status;
 }
 
 int accessAt(int folder, const char* path, int mode, int flags) {
@@ -230,6 +246,7 @@ int linkAt(int from_folder, const char* from, int to_folder, const char* to,
 }
 
 int makeNodeAt(int folder, const char* path, mode_t mode, dev_t device) {
+  mode = rightsOf(S_IFREG, mode);
   return makeAt(folder, path, [&](const std::string& real) {
     return sys::mknod(real, mode, device);
   });
@@ -239,6 +256,19 @@ int chmodAt(int folder, const char* path, mode_t mode, int flags) {
   const Changed changed(folder, path,
                         followUnless(flags & AT_SYMLINK_NOFOLLOW));
   return changed ? sys::chmod(changed.path(), changed.mode(mode)) : -1;
+}
+
+int chmodOpen(int file, mode_t mode) {
+  const Overlay* const overlay = Overlay::instance();
+  if (isLower(file)) {
+    return chmodAt(AT_FDCWD, pathOf(file).c_str(), mode, 0);
+  }
+  struct stat found = {};
+  if (overlay != nullptr && overlay->isOurs(pathOf(file)) &&
+      ::fstat(file, &found) == 0) {
+    mode = rightsOf(found.st_mode, mode);
+  }
+  return static_cast<int>(syscall(SYS_fchmod, file, mode));
 }
 
 int chownAt(int folder, const char* path, uid_t user, gid_t group,

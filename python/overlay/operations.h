@@ -36,8 +36,10 @@ class Seen {
       : folder_(folder), path_(path) {
     const Overlay* const overlay = Overlay::instance();
     if (overlay == nullptr || path == nullptr || *path == '\0') return;
-    real_ = overlay->find(folder, path, follow).real;
+    const Place place = overlay->find(folder, path, follow);
+    real_ = place.real;
     path_ = real_.c_str();
+    is_upper_ = place.upper;
   }
   Seen(const char* path, Follow follow) : Seen(AT_FDCWD, path, follow) {}
   Seen(const Seen&) = delete;
@@ -45,12 +47,24 @@ class Seen {
 
   int folder() const { return folder_; }
   const char* path() const { return path_; }
+  // Without the overlay's own mark.
+  template <typename Mode>
+  Mode mode(Mode found) const {
+    return is_upper_ ? static_cast<Mode>(found & ~S_ISVTX) : found;
+  }
 
  private:
   const int folder_;
   const char* path_;
   std::string real_;
+  bool is_upper_ = false;
 };
+
+// The rights to give to what is `there`. The sticky bit is the overlay's:
+// folders of the upper tree keep it, and no file of a script's has it.
+inline mode_t rightsOf(mode_t there, mode_t wanted) {
+  return S_ISDIR(there) ? (wanted & 0777) | S_ISVTX : wanted & ~S_ISVTX;
+}
 
 // What is there becomes ours, and can be changed by its path; for calls that
 // change a file's bytes, times, rights or owner. Where it cannot, the path is
@@ -61,11 +75,12 @@ class Changed {
     const Overlay* const overlay = Overlay::instance();
     if (overlay == nullptr) {
       real_ = path;
-      isThere_ = true;
+      isThere_ = isOutside_ = true;
       return;
     }
     Place place = overlay->find(folder, path, follow);
-    isFolder_ = S_ISDIR(place.mode) && !place.outside;
+    isOutside_ = place.outside;
+    there_ = place.mode;
     if (place.mode == 0 && !place.outside) {
       errno = place.error;
     } else {
@@ -76,15 +91,15 @@ class Changed {
   explicit operator bool() const { return isThere_; }
   const std::string& path() const { return real_; }
   const char* text() const { return real_.c_str(); }
-  // The bits that a folder of the upper tree needs are kept.
   mode_t mode(mode_t wanted) const {
-    return isFolder_ ? (wanted & 0777) | S_ISVTX : wanted;
+    return isOutside_ ? wanted : rightsOf(there_, wanted);
   }
 
  private:
   std::string real_;
   bool isThere_ = false;
-  bool isFolder_ = false;
+  bool isOutside_ = false;
+  mode_t there_ = 0;
 };
 
 // The environment of a program that is started. It keeps this library, whatever
@@ -106,6 +121,10 @@ class Kept {
 
 // An open file's own path, as the kernel has it.
 std::string pathOf(int file);
+
+// A path for a program or library, which see by what path they are run: as it
+// is given where the kernel finds the same by it, else its place in `place`.
+const char* pathToRun(const char* path, std::string& place);
 
 // Whether a descriptor is of a file of the user's, which must not be changed
 // through it.
@@ -136,6 +155,7 @@ int linkAt(int from_folder, const char* from, int to_folder, const char* to,
            int flags);
 
 int chmodAt(int folder, const char* path, mode_t mode, int flags);
+int chmodOpen(int file, mode_t mode);
 int chownAt(int folder, const char* path, uid_t user, gid_t group,
             Follow follow);
 int setTimesAt(int folder, const char* path, const struct timespec* times,

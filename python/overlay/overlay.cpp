@@ -301,7 +301,8 @@ Place Overlay::find(const std::string& absolute, Follow follow) const {
 }
 
 Place Overlay::find(int folder, const char* path, Follow follow) const {
-  if (path[0] == '/') return find(path, follow);
+  // A script that was written here is told the place where it lies.
+  if (path[0] == '/') return find(logical(path), follow);
   const std::string base =
       folder == AT_FDCWD
           ? sys::currentFolder()

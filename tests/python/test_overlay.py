@@ -25,7 +25,7 @@ import json, os, shutil, sys
 def seen(top):
     for folder, folders, files in os.walk(top):
         folders.sort()
-        yield [folder, os.stat(folder).st_mode & 0o666]
+        yield [folder, os.stat(folder).st_mode & 0o1666]
         for name in sorted(folders + files):
             path = os.path.join(folder, name)
             what = os.lstat(path).st_mode & 0o170777
@@ -295,7 +295,7 @@ subprocess.run(["/bin/sh", "-c", echo], env={}, check=True)
 subprocess.run(["env", "-i", "/bin/sh", "-c", echo], check=True)
 subprocess.run(["sh", "-c", f"unset LD_PRELOAD; sh -c '{echo}'"], check=True)
 with open("own.sh", "w") as file:
-    file.write("#!/bin/sh\\necho own > y; cat y\\n")
+    file.write('#!/bin/sh\\necho own > y; cat y "$(dirname "$0")/a/x"\\n')
 os.chmod("own.sh", 0o755)
 to_file = [(os.POSIX_SPAWN_OPEN, 1, "out", os.O_CREAT | os.O_WRONLY, 0o644)]
 for call in (os.posix_spawn, os.posix_spawnp):
@@ -303,7 +303,9 @@ for call in (os.posix_spawn, os.posix_spawnp):
     assert os.wait()[1] == 0
     print(open("out").read(), end="")
 shutil.copy(_ctypes.__file__, "built.so")
-print(ctypes.CDLL("./built.so")._name, flush=True)
+os.symlink(_ctypes.__file__, "linked.so")
+for name in ("./built.so", "./linked.so"):
+    print(ctypes.CDLL(name)._name, flush=True)
 os.execvp("./own.sh", ["own.sh"])
 """
 
@@ -311,7 +313,13 @@ os.execvp("./own.sh", ["own.sh"])
 def test_how_programs_start_and_load(user, keeping):
     before = fingerprint(user)
     out = keeping(sys.executable, "-c", STARTERS, cwd=user)
-    assert out.split() == [*["new"] * 3, "own", "own", "./built.so", "own"]
+    # Each of own.sh's: "own", and "old a/x" without the end of a line.
+    assert out == (
+        "new\n" * 3
+        + "own\nold a/x" * 2
+        + "./built.so\n./linked.so\n"
+        + "own\nold a/x"
+    )
     assert fingerprint(user) == before
 
 
@@ -343,6 +351,26 @@ def test_what_the_c_library_opens_itself(user, keeping):
     out = keeping(sys.executable, "-c", C_CALLS, cwd=user)
     assert out == "text \n0 0\ntext None 0 text \n"
     assert (user / "x").read_text() == "old x"
+
+
+def test_sticky_bits_mean_nothing_else(user, keeping):
+    """The overlay has a use of its own for them."""
+    text = """
+import os
+os.chmod("x", 0o1644)
+os.close(os.open("new", os.O_CREAT | os.O_WRONLY, 0o1644))
+print(open("x").read(), open("new").read())
+for name in ("a", "made"):
+    os.makedirs(f"{name}/sub", exist_ok=True)
+    folder = os.open(name, os.O_RDONLY)
+    os.fchmod(folder, 0o2755)
+    print(os.path.isdir(f"{name}/sub"), os.stat(folder).st_mode & 0o777 == 0o755)
+os.unlink("a/x")
+os.chmod("a", 0o755)
+print(os.path.exists("a/x"))
+"""
+    out = keeping(sys.executable, "-c", text, cwd=user)
+    assert out == "old x \nTrue True\nTrue True\nFalse\n"
 
 
 def test_files_in_shared_memory(keeping):
