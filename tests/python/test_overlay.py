@@ -364,7 +364,8 @@ for name in ("a", "made"):
     os.makedirs(f"{name}/sub", exist_ok=True)
     folder = os.open(name, os.O_RDONLY)
     os.fchmod(folder, 0o2755)
-    print(os.path.isdir(f"{name}/sub"), os.stat(folder).st_mode & 0o777 == 0o755)
+    rights = os.stat(folder).st_mode & 0o777
+    print(os.path.isdir(f"{name}/sub"), rights == 0o755)
 os.unlink("a/x")
 os.chmod("a", 0o755)
 print(os.path.exists("a/x"))
@@ -437,6 +438,20 @@ def test_many_names_are_cut():
         "Kept away, your files are as they were: 5 written (a, b, c, …), "
         "1 removed (z)."
     )
+
+
+def test_names_of_any_bytes(user, keeping):
+    text = r"""
+for name in (b"\xff", b"a\nb", b"\x1b[31m", "ü".encode()):
+    open(name, "w").close()
+"""
+    before = fingerprint(user)
+    keeping(sys.executable, "-c", text, cwd=user)
+    assert fingerprint(user) == before
+    found = overlay.changes(keeping.folder)["written"]
+    names = sorted(path.removeprefix(f"{user}/") for path in found)
+    text = overlay.sentence({"written": names[:2], "changed": names[2:]})
+    assert r"2 written (\x1b[31m, a\nb), 2 changed (ü, \udcff)." in text
 
 
 def landlock_version() -> int:

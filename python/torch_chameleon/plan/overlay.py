@@ -162,7 +162,15 @@ def sentence(changed: dict[str, list[str]]) -> str:
 
 def _named(paths: list[str]) -> str:
     here = f"{os.getcwd()}/"
-    names = [path.removeprefix(here) for path in paths[:_NAMED]]
+    names = [_printable(path.removeprefix(here)) for path in paths[:_NAMED]]
     if len(paths) > _NAMED:
         names.append("…")
     return ", ".join(names)
+
+
+def _printable(name: str) -> str:
+    """File names may be any bytes, and a terminal obeys some of them."""
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode()
+        for sign in name
+    )
