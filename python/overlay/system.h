@@ -37,6 +37,10 @@ inline bool mayWrite(const std::string& path) {
   return syscall(SYS_faccessat, AT_FDCWD, path.c_str(), W_OK) == 0;
 }
 
+inline bool mayRead(const std::string& path) {
+  return syscall(SYS_faccessat, AT_FDCWD, path.c_str(), R_OK) == 0;
+}
+
 inline int mkdir(const std::string& path, mode_t mode) {
   return static_cast<int>(syscall(SYS_mkdirat, AT_FDCWD, path.c_str(), mode));
 }

@@ -517,12 +517,20 @@ def test_rights_are_what_they_were():
         added = overlay.environment(kept)
         (user / "a").chmod(0o500)
         (user / "x").chmod(0o400)
+        (user / "drop").mkdir()
+        (user / "drop" / "known").write_text("known")
+        (user / "drop").chmod(0o300)  # no list, but names can be made
         nobody = 65534 if os.geteuid() == 0 else os.geteuid()
         if nobody != os.geteuid():  # root may write everything
             for path in [top, *top.rglob("*")]:
                 os.chown(path, nobody, nobody, follow_symlinks=False)
         done = subprocess.run(
-            ["sh", "-c", "echo n > a/n; echo n > x; echo n > n; cat n"],
+            [
+                "sh",
+                "-c",
+                "echo n > a/n; echo n > x; echo n > n; cat n;"
+                "echo d > drop/n; cat drop/n drop/known",
+            ],
             cwd=user,
             env=os.environ | added,
             user=nobody,
@@ -531,8 +539,9 @@ def test_rights_are_what_they_were():
             check=False,
         )
         (user / "a").chmod(0o700)
+        (user / "drop").chmod(0o700)
     assert done.stderr.count("Permission denied") == 2
-    assert done.stdout == "n\n"
+    assert done.stdout == "n\nd\nknown"
 
 
 def test_processes_agree(user, keeping):
