@@ -1,15 +1,18 @@
 """python -m torch_chameleon plan."""
 
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 from torch_chameleon import _C, plan
 from torch_chameleon.plan import report
-from torch_chameleon.plan.process import run_script
+from torch_chameleon.plan.process import ScriptError, run_script
 from torch_chameleon.plan.script import Run
 
 MEGA = 1_000_000
@@ -247,6 +250,97 @@ def saving(tmp_path, monkeypatch):
     (folder / "train.py").write_text(SAVING_SCRIPT)
     monkeypatch.chdir(folder)
     return folder
+
+
+def wait_until(happened):
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def run_text(text, folder, **rest):
+    """Runs a script in this folder, for two steps."""
+    pathlib.Path("train.py").write_text(text)
+    folder.mkdir()
+    return run_script(
+        Run(script="train.py", arguments=[], gpu="h200", steps=2, **rest),
+        folder,
+    )
+
+
+# A training of two steps, and what scripts do beside it.
+BESIDE = """
+import os, subprocess, sys, torch
+{}
+net = torch.nn.Linear(8, 8).to("cuda")
+optimizer = torch.optim.SGD(net.parameters())
+for step in range(2):
+    net(torch.ones(2, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "subprocess.Popen(['sleep', '600'])",
+        "os.write(1, b'\\xff\\n'); os.write(2, b'\\xff\\n')",
+        "subprocess.Popen('while :; do echo noise; done', shell=True)",
+    ],
+)
+def test_what_a_script_prints_and_leaves_running(saving, tmp_path, text):
+    result = run_text(BESIDE.format(text), tmp_path / "run")
+    assert len(result["steps"]) == 2
+
+
+@pytest.mark.skipif(
+    not pathlib.Path("/proc/self/stat").exists(), reason="asks /proc"
+)
+def test_what_a_script_started_ends_with_it(saving, tmp_path):
+    started = tmp_path / "run" / "started"
+    text = f"""
+child = subprocess.Popen(["sleep", "600"])
+open({str(started)!r}, "w").write(str(child.pid))
+"""
+    run_text(BESIDE.format(text), tmp_path / "run")
+    status = pathlib.Path(f"/proc/{started.read_text()}/stat")
+    # Whoever inherits it may not have looked at it yet.
+    wait_until(lambda: not status.exists() or ") Z " in status.read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("import sys; sys.exit(0)", "ended after 0 optimizer steps"),
+        ("import os; os._exit(0)", "ended its process before it had trained"),
+        ("import os; os.write(2, b'\\xff'); 1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_a_script_that_ends_early(saving, tmp_path, text, sentence):
+    with pytest.raises(ScriptError, match=sentence):
+        run_text(text, tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing_behind(saving, tmp_path, number):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    pathlib.Path("train.py").write_text(
+        "import tempfile, time; tempfile.mkstemp(); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "torch_chameleon", "plan", "train.py"],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_until(lambda: any(temporary.glob("*/*/tmp/*")))
+        process.send_signal(number)
+        error = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert error == "torch_chameleon plan: interrupted\n"
+    assert not list(temporary.iterdir())
 
 
 def contents(folder):

@@ -7,10 +7,14 @@ card. A curve over budgets comes from the planner's model of the recorded step,
 swapping alone. All times are modelled.
 """
 
+import argparse
+import contextlib
 import json
 import pathlib
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +22,7 @@ import torch
 
 from torch_chameleon import _C
 from torch_chameleon.plan.arguments import parse
-from torch_chameleon.plan.process import ScriptError, run_script
+from torch_chameleon.plan.process import ScriptError, run_script, stop
 from torch_chameleon.plan.report import text_of
 from torch_chameleon.plan.script import Run
 
@@ -41,6 +45,31 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     if not pathlib.Path(options.script).is_file():
         raise SystemExit(f"torch_chameleon plan: no file {options.script}")
+    try:
+        with _signals_as_interrupt():
+            return _main(options)
+    except KeyboardInterrupt:
+        raise SystemExit("torch_chameleon plan: interrupted") from None
+
+
+@contextlib.contextmanager
+def _signals_as_interrupt() -> Iterator[None]:
+    """So that no temporary folder and no process is left behind."""
+    changed = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) == signal.SIG_DFL
+    ]
+    for number in changed:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _main(options: argparse.Namespace) -> int:
     try:
         budget = None if options.budget is None else _bytes(options.budget)
         with tempfile.TemporaryDirectory(
@@ -176,7 +205,10 @@ class _Planner:
             }
 
         with ThreadPoolExecutor(2) as pool:
-            return list(pool.map(row, self.profiles.values()))
+            try:
+                return list(pool.map(row, self.profiles.values()))
+            finally:  # after an error or Ctrl-C, which reaches no other thread
+                stop()
 
 
 def largest_op(trace: str) -> tuple[str, int]:

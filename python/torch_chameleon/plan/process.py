@@ -1,16 +1,20 @@
 """Runs `script.py` in a process of its own."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 from typing import Any
 
 from torch_chameleon.plan import overlay
 from torch_chameleon.plan.script import Run
+
+_running: set[int] = set()  # process groups
 
 
 class ScriptError(Exception):
@@ -41,28 +45,58 @@ def run_script(run: Run, folder: pathlib.Path) -> dict[str, Any]:
         "TORCHDYNAMO_DISABLE": "1",  # eager, op by op
         "CUDA_VISIBLE_DEVICES": "",
     }
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch_chameleon.plan.script",
-            json.dumps(dataclasses.asdict(run)),
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
+    result = folder / "result.json"
+    errors = folder / "errors.txt"
+    with errors.open("wb") as file:
+        status = _run_to_end(
+            [
+                *(sys.executable, "-m", "torch_chameleon.plan.script"),
+                *(json.dumps(dataclasses.asdict(run)), str(result)),
+            ],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+        )
+    if status != 0:
         raise ScriptError(
             f"{run.script} failed on the simulated {run.gpu}:\n"
-            + _error_of(done.stderr, run.script)
+            + _error_of(errors.read_text(errors="replace"), run.script)
         )
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if "error" in result:
-        raise ScriptError(result["error"])
-    result["kept_away"] = overlay.changes(folder)
-    return result
+    if not result.exists():
+        raise ScriptError(
+            f"{run.script} ended its process before it had trained"
+        )
+    figures: dict[str, Any] = json.loads(result.read_text())
+    if "error" in figures:
+        raise ScriptError(figures["error"])
+    figures["kept_away"] = overlay.changes(folder)
+    return figures
+
+
+def _run_to_end(command: list[str], **options: Any) -> int:
+    """Runs a process; nothing that it started outlives it.
+
+    Returns:
+        Its exit status.
+    """
+    with subprocess.Popen(command, start_new_session=True, **options) as child:
+        _running.add(child.pid)
+        try:
+            return child.wait()
+        finally:
+            _running.discard(child.pid)
+            _kill(child.pid)
+
+
+def stop() -> None:
+    """Ends all runs of other threads; they fail."""
+    for group in tuple(_running):
+        _kill(group)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _error_of(output: str, script: str) -> str:

@@ -1,10 +1,10 @@
 """One run of a user's script on the simulated GPU, in a process of its own.
 
-    python -m torch_chameleon.plan.script ARGUMENTS
+    python -m torch_chameleon.plan.script ARGUMENTS FILE
 
 ARGUMENTS are those of `Run` as JSON. A training step ends where the script's
 first optimizer has stepped; after `steps` of them the script is stopped, and
-the figures are the last line of what is printed.
+the figures are written to FILE.
 """
 
 import contextlib
@@ -113,10 +113,13 @@ def _train(run: Run) -> dict[str, Any]:
     sys.path.insert(0, str(pathlib.Path(run.script).resolve().parent))
     with (
         mock.patch.object(_C, "set_option", _set_by_script),
-        contextlib.redirect_stdout(sys.stderr),
         contextlib.suppress(_EnoughStepsError),
     ):
-        runpy.run_path(run.script, run_name="__main__")
+        try:
+            runpy.run_path(run.script, run_name="__main__")
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                raise
     if steps.done < 2:
         return {
             "error": f"{run.script} ended after {steps.done} optimizer steps; "
@@ -138,13 +141,10 @@ def main() -> None:
     """The process's whole life."""
     overlay.start()
     no_uploads.install()
-    run = Run(**json.loads(sys.argv[1]))
+    run, file = Run(**json.loads(sys.argv[1])), pathlib.Path(sys.argv[2])
     warnings.simplefilter("ignore")
-    output = os.dup(1)
-    result = _train(run)
-    with os.fdopen(output, "w") as file:
-        file.write("\n" + json.dumps(result) + "\n")
-        file.flush()
+    result = json.dumps(_train(run))
+    file.write_text(result)
     os._exit(0)  # the script's threads and workers are not waited for
 
 
