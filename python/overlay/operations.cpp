@@ -61,7 +61,7 @@ int makeTemporary(char* pattern, int suffix_bytes, Make&& make) {
 Kept::Kept(char* const environment[]) : environment_(environment) {
   const Overlay* const overlay = Overlay::instance();
   if (overlay == nullptr) return;
-  const std::string library = overlay->root() + "/_overlay.so";
+  const std::string library = overlay->root() + "/libchameleon_overlay.so";
   root_ = "TORCH_CHAMELEON_OVERLAY=" + overlay->root();
   preload_ = "LD_PRELOAD=" + library;
   for (; environment != nullptr && *environment != nullptr; ++environment) {
