@@ -24,9 +24,9 @@ Result<Block*> PagerImpl::create(std::size_t bytes) {
   const std::size_t live = logical_bytes_.load(std::memory_order_relaxed);
   if (bytes > logicalLimit() || live > logicalLimit() - bytes) {
     return Error(ErrorCode::kOutOfLogicalMemory,
-                 name() + " out of memory. A tensor of " +
-                     format_bytes(bytes) + " does not fit beside the " +
-                     format_bytes(live) + " of live tensors; the limit is " +
+                 name() + " out of memory. A tensor of " + format_bytes(bytes) +
+                     " does not fit beside the " + format_bytes(live) +
+                     " of live tensors; the limit is " +
                      format_bytes(logicalLimit()) +
                      " (oversubscription x hbm_budget of " +
                      format_bytes(limits_.hbm_budget_bytes) +
