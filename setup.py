@@ -88,7 +88,7 @@ class CMakeBuild(build_ext):
                 raise SystemExit(
                     "torch_chameleon: the build failed, see the messages above"
                 )
-        self.package = package
+        self.folder = package
         target = Path(self.get_ext_fullpath(ext.name)).parent
         self.products = [
             package / self.get_ext_filename(ext.name.split(".")[-1]),
@@ -99,7 +99,7 @@ class CMakeBuild(build_ext):
 
     def copy_products(self, target):
         for product in self.products:
-            place = target / product.relative_to(self.package)
+            place = target / product.relative_to(self.folder)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(product, place)
 
