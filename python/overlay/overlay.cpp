@@ -204,7 +204,7 @@ std::string Overlay::logical(const std::string& real) const {
 
 std::string Overlay::scratchName() const {
   static std::atomic<unsigned> count{0};
-  return root_ + "/work/" + std::to_string(::gettid()) + "." +
+  return workFolder() + "/" + std::to_string(::gettid()) + "." +
          std::to_string(count++);
 }
 
