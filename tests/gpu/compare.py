@@ -19,9 +19,9 @@ import time
 import traceback
 from pathlib import Path
 
+import lease_workloads as workloads
 import places
 import torch
-import workloads
 from deadline import ENDED, Journal
 
 FACTORS = (1.0, 2.0, 4.0, 4.0)

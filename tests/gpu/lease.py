@@ -6,7 +6,7 @@
 Runs each row as processes of their own, within the seconds, and ends by itself.
 All that they say is in FOLDER as soon as it is known: results.jsonl (one JSON
 line a finding), log.txt, traces.zip (steps, for their bounds) and <gpu>.json
-(results.py). The exit status is 1 if a row failed or a bit differs. Rows:
+(lease_results.py). The exit status is 1 if a row failed or a bit differs. Rows:
 
     probe       what is taken for granted of the driver; the link
     first       the device starts; what must be refused is refused
@@ -38,10 +38,10 @@ import zipfile
 import places
 import rows
 from deadline import ENDED, Deadline, Step
-from results import Results, machine
+from lease_results import Results, machine
 
 HERE = places.ROOT / "tests"
-POINT = HERE / "benchmarks/training/point.py"
+POINT = HERE / "benchmarks/training/training_point.py"
 PARTS = (2, 4, 8, 16)  # of a batch, until they fit
 
 

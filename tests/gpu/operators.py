@@ -18,9 +18,9 @@ import sys
 import time
 from pathlib import Path
 
+import lease_workloads as workloads
 import places
 import torch
-import workloads
 from compare import bits, lost, quiet
 from deadline import ENDED, Journal
 

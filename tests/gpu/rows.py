@@ -3,7 +3,7 @@
 KINDS = ("probe", "first", "doctor", "bits", "operators")
 KINDS += ("silent_writers", "rest")
 
-# By worth: what a GPU has of its own first. Names of functions in workloads.py.
+# By worth: what a GPU has of its own first. Functions of lease_workloads.py.
 WORKLOADS = ("adamw_fused", "adamw_foreach", "convolutions", "transformer")
 WORKLOADS += ("attention", "lstm", "random_numbers", "scaled_sgd", "gru")
 WORKLOADS += ("streams",)

@@ -16,9 +16,9 @@ import os
 import subprocess
 import sys
 
+import lease_workloads as workloads
 import rows
 import torch
-import workloads
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

@@ -15,8 +15,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 GPU = ROOT / "tests" / "gpu"
 sys.path.insert(0, str(GPU))
 
+import lease_results as results_of  # noqa: E402
 import places  # noqa: E402
-import results as results_of  # noqa: E402
 import rows  # noqa: E402
 from deadline import Deadline, Journal, Step  # noqa: E402
 
@@ -203,7 +203,7 @@ def test_names_of_rows_are_known():
     training = ROOT / "tests" / "benchmarks" / "training"
     trainings = (training / "benchmark_trainings.py").read_text()
     ways = (training / "ways.py").read_text()
-    workloads = (GPU / "workloads.py").read_text()
+    workloads = (GPU / "lease_workloads.py").read_text()
     for name in rows.WORKLOADS:
         assert f"def {name}(device):" in workloads
     for place in places.PLACES:

@@ -52,7 +52,7 @@ def test_every_way_gives_figures(training, tmp_path):
 
 LIMIT = """
 import torch
-from point import limit
+from training_point import limit
 limit("cuda", 4 << 20)
 try:
     torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
@@ -104,7 +104,12 @@ def test_the_table_goes_between_the_marks(tmp_path):
     page.write_text((ROOT / "README.md").read_text())
 
     def table(*folder):
-        command = [sys.executable, FOLDER / "table.py", "--readme", page]
+        command = [
+            sys.executable,
+            FOLDER / "training_table.py",
+            "--readme",
+            page,
+        ]
         command += ["--results", results, *folder]
         subprocess.run(command, check=True, capture_output=True)
         return page.read_text()
@@ -134,7 +139,7 @@ def test_the_table_goes_between_the_marks(tmp_path):
 
 def test_what_is_modelled_is_marked(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
-    import table
+    import training_table as table
 
     assert table.profile_of("NVIDIA H200") == "h200"
     assert table.profile_of("NVIDIA A100-SXM4-80GB") == "a100-80gb"

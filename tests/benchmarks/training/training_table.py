@@ -1,6 +1,6 @@
 """Takes in what a lease of a GPU measured, and makes a table of it.
 
-    python table.py [FOLDER] [--readme FILE] [--results FOLDER]
+    python training_table.py [FOLDER] [--readme FILE] [--results FOLDER]
 
 FOLDER is what `ci/gpu lease` filled. What it measured goes to <gpu>.json of the
 results, row by row, with two figures that are not measured: the least time in
@@ -31,7 +31,7 @@ sys.path[:0] = [str(HERE.parent / "policy"), str(HERE.parents[1] / "gpu")]
 import places  # noqa: E402
 
 RESULTS = HERE.parent / "results"
-BEGIN = "<!-- training/table.py writes from here -->"
+BEGIN = "<!-- training/training_table.py writes from here -->"
 END = "<!-- to here -->"
 NOTHING = "Not measured yet: no GPU was at hand."
 HEAD = (
@@ -136,7 +136,7 @@ def modelled_ms(
     arguments = {"training": training, "way": way, "budget": budget}
     arguments |= {"place": "simulated", "gpu": gpu, "small": small}
     arguments["seconds"] = MODEL_S / 2
-    command = [sys.executable, "-W", "ignore", str(HERE / "point.py")]
+    command = [sys.executable, "-W", "ignore", str(HERE / "training_point.py")]
     try:
         done = subprocess.run(
             [*command, json.dumps(arguments)],

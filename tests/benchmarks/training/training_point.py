@@ -1,6 +1,6 @@
 """One training, one way, one budget, measured: a process of its own.
 
-    python point.py ARGUMENTS
+    python training_point.py ARGUMENTS
 
 ARGUMENTS are those of `measure` as JSON. Each step's time is a JSON line of its
 own, flushed, so that what ends the process costs what comes after it; then
