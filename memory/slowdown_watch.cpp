@@ -35,8 +35,11 @@ std::string what_helps(SlowdownCause cause, const SlowdownWatch::Step& step) {
     case SlowdownCause::kUnforeseen:
       help =
           "Its ops were not those of earlier steps, so little could be "
-          "moved ahead; what helps is torch_chameleon.step() at the end of "
-          "each step, and steps of the same ops and sizes";
+          "moved ahead; what helps is ";
+      if (!step.marked) {
+        help += "torch_chameleon.step() at the end of each step, and ";
+      }
+      help += "steps of the same ops and sizes";
       break;
     case SlowdownCause::kLate:
       help = "The link could have moved these bytes in time; what helps is ";

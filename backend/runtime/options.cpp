@@ -62,6 +62,12 @@ constexpr std::array kSpecs = {
                "auto|off", false,
                "Whether plans may drop tensors and run again the ops that made "
                "them, where that is faster than to move them."},
+    OptionSpec{"step_marks", OptionKind::kChoice, "auto",
+               "CHAMELEON_STEP_MARKS", "auto|manual|off", false,
+               "What ends a step of the training: `auto` the optimizer's "
+               "step, or torch_chameleon.step() where it is called; `manual` "
+               "only the latter; `off` neither: steps are found where ops "
+               "repeat."},
     OptionSpec{"max_slowdown", OptionKind::kNumber, "",
                "CHAMELEON_MAX_SLOWDOWN", "", false,
                "As many times its time without waits for bytes may a step "

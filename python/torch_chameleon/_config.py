@@ -123,6 +123,7 @@ class Config:
     simulated_reads = _Text()
     policy = _Text()
     recompute = _Text()
+    step_marks = _Text()
     max_slowdown = _Number()
     oracle_trace = _Text()
     debug = _Number()

@@ -42,9 +42,10 @@ def reset_swap_stats(device: Device = None) -> None:
 def step(device: Device = None) -> None:
     """Marks the end of a training step, or of whatever repeats. Optional.
 
-    Steps are found without it, at the latest when they have repeated. Where
-    a program marks them, steps end there and nowhere else, until no marker
-    came for four times the longest step.
+    Where a program does not call it, a step ends with its optimizer's
+    (`config.step_marks`), and without an optimizer it is found when it has
+    repeated. Where a program marks them, steps end there and nowhere else,
+    until no marker came for four times the longest step.
 
     Args:
         device: The device, default the current one. No use of it: before its
@@ -60,5 +61,4 @@ def step(device: Device = None) -> None:
         >>> torch_chameleon.profiler.last_step()["ops"]
         2
     """
-    _C.step(_get_device_index(device, optional=True))
-    _steps.marked()
+    _steps.marked(_get_device_index(device, optional=True))

@@ -1,8 +1,9 @@
-"""Who wants to know that a step ended: recordings, and live lines.
+"""Where a step of the training ends, and who wants to know.
 
-A step ends at `torch_chameleon.step`, or where a program does not call that, at
-the end of an optimizer's. The first mark after one that counted ends the same
-step.
+A step ends at `torch_chameleon.step`, or where a program does not call that,
+when an optimizer over parameters on the device has stepped: PyTorch tells it.
+`config.step_marks` says which of the two the profiler hears of. The first mark
+after an optimizer's step that counted ends the same step.
 """
 
 from collections.abc import Callable
@@ -11,48 +12,66 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from torch_chameleon import _C
+from torch_chameleon._optimizer_group import OptimizerGroup
+
 _listeners: list[Callable[[], None]] = []
-_hook: Any = None
 _UNMARKED = 16  # optimizers' steps without a mark: the program sets none
 _since_mark = _UNMARKED
 _told_by_optimizer = False  # the last one's end counted
+_optimizers = OptimizerGroup()
 
 
 def listen(listener: Callable[[], None]) -> None:
     """Calls `listener` at the end of every step, until `stop_listening`."""
-    global _hook, _told_by_optimizer
+    global _told_by_optimizer
     if not _listeners:
         _told_by_optimizer = False
-        _hook = register_optimizer_step_post_hook(_optimizer_stepped)
     _listeners.append(listener)
 
 
 def stop_listening(listener: Callable[[], None]) -> None:
     """Ends what `listen` began."""
-    global _hook
     _listeners.remove(listener)
-    if not _listeners:
-        _hook.remove()
-        _hook = None
 
 
-def marked() -> None:
-    """The program marked the end of a step."""
+def marked(index: int) -> None:
+    """The program marked the end of a step on device `index`."""
     global _since_mark
+    if _C.get_option("step_marks") != "off":
+        _C.step(index)
     is_told = _since_mark > _UNMARKED and _told_by_optimizer
     _since_mark = 0
     if not is_told:
         _tell()
 
 
+def _device_index(optimizer: Optimizer) -> int | None:
+    """The device of its parameters; None where they are elsewhere."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"][:1]:
+            if parameter.device.type == "chameleon":
+                return int(parameter.device.index)
+    return None
+
+
 def _optimizer_stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     global _since_mark, _told_by_optimizer
+    index = _device_index(optimizer)
+    if index is None or not _optimizers.ends_step(optimizer):
+        return
     _since_mark += 1
     _told_by_optimizer = _since_mark > _UNMARKED
-    if _told_by_optimizer:
-        _tell()
+    if not _told_by_optimizer:
+        return
+    if _C.get_option("step_marks") == "auto":
+        _C.step(index)
+    _tell()
 
 
 def _tell() -> None:
     for listener in tuple(_listeners):
         listener()
+
+
+register_optimizer_step_post_hook(_optimizer_stepped)

@@ -22,13 +22,13 @@ _RUN = """
 import json, torch
 from integration import adaptation
 from torch_chameleon import _C, config, swap_stats
-config.physical_device = "simulated"
+config.physical_device, config.step_marks = "simulated", {marks!r}
 config.hbm_budget, config.oversubscription = 1 << 30, 1000
 torch.set_default_dtype(torch.bfloat16)
 adaptation.run("steady", {{"steps": 2}}, "SMALL")
 config.hbm_budget = int(swap_stats()["peak_resident_bytes"] / {k})
 config.policy, config.recompute = "forecast", {recompute!r}
-rows = adaptation.run({program!r}, {arguments!r}, "SMALL", marked={marked})
+rows = adaptation.run({program!r}, {arguments!r}, "SMALL", marked={marks!r} == "manual")
 _C.check_invariants(0, 3)
 print(json.dumps(adaptation.judge(rows)))
 """
@@ -38,11 +38,11 @@ print(json.dumps(adaptation.judge(rows)))
 def trained(fresh):
     """Runs a program, returns what is said of its steps."""
 
-    def run(program, marked, recompute="off", k=2, **arguments):
+    def run(program, marks, recompute="off", k=2, **arguments):
         code = _RUN.format(
             program=program,
             arguments=arguments,
-            marked=marked,
+            marks=marks,
             recompute=recompute,
             k=k,
         )
@@ -69,19 +69,19 @@ _PROGRAMS = [
     "phases",
 ]
 _MARKED = pytest.mark.parametrize(
-    "marked", [False, True], ids=["found", "marked"]
+    "marks", ["off", "auto", "manual"], ids=["found", "optimizer", "marked"]
 )
 
 
 @_MARKED
 @pytest.mark.parametrize("program", _PROGRAMS)
-def test_known_steps_cost_nothing_and_new_ones_one(program, marked, trained):
+def test_known_steps_cost_nothing_and_new_ones_one(program, marks, trained):
     """No known step is demand paged; a new one costs less than it takes.
 
     A step of this small model varies by a tenth with where its blocks lie, so
     times are judged on average.
     """
-    rows = trained(program, marked)
+    rows = trained(program, marks)
     known = [row for row in rows if not row["new"] and not row["settling"]]
     assert len(known) > len(rows) / 2
     assert [row for row in known if row["paged"]] == []
@@ -94,14 +94,14 @@ def test_known_steps_cost_nothing_and_new_ones_one(program, marked, trained):
 
 @_MARKED
 @pytest.mark.parametrize("program", _PROGRAMS)
-def test_re_runs_cost_known_steps_less_than_moves(program, marked, trained):
+def test_re_runs_cost_known_steps_less_than_moves(program, marks, trained):
     """No known step is demand paged, and they take less time in all.
 
     Less moves with re-runs: what moves alone wait for, where a phase comes back
     that begins as the last one did, can be more than a tenth of it.
     """
     moved, rerun = (
-        trained(program, marked, recompute) for recompute in ("off", "auto")
+        trained(program, marks, recompute) for recompute in ("off", "auto")
     )
     known = [
         (before, row)
@@ -119,7 +119,7 @@ def test_re_runs_cost_known_steps_less_than_moves(program, marked, trained):
 
 
 @_MARKED
-def test_random_surprises_cost_little(marked, trained):
+def test_random_surprises_cost_little(marks, trained):
     """A tenth of the ops is put in, left out or of other shapes, each step.
 
     A step of this small model takes a tenth more or less with where its blocks
@@ -130,7 +130,7 @@ def test_random_surprises_cost_little(marked, trained):
         rows = [
             row
             for k in (1.8, 1.9, 2, 2.1, 2.2)
-            for row in trained("surprises", marked, k=k, share=share)[12:]
+            for row in trained("surprises", marks, k=k, share=share)[12:]
         ]
         late_ms.append(sum(row["ms"] for row in rows))
     assert late_ms[1] <= 1.05 * late_ms[0]

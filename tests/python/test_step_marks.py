@@ -1,0 +1,157 @@
+"""Where a step ends: at a mark, or at the end of an optimizer's step."""
+
+import gc
+
+import pytest
+import torch
+import torch_chameleon
+from torch_chameleon import _C, _steps
+from torch_chameleon._optimizer_group import OptimizerGroup
+
+
+def an_optimizer(device="cpu"):
+    return torch.optim.SGD([torch.ones(2, device=device)], lr=0.1)
+
+
+def ends(program):
+    """Which of the steps of a program such as "DDG" end one."""
+    group = OptimizerGroup()
+    optimizers = {name: an_optimizer() for name in sorted(set(program))}
+    found = (group.ends_step(optimizers[name]) for name in program)
+    return "".join("x" if end else "." for end in found)
+
+
+@pytest.mark.parametrize(
+    ("first", "cycle", "expected"),
+    [
+        ("A", "A", "x"),
+        ("AB", "AB", ".x"),
+        ("DG", "DDDDDG", ".....x"),
+        ("DDG", "DDG", "..x"),
+        ("D" * 20 + "G", "DG", ".x"),  # the critic alone, at first
+        ("D" * 20 + "G", "DDDDDG", ".....x"),
+        ("abcdefghijklmnopqrstuvwxyz", "abcdefghijklmnopqrstuvwxyz",
+         "." * 25 + "x"),
+        ("AB" * 9, "AAB", "..x"),
+        ("ABABAB" + "A" * 9, "A", "x"),  # B's phase is over
+        ("ABABAB" + "A" * 9, "AB", ".x"),  # and comes again
+        ("A" * 40 + "X", "A", "x"),  # a stranger came once
+        ("ABABA" + "AB", "AB", ".x"),  # a loss scale made B skip one
+    ],
+)  # fmt: skip
+def test_the_last_of_a_group_ends_it(first, cycle, expected):
+    warm_up = first + 80 * cycle
+    program = warm_up + 5 * cycle
+    assert ends(program)[len(warm_up) :] == 5 * expected
+
+
+def test_a_critic_steps_a_hundred_times_at_times():
+    group = "D" * 100 + "G" + 20 * "DDDDDG"
+    found = ends(3 * group)[-20 * 6 :]
+    assert found == 20 * ".....x"
+
+
+def test_optimizers_are_not_kept_alive():
+    group = OptimizerGroup()
+    optimizer = an_optimizer()
+    group.ends_step(optimizer)
+    del optimizer
+    gc.collect()
+    assert not list(group._steps)
+    assert group.ends_step(an_optimizer())
+
+
+@pytest.fixture
+def marks(monkeypatch):
+    """Counts the ends of steps that the profiler is told."""
+    monkeypatch.setattr(_steps, "_since_mark", _steps._UNMARKED)
+    monkeypatch.setattr(_steps, "_optimizers", OptimizerGroup())
+    found = []
+    monkeypatch.setattr(_C, "step", found.append)
+    return found
+
+
+def test_an_optimizer_marks(marks):
+    optimizer = an_optimizer("chameleon")
+    for _ in range(3):
+        optimizer.step()
+    assert marks == [0, 0, 0]
+
+
+def test_parameters_elsewhere_are_no_step(marks):
+    an_optimizer("cpu").step()
+    torch.optim.SGD([torch.ones(2, device="meta")]).step()
+    assert marks == []
+
+
+def test_marks_of_the_program_win(marks):
+    optimizer = an_optimizer("chameleon")
+    for _ in range(3):
+        optimizer.step()
+        optimizer.step()  # two a step
+        torch_chameleon.step()
+    assert len(marks) == 2 + 3  # the first two came before any mark
+    for _ in range(2 * _steps._UNMARKED):  # it marks no longer
+        optimizer.step()
+    assert len(marks) == 2 + 3 + _steps._UNMARKED
+
+
+@pytest.mark.parametrize(
+    ("setting", "by_optimizer", "by_program"),
+    [("auto", 1, 1), ("manual", 0, 1), ("off", 0, 0)],
+)
+def test_setting(marks, setting, by_optimizer, by_program):
+    with torch_chameleon.config.patch(step_marks=setting):
+        an_optimizer("chameleon").step()
+        assert len(marks) == by_optimizer
+        torch_chameleon.step()
+        assert len(marks) == by_optimizer + by_program
+
+
+def test_scaler_that_skips(marks):
+    optimizer = an_optimizer("chameleon")
+    scaler = torch.amp.GradScaler("chameleon", init_scale=4.0)
+    weight = optimizer.param_groups[0]["params"][0]
+    for gradient in (1.0, float("inf"), 1.0):
+        weight.grad = torch.full((2,), gradient, device="chameleon")
+        scaler.scale(weight.sum())
+        scaler.step(optimizer)
+        scaler.update()
+    assert len(marks) == 2
+
+
+def test_one_optimizer_a_parameter_in_backward(marks):
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(5))).to(
+        "chameleon"
+    )
+    hooks = []
+    for parameter in model.parameters():
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+
+        def update(parameter, optimizer=optimizer):
+            optimizer.step()
+            optimizer.zero_grad()
+
+        hooks.append(parameter.register_post_accumulate_grad_hook(update))
+    model(torch.ones(2, 4, device="chameleon")).sum().backward()
+    marks.clear()
+    for step in range(1, 4):
+        model(torch.ones(2, 4, device="chameleon")).sum().backward()
+        assert len(marks) == step
+    for hook in hooks:  # or parameter and optimizer hold each other
+        hook.remove()
+
+
+def test_a_closure_evaluates_as_often_as_it_likes(marks):
+    weight = torch.ones(2, device="chameleon", requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight], max_iter=4)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (weight * weight).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    assert len(marks) == 2
