@@ -69,6 +69,15 @@ bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
   return count > 0;
 }
 
+bool DirectCall::writesInference() const noexcept {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (memory::writes(operands_[i].access) && outers_[i]->is_inference()) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool DirectCall::begin() {
   // The general way keeps the time, where it is modelled.
   if (!findOperands() || backend::target().models_time) return false;
@@ -81,16 +90,17 @@ bool DirectCall::begin() {
                            is_under_pressure(*device_->pager))) {
     return false;
   }
+  // Unless a caller above has counted, which keeps the kernel from it.
+  counts_versions_ =
+      plan_.counts_versions &&
+      !thread.keys.excluded().has(c10::DispatchKey::ADInplaceOrView);
+  if (counts_versions_ && writesInference()) return false; // to be refused
   backend::finish_deferred_work();
   thread_ = &thread;
   twins_ = thread.twins.top();
   pin(plan_, *device_, thread.stream(index), call_, operands, quick_, &tokenOf,
       this);
   held_ = true;
-  // Unless a caller above has counted, which keeps the kernel from it.
-  counts_versions_ =
-      plan_.counts_versions &&
-      !thread.keys.excluded().has(c10::DispatchKey::ADInplaceOrView);
   const c10::Device target = backend::target_device(index);
   for (std::size_t i = 0; i < count_; ++i) {
     thread.twins.push(*outers_[i], operands_[i].block->device_address,
@@ -124,7 +134,7 @@ void DirectCall::finishWritten() {
         !TensorAccess::sameShape(outer, twin)) [[unlikely]] {
       finishWritten(i);
     }
-    if (counts_versions_ && !outer.is_inference()) outer.bump_version();
+    if (counts_versions_) outer.bump_version();
   }
 }
 

@@ -117,6 +117,7 @@ class DirectCall {
   static constexpr std::size_t kMaxOperands = kMaxListed + kMaxArguments;
 
   bool findOperands() noexcept;
+  bool writesInference() const noexcept;
   void finishWritten();
   void finishWritten(std::size_t operand);
   void finishOther(at::Tensor& result, const Adoption& adoption);

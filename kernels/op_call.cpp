@@ -376,9 +376,7 @@ class NativeCall {
         keep_rest(call_, *entry.block, *written.twin);
       }
       Adoption::shape(*written.outer, *written.twin);
-      if (counts_versions_ && !written.outer->is_inference()) {
-        written.outer->bump_version();
-      }
+      if (counts_versions_) written.outer->bump_version();
     }
   }
 

@@ -22,6 +22,7 @@ constexpr std::string_view kCudaOnly[] = {
 // choice shall be the target's; or they take memory and then fill it (clone),
 // and shall be one op whose result is its own, instead of two.
 constexpr std::string_view kWhole[] = {
+    "aten::_batch_norm_no_update",
     "aten::_convolution",
     "aten::_convolution.deprecated",
     "aten::_grid_sampler_2d_cpu_fallback",

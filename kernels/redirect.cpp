@@ -16,8 +16,28 @@
 namespace chameleon::kernels {
 namespace {
 
+// Native's list ops count a version of each tensor that they write, and an
+// inference tensor has none. Here that is known before the first is written.
+void refuse_inference_tensors(const OpPlan& plan,
+                              const torch::jit::Stack& stack) {
+  if (c10::impl::tls_is_dispatch_key_excluded(
+          c10::DispatchKey::ADInplaceOrView)) {
+    return; // in inference mode, or whoever excluded it has counted
+  }
+  const std::size_t first = stack.size() - plan.argument_count;
+  for (const ArgumentPlan& argument : plan.arguments) {
+    const c10::IValue& value = stack[first + argument.index];
+    if (!argument.writes || !value.isTensorList()) continue;
+    for (const c10::IValue& element : value.toListRef()) {
+      c10::TensorImpl& tensor = *element.unsafeToTensorImpl();
+      if (tensor.is_inference()) tensor.bump_version(); // raises
+    }
+  }
+}
+
 void run(const OpPlan& plan, const c10::OperatorHandle& op,
          torch::jit::Stack* stack) {
+  if (plan.counts_versions) refuse_inference_tensors(plan, *stack);
   if (plan.is_list_op &&
       (defer_list_op(plan, op, *stack) || run_in_chunks(plan, op, *stack))) {
     return;

@@ -73,9 +73,10 @@ def observe(action, device):
 
 def anonymous(text):
     """A message without device names, addresses, and places in sources."""
-    text = re.sub(r"torch\.(\w+)Tensor\[|chameleon(\w+)Type\[", r"\1\2[", text)
-    text = re.sub(r", device='chameleon:0'", "", text)  # a printed tensor
     text = text.replace("torch.chameleon.", "torch.")  # a type: FloatTensor
+    text = re.sub(r"torch\.(\w+)Tensor\b|chameleon(\w+)Type\b", r"\1\2", text)
+    text = re.sub(r"\bCPU([A-Z]\w+)Type\b", r"\1", text)
+    text = re.sub(r", device='chameleon:0'", "", text)  # a printed tensor
     text = re.sub(r"(chameleon|CPU)(?=[A-Z]\w+Type)", "<device>", text)
     text = re.sub(
         r"chameleon(:0)?|\bcpu\b|privateuseone(:0)?", "<device>", text

@@ -66,7 +66,7 @@ def _real(dtype):
     return dtype.to_real() if dtype.is_complex else dtype
 
 
-def _call(op, function, sample, *, backward=False, copies=False):
+def call(op, function, sample, *, backward=False, copies=False):
     def action(device):
         operands = placed(op, sample, device)
         given, args, kwargs = operands
@@ -87,7 +87,7 @@ def _operands(sample):
 
 def forward(op, dtype):
     for sample in samples_of(op, dtype):
-        yield _call(op, op, sample)
+        yield call(op, op, sample)
 
 
 def reference(op, dtype):
@@ -96,38 +96,38 @@ def reference(op, dtype):
         samples = samples_of(op, dtype, make=op.reference_inputs_func)
         for number, sample in enumerate(samples):
             if selection.hashed(op.name, number) % REFERENCES == 0:
-                yield _call(op, op, sample)
+                yield call(op, op, sample)
 
 
 def zero_size(op, dtype):
     """Lists of empty tensors."""
     for sample in seeded(op.sample_zero_size_inputs("cpu", dtype)):
-        yield _call(op, op, sample)
+        yield call(op, op, sample)
 
 
 def backward(op, dtype):
     if _has_backward(op, dtype):
         for sample in samples_of(op, dtype, requires_grad=True):
-            yield _call(op, op, sample, backward=True)
+            yield call(op, op, sample, backward=True)
 
 
 def noncontiguous(op, dtype):
     grads = _has_backward(op, dtype)
     for sample in samples_of(op, dtype, requires_grad=grads):
         if all(t.layout == torch.strided for t in tensors(_operands(sample))):
-            yield _call(op, op, sample.noncontiguous(), backward=grads)
+            yield call(op, op, sample.noncontiguous(), backward=grads)
 
 
 def method(op, dtype):
     if op.method_variant is not None:
         for sample in samples_of(op, dtype):
-            yield _call(op, op.method_variant, sample)
+            yield call(op, op.method_variant, sample)
 
 
 def operator(op, dtype):
     if op.operator_variant is not None:
         for sample in samples_of(op, dtype):
-            yield _call(op, op.operator_variant, sample)
+            yield call(op, op.operator_variant, sample)
 
 
 def inplace(op, dtype):
@@ -135,10 +135,10 @@ def inplace(op, dtype):
         return
     grads = op.supports_inplace_autograd and _has_backward(op, dtype)
     for sample in samples_of(op, dtype, requires_grad=grads):
-        yield _call(op, op.inplace_variant, sample, backward=grads, copies=True)
+        yield call(op, op.inplace_variant, sample, backward=grads, copies=True)
     if op.inplace_operator_variant is not None:
         for sample in samples_of(op, dtype):
-            yield _call(op, op.inplace_operator_variant, sample, copies=True)
+            yield call(op, op.inplace_operator_variant, sample, copies=True)
 
 
 def _has_backward(op, dtype):
@@ -150,7 +150,7 @@ def errors(op, dtype):
     if op.error_inputs_func is None:
         return
     for error in seeded(op.error_inputs_func(op, "cpu")):
-        yield _call(op, op, error.sample_input)
+        yield call(op, op, error.sample_input)
 
 
 def refused(op, dtype):
@@ -170,7 +170,7 @@ def refused(op, dtype):
     for sample in itertools.islice(samples_of(op, source), 1, 2):
         given, args, kwargs = tree_map(cast, _operands(sample))
         other = SampleInput(given, args=args, kwargs=kwargs)
-        yield _call(op, op, other)
+        yield call(op, op, other)
 
 
 # ---- out= ------------------------------------------------------------------
