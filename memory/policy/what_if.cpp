@@ -1,8 +1,11 @@
 #include "memory/policy/what_if.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <cstdio>
 #include <numeric>
+#include <string>
 
 #include "memory/policy/planner.h"
 #include "memory/policy/use_table.h"
@@ -18,6 +21,8 @@ using runtime::Result;
 namespace {
 
 constexpr std::uint64_t kMostBudget = std::uint64_t{1} << 62; // it has a sign
+// Of a link, beside the trace's: beyond them times leave what a plan counts in.
+constexpr double kMostFactor = 1e6;
 
 } // namespace
 
@@ -30,6 +35,15 @@ LinkModel link_of(const profiler::TraceHeader& header) {
 Result<WhatIf> what_if(const Trace& trace,
                        std::span<const std::uint64_t> budgets,
                        double link_factor) {
+  // A NaN compares with nothing.
+  if (!(link_factor >= 1 / kMostFactor && link_factor <= kMostFactor)) {
+    std::array<char, 32> given{};
+    std::snprintf(given.data(), given.size(), "%g", link_factor);
+    return Error(ErrorCode::kInvalidArgument,
+                 std::string("link_factor is how many times as fast the link "
+                             "shall be, from 1e-6 to 1e6, not ") +
+                     given.data());
+  }
   const profiler::TraceHeader& header = trace.header;
   if (header.in_bytes_per_second <= 0 || header.out_bytes_per_second <= 0 ||
       header.both_bytes_per_second <= 0) {

@@ -29,8 +29,8 @@ struct WhatIf {
 LinkModel link_of(const profiler::TraceHeader& header);
 
 // Of the trace's last step, over the link that its header names, or one that
-// is `link_factor` times as fast. kInvalidArgument: it names none, or the trace
-// is broken.
+// is `link_factor` times as fast (1e-6 to 1e6). kInvalidArgument: another
+// factor, the header names no link, or the trace is broken.
 runtime::Result<WhatIf> what_if(const profiler::Trace& trace,
                                 std::span<const std::uint64_t> budgets,
                                 double link_factor = 1);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <gtest/gtest.h>
+#include <limits>
 #include <string>
 
 #include "profiler/trace_reader.h"
@@ -52,6 +53,22 @@ TEST(WhatIf, ALinkTwiceAsFastTakesHalfOfTheTime) {
   const std::array<std::uint64_t, 1> budgets{100 * kMega};
   const WhatIf answer = what_if(read(kHeader), budgets, 2).value();
   EXPECT_EQ(answer.steps[0].duration_ns, 4e6);
+}
+
+TEST(WhatIf, TheFactorHasLimits) {
+  const std::array<std::uint64_t, 1> budgets{100 * kMega};
+  const Trace trace = read(kHeader);
+  for (const double factor : {1e-6, 1e6}) {
+    EXPECT_TRUE(what_if(trace, budgets, factor).ok()) << factor;
+  }
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  for (const double factor :
+       {0.0, -1.0, 9e-7, 2e6, 1e300, 1e-320, kInfinity, -kInfinity, kNaN}) {
+    const auto answer = what_if(trace, budgets, factor);
+    ASSERT_FALSE(answer.ok()) << factor;
+    EXPECT_EQ(answer.error().code(), runtime::ErrorCode::kInvalidArgument);
+  }
 }
 
 TEST(WhatIf, WhatDoesNotFitTakesNoTime) {
