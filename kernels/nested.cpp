@@ -55,6 +55,12 @@ void call_nested(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 at::Tensor view_from_buffer(const at::Tensor& buffer, const at::Tensor& sizes,
                             const at::Tensor& strides,
                             const at::Tensor& offsets) {
+  for (const at::Tensor& metadata : {sizes, strides, offsets}) {
+    TORCH_CHECK(metadata.is_cpu() && metadata.scalar_type() == at::kLong,
+                "a nested tensor's sizes, strides and offsets are integers on "
+                "the CPU, not ",
+                metadata.toString(), " on ", metadata.device());
+  }
   return at::detail::make_tensor<NestedTensorImpl>(
       c10::TensorImpl::VIEW, buffer, sizes, strides, offsets);
 }

@@ -36,10 +36,10 @@ _SECONDS = 100  # that an op may take
 # Natively they show memory that nobody has written, or read past its end where
 # dtypes do not match.
 UNINITIALISED = (
-    *("aten::empty", "aten::new_empty", "aten::resize", "aten::set_"),
+    *("aten::empty", "aten::new_empty", "aten::resize", "aten::set"),
     *("aten::_resize_output", "aten::_weight_norm_interface_backward"),
     *("aten::_log_softmax_backward_data", "aten::_softmax_backward_data"),
-    *("aten::_empty_affine", "aten::_efficientzerotensor"),
+    *("aten::_empty_affine", "aten::_reshape_alias_copy"),
 )
 # LAPACK's least squares vary with the operands' addresses.
 VARY = ("aten::linalg_lstsq",)
@@ -54,6 +54,7 @@ REFUSED = (
     *("aten::fbgemm_", "aten::quantized_", "aten::embedding_sparse_backward"),
     *("aten::_cast_", "aten::_convert_indices", "aten::_test_serialization"),
     *("aten::to_mkldnn", "aten::_to_dense", "aten::to_dense"),
+    *("aten::randint_like", "aten::_pack_padded_sequence_backward"),
 )
 
 
