@@ -1,7 +1,9 @@
 """Fixtures: a device with room, and a look at its invariants after each test.
 
 All tests of a process share one device. Tests that need an unused one run in a
-process of their own (`fresh`).
+process of their own (`fresh`). CHAMELEON_TEST_ADVERSARY says how inconvenient
+the cpu runtime is to all of them (backend/runtime/cpu_adversary.h); it then
+checks the order of what is submitted, too.
 """
 
 import gc
@@ -29,6 +31,8 @@ def pytest_configure(config):
         torch_chameleon.config.physical_device = os.environ[
             "CHAMELEON_PHYSICAL_DEVICE"
         ]
+    if adversary := os.environ.get("CHAMELEON_TEST_ADVERSARY"):
+        _C.set_cpu_adversary(adversary)
     torch.set_num_threads(min(2, torch.get_num_threads()))
     torch_chameleon.config.hbm_budget = _AMPLE
     # torch.manual_seed() keeps a stack trace for each device that is not there.

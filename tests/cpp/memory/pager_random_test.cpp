@@ -9,7 +9,6 @@
 namespace chameleon::memory {
 namespace {
 
-using runtime::CopyTiming;
 using runtime::Error;
 using runtime::ErrorCode;
 using runtime::Stream;
@@ -29,15 +28,6 @@ class PagerRandomTest : public PagerTest,
 
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
   Tensor& any() { return tensors_[below(tensors_.size())]; }
-
-  runtime::CpuAdversary adversary() {
-    runtime::CpuAdversary result;
-    result.seed = random_();
-    result.copies = static_cast<CopyTiming>(below(4));
-    result.compute_delay_ops = static_cast<unsigned>(below(3) * 5);
-    result.poison = below(2) == 0;
-    return result;
-  }
 
   // Half of them of few sizes, so that they take each other's places.
   std::size_t anySize() {
@@ -234,7 +224,7 @@ TEST_P(PagerRandomTest, AgreesWithTheModel) {
   const auto seed = static_cast<std::uint64_t>(GetParam());
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   random_.seed(seed);
-  open(kLargestBudget / 2, 16 * kMiB, 64, adversary());
+  open(kLargestBudget / 2, 16 * kMiB, 64, support::random_adversary(random_));
   constexpr int kSteps = 150;
   RecordProperty("random_operations", kSteps);
   for (int i = 0; i < kSteps && !HasFatalFailure(); ++i) {

@@ -10,8 +10,6 @@
 namespace chameleon::memory {
 namespace {
 
-using runtime::CopyTiming;
-
 constexpr std::size_t kSmallestBudget = 192 * kKiB;
 constexpr std::size_t kLargestBudget = 512 * kKiB;
 constexpr std::size_t kLargestBlock = 16 * kKiB;
@@ -24,15 +22,6 @@ class PagerRerunRandomTest : public RerunTest,
   std::size_t anySize() {
     return below(2) == 0 ? 1 + below(kLargestBlock)
                          : 512 * (1 + below(4)) - below(100);
-  }
-
-  runtime::CpuAdversary adversary() {
-    runtime::CpuAdversary result;
-    result.seed = random_();
-    result.copies = static_cast<CopyTiming>(below(4));
-    result.compute_delay_ops = static_cast<unsigned>(below(3) * 5);
-    result.poison = below(2) == 0;
-    return result;
   }
 
   void runOp() {
@@ -139,7 +128,7 @@ TEST_P(PagerRerunRandomTest, AgreesWithTheModel) {
   const auto seed = static_cast<std::uint64_t>(GetParam());
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   random_.seed(seed);
-  open(kLargestBudget / 2, 16 * kMiB, 64, adversary());
+  open(kLargestBudget / 2, 16 * kMiB, 64, support::random_adversary(random_));
   // Records are used up by a re-run, or not.
   const auto mode =
       std::array{Pager::DropStress::kRecord, Pager::DropStress::kRecord,

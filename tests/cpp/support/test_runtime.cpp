@@ -50,6 +50,17 @@ std::unique_ptr<DeviceRuntime> make_test_runtime(
   return runtime::make_cpu_runtime({adversary, {}});
 }
 
+CpuAdversary random_adversary(std::mt19937_64& random) {
+  CpuAdversary result;
+  do {
+    result.seed = random();
+    result.copies = static_cast<CopyTiming>(random() % 4);
+    result.compute_delay_ops = static_cast<unsigned>(random() % 3 * 5);
+    result.poison = random() % 2 == 0;
+  } while (!result.active());
+  return result;
+}
+
 std::unique_ptr<QueuedRuntime> make_queued_runtime() {
 #ifdef CHAMELEON_WITH_CUDA
   EmulatedRuntimeOptions options;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <random>
 
 #include "backend/runtime/cpu_adversary.h"
 #include "backend/runtime/device_runtime.h"
@@ -17,6 +18,10 @@ bool tests_run_on_cuda();
 // emulated driver late too.
 std::unique_ptr<runtime::DeviceRuntime> make_test_runtime(
     const runtime::CpuAdversary& adversary = {});
+
+// For random tests: always an active one, so that the order of what they submit
+// is checked (runtime/call_checker.h).
+runtime::CpuAdversary random_adversary(std::mt19937_64& random);
 
 // On cuda only: queues that the test runs, kernels' too.
 std::unique_ptr<QueuedRuntime> make_queued_runtime();

@@ -1,21 +1,12 @@
 """Process-wide settings of the conformance tests.
 
-CONFORMANCE_ADVERSARY   behaviour of the cpu runtime for the whole process, as
-                        in backend/runtime/cpu_adversary.h
 CONFORMANCE_COUNTS      a file for the counts (counting.py)
 CONFORMANCE_PART        a part of the tests (selection.py)
 """
 
-import os
-
 import pytest
-from torch_chameleon import _C
 
 from conformance import counting, selection
-
-# While tests are collected nothing has used the device yet.
-if adversary := os.environ.get("CONFORMANCE_ADVERSARY"):
-    _C.set_cpu_adversary(adversary)
 
 
 def pytest_collection_modifyitems(config, items):

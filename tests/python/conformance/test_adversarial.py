@@ -21,7 +21,7 @@ def sample_under(adversary, part, folder):
     """Runs a part of the default sample."""
     here, counts = Path(__file__).parent, folder / "counts.json"
     environment = {
-        "CONFORMANCE_ADVERSARY": adversary,
+        "CHAMELEON_TEST_ADVERSARY": adversary,
         "CONFORMANCE_PART": part,
         "CONFORMANCE_COUNTS": str(counts),
     }
