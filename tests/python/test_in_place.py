@@ -55,6 +55,30 @@ def test_in_place_list_ops_count_versions(budget, tight):
         torch._foreach_add_([torch.ones(2, device="chameleon")], 1.0)
 
 
+@pytest.mark.parametrize("budget", [None, MIB // 4])
+@pytest.mark.parametrize("at", [0, 1])
+def test_list_ops_refuse_inference_tensors(budget, at, tight):
+    """As natively, but before any of them is written."""
+    if budget is not None:
+        tight(budget)  # list ops are put off
+    plain = [torch.ones(1 << 14, device="chameleon") for _ in range(8)]
+    with torch.inference_mode():
+        torch._foreach_add_(plain, 1.0)
+        made = torch.zeros(1 << 14, device="chameleon")
+        torch._foreach_add_([made], 1.0)
+    mixed = [plain[0], plain[1]]
+    mixed.insert(at, made)
+    version = plain[0]._version
+    with pytest.raises(RuntimeError, match="Inplace update to inference"):
+        torch._foreach_mul_(mixed, 3.0)
+    with pytest.raises(RuntimeError, match="Inplace update to inference"):
+        torch._foreach_copy_([made], [plain[0]])
+    assert [t[0].item() for t in mixed] == [
+        1.0 if t is made else 2 for t in mixed
+    ]
+    assert plain[0]._version == version
+
+
 def test_backward_notices_an_in_place_list_op():
     x = torch.ones(3, device="chameleon", requires_grad=True)
     saved = x.exp()
