@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <sys/sysinfo.h>
 
 namespace chameleon::runtime {
 
 namespace {
-
-constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
 // The number after `name` in a file of "name[:] number [kB]" lines.
 std::optional<std::size_t> field(const std::string& path,
@@ -72,10 +70,18 @@ void narrow_to_ancestors(MemoryInfo& info, const std::string& mount,
   }
 }
 
+// What the kernel says itself: without the page cache, so rather too little.
+MemoryInfo by_system_call() {
+  struct sysinfo said{};
+  sysinfo(&said); // fails for a bad address alone
+  return {.free_bytes = (said.freeram + said.bufferram) * said.mem_unit,
+          .total_bytes = said.totalram * said.mem_unit};
+}
+
 } // namespace
 
 MemoryInfo machine_memory(const std::string& root) {
-  MemoryInfo info{kUnlimited, kUnlimited};
+  MemoryInfo info = by_system_call();
   const std::string meminfo = root + "/proc/meminfo";
   if (const auto total = field(meminfo, "MemTotal:")) {
     info.total_bytes = *total * 1024;
@@ -102,7 +108,6 @@ MemoryInfo machine_memory(const std::string& root) {
                           kVersion1);
     }
   }
-  if (info.total_bytes == kUnlimited) return {0, 0};
   info.free_bytes = std::min(info.free_bytes, info.total_bytes);
   return info;
 }

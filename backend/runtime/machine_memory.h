@@ -12,7 +12,8 @@ namespace chameleon::runtime {
 
 // Bytes. total: the limit. free: what can still be taken without swapping,
 // page cache that can be dropped included. `root` is put before every path;
-// tests read a tree of their own. Zero where nothing can be read.
+// tests read a tree of their own. Where /proc cannot be read the kernel is
+// asked, which counts no page cache.
 MemoryInfo machine_memory(const std::string& root = "");
 
 } // namespace chameleon::runtime
