@@ -230,8 +230,9 @@ class Reader {
   }
   static bool bandwidth(LineScanner& in, double& out) {
     return in.real(out) &&
-           ((out >= 0 && out < 1e18) ||
-            in.fail("a bandwidth must be from 0 to 1e18 bytes per second"));
+           (out == 0 || (out >= 1 && out < 1e18) ||
+            in.fail("a bandwidth must be from 1 to 1e18 bytes per second, or 0 "
+                    "where it is not known"));
   }
 
   bool record(LineScanner& in) {

@@ -55,6 +55,19 @@ TEST(WhatIf, ALinkTwiceAsFastTakesHalfOfTheTime) {
   EXPECT_EQ(answer.steps[0].duration_ns, 4e6);
 }
 
+TEST(WhatIf, SoHasTheTracesLink) {
+  const auto with = [](const char* rate) {
+    return profiler::read_trace(turns(
+        (std::string(R"({"trace":1,"name":"hand","hbm_budget":0,"bw_in":)") +
+         rate + R"(,"bw_out":5e10,"bw_both":9e10,"copy_latency_ns":0})")
+            .c_str()));
+  };
+  for (const char* rate : {"1", "9e17"}) EXPECT_TRUE(with(rate).ok()) << rate;
+  for (const char* rate : {"1e-300", "0.5", "-1", "1e18"}) {
+    EXPECT_FALSE(with(rate).ok()) << rate;
+  }
+}
+
 TEST(WhatIf, TheFactorHasLimits) {
   const std::array<std::uint64_t, 1> budgets{100 * kMega};
   const Trace trace = read(kHeader);
