@@ -33,6 +33,14 @@ bool SlackTrial::Tried::isKnown() const {
   return so_far.error_ns < kKnown * so_far.ns;
 }
 
+bool SlackTrial::isHopeless() const {
+  if (best_.plan == nullptr || now_.steps != kFewSteps) return false;
+  const double longest = kFarLonger * best_.mean().ns;
+  return std::all_of(
+      now_.duration_ns.begin(), now_.duration_ns.begin() + kFewSteps,
+      [&](std::int64_t ns) { return static_cast<double>(ns) > longest; });
+}
+
 bool SlackTrial::Tried::isShorter(const Tried& other) const {
   return other.plan == nullptr || mean().ns < other.mean().ns;
 }
@@ -69,7 +77,7 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
   now_.duration_ns[now_.steps++] = duration_ns;
   if (is_run_off_) {
     if (now_.steps == kRunOffSteps) judgeRunOff();
-  } else if (now_.isKnown()) {
+  } else if (now_.isKnown() || isHopeless()) {
     judge();
   }
   return wanted_.has_value();

@@ -71,6 +71,10 @@ class SlackTrial {
   static constexpr double kSomethingElse = 1.5;
   // Of the mean: its standard error, where it is known.
   static constexpr double kKnown = 0.001;
+  // Steps after which a plan is given up, if each of them took that many times
+  // the best one's mean: a trial must not cost more than it can gain.
+  static constexpr std::size_t kFewSteps = 2;
+  static constexpr double kFarLonger = 1.2;
   // Standard errors of the difference between two means that are alike.
   static constexpr double kAlike = 3;
   // Times the ops alone: there is nothing to gain.
@@ -90,6 +94,7 @@ class SlackTrial {
     bool isAlike(const Tried& other) const;
   };
   void judge();
+  bool isHopeless() const; // now_ is
   std::optional<int> untried() const;
   void endOrRunOff();
   void judgeRunOff();

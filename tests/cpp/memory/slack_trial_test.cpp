@@ -113,6 +113,33 @@ TEST(SlackTrial, StepsThatDifferAreMeasuredForLonger) {
   EXPECT_EQ(trial.plan(), second);
 }
 
+TEST(SlackTrial, AFarSlowerPlanIsGivenUpSoon) {
+  SlackTrial trial = begun();
+  const PathPlanPtr first = trial.plan();
+  EXPECT_TRUE(follow(trial, 1.5));
+  trial.add(made(-1));
+  EXPECT_FALSE(follow(trial, 3, SlackTrial::kTakeOver + 1));
+  EXPECT_TRUE(follow(trial, 3, 1));
+  EXPECT_EQ(trial.plan(), first);
+  EXPECT_EQ(trial.slack(), 1);
+  trial.add(made(1)); // slower, but not far
+  EXPECT_FALSE(follow(trial, 1.7, kAll - 1));
+  EXPECT_TRUE(follow(trial, 1.7, 1));
+  EXPECT_EQ(trial.plan(), first);
+}
+
+TEST(SlackTrial, OneLongStepIsNoReasonToGiveUp) {
+  SlackTrial trial = begun();
+  EXPECT_TRUE(follow(trial, 1.5));
+  const PathPlanPtr second = made(-1);
+  trial.add(second);
+  EXPECT_FALSE(follow(trial, 1.4, SlackTrial::kTakeOver));
+  EXPECT_FALSE(follow(trial, 3, 1)); // saved a checkpoint
+  EXPECT_FALSE(follow(trial, 1.4, 1));
+  follow(trial, 1.4, SlackTrial::kMostSteps);
+  EXPECT_EQ(trial.plan(), second);
+}
+
 TEST(SlackTrial, OnlyStepsInARowCount) {
   SlackTrial trial = begun();
   for (std::size_t i = 0; i < 10 * kAll; ++i) {
