@@ -189,7 +189,8 @@ class Pager {
   runtime::Error evictAll();
   // `stream` was used on the block outside of any call (record_stream).
   void recordUse(Block& block, runtime::Stream stream);
-  runtime::Error synchronize(); // host waits for everything submitted
+  // The host waits for everything submitted. What was timed is known then.
+  runtime::Error synchronize();
   void trim();                  // frees released blocks, empty host slabs
 
   // Called around every wait of a thread for another call (the Python layer

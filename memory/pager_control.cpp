@@ -308,6 +308,7 @@ Error PagerImpl::evictionError(Shortage& shortage) const {
 
 Error PagerImpl::synchronize() {
   if (Error error = timelines_.synchronizeAll()) return error;
+  timer_.collect();
   const Lock lock(*this);
   for (Block* block = live_; block != nullptr; block = block->next_live) {
     settle(*block);

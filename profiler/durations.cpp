@@ -106,7 +106,7 @@ void Durations::addOp(Token token, std::uint64_t bytes,
       now = old + kWeight * (sample - old);
     }
   }
-  estimate.duration_ns = static_cast<float>(now);
+  estimate.duration_ns = now;
   if (estimate.samples < UINT16_MAX) ++estimate.samples;
 
   const auto x = static_cast<double>(bytes);
@@ -136,7 +136,7 @@ std::int64_t Durations::op(Token token, std::uint64_t bytes) const {
   const std::lock_guard guard(lock_);
   const auto at = tokens_.find(token);
   const double ns = at != tokens_.end() && at->second.samples > 0
-                        ? static_cast<double>(at->second.duration_ns)
+                        ? at->second.duration_ns
                         : line(bytes);
   return static_cast<std::int64_t>(ns);
 }

@@ -90,7 +90,7 @@ class Durations {
   static constexpr std::uint32_t kMostLooks = 1 << 16;
 
   struct Estimate {
-    float duration_ns = 0;
+    double duration_ns = 0;
     std::uint16_t asked_for = 0; // at most kFirst
     std::uint16_t samples = 0;
     std::int16_t outliers = 0; // in a row: > 0 too long, < 0 too short

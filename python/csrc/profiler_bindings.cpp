@@ -141,6 +141,7 @@ void export_trace(c10::DeviceIndex index, const std::string& path) {
   DeviceContext* const device = used(index);
   std::optional<profiler::CycleMap> map;
   if (device != nullptr) {
+    backend::throw_if(device->pager->synchronize()); // how long ops took
     profiler::Profiler& profiler = device->pager->profiler();
     map = profiler::CycleBuilder(profiler, device->pager->durations())
               .build(profiler.counts().last_path);
