@@ -58,22 +58,28 @@ void Forecast::bound(PathId path, std::span<const std::uint32_t> values,
   }
 }
 
-void Forecast::needs(PathId id, std::uint32_t begin,
+void Forecast::needs(PathId id, std::uint32_t begin, std::uint32_t end,
                      std::vector<Need>& list) const {
   list.clear();
   const Profiler::Guard guard(profiler_.lock_);
   const OpPath* const path = profiler_.history_.find(id);
   if (path == nullptr) return;
-  for (std::uint32_t v = 0; v < path->values().size(); ++v) {
-    const PathValue& value = path->values()[v];
-    if (!profiler_.blocks_.stillAlive(value.slot, value.identity)) continue;
-    const std::span<const PathUse> uses = path->usesOf(v);
-    const auto use = std::partition_point(
-        uses.begin(), uses.end(),
-        [begin](PathUse u) { return u.position() < begin; });
-    if (use == uses.end() || overwrites(use->flags())) continue;
-    list.push_back({profiler_.blocks_[value.slot].owner, value.identity, v,
-                    use->position()});
+  for (std::uint32_t op = begin; op < std::min(end, path->size()); ++op) {
+    for (const Operand operand : path->uses(op)) {
+      const std::uint32_t v = operand.value();
+      const PathValue& value = path->values()[v];
+      if (overwrites(operand.flags()) ||
+          !profiler_.blocks_.stillAlive(value.slot, value.identity)) {
+        continue;
+      }
+      const std::span<const PathUse> uses = path->usesOf(v);
+      const auto first = std::partition_point(
+          uses.begin(), uses.end(),
+          [begin](PathUse u) { return u.position() < begin; });
+      if (first->position() != op) continue; // seen before
+      list.push_back(
+          {profiler_.blocks_[value.slot].owner, value.identity, v, op});
+    }
   }
 }
 
@@ -85,18 +91,18 @@ NextUse Forecast::answer(BlockSlot slot) const {
   const std::vector<PathValue>& values = path->values();
   const std::uint32_t now = profiler_.matcher_.position();
   const std::uint32_t end = path->size();
-  const bool here = block.value < values.size() &&
-                    values[block.value].identity == block.identity;
+  const std::uint32_t own = profiler_.matcher_.valueOf(block);
+  const bool here = own != kNone;
   answer.distance_ops = end - now;
-  const bool stays = here && profiler_.outlives(values[block.value]);
-  if (here && !stays && !values[block.value].carried() &&
+  const bool stays = here && profiler_.outlives(values[own]);
+  if (here && !stays && !values[own].carried() &&
       block.birth.round != profiler_.matcher_.round()) {
     // Left from the round before, and not carried into this one.
     answer.kind = NextUseKind::kNoMore;
     return answer;
   }
   if (here) {
-    const std::span<const PathUse> uses = path->usesOf(block.value);
+    const std::span<const PathUse> uses = path->usesOf(own);
     const auto use =
         std::partition_point(uses.begin(), uses.end(),
                              [now](PathUse u) { return u.position() < now; });
@@ -113,12 +119,13 @@ NextUse Forecast::answer(BlockSlot slot) const {
   if (next == nullptr) return answer;
   std::uint32_t value = kNone;
   if (here && next == path) {
-    const PathValue& own = values[block.value];
-    value = own.successor;
-    const bool dies = own.free_op != kNone && own.free_op < end;
+    const PathValue& known = values[own];
+    value = known.successor;
+    const bool dies = known.free_op != kNone && known.free_op < end;
     if (value == kNone &&
-        (stays || (own.carried() && own.source_path != path->id() && !dies))) {
-      value = block.value; // persistent
+        (stays ||
+         (known.carried() && known.source_path != path->id() && !dies))) {
+      value = own; // persistent
     }
   } else {
     value = next->valueBoundTo(block.identity);
@@ -140,13 +147,10 @@ Forecast::Known Forecast::valueOf(BlockSlot slot) const {
   const Profiler::Guard guard(profiler_.lock_);
   const OpPath* const path = profiler_.matcher_.path();
   if (path == nullptr) return {};
-  const LiveBlock& block = profiler_.blocks_[slot];
-  const std::vector<PathValue>& values = path->values();
-  if (block.value >= values.size() ||
-      values[block.value].identity != block.identity) {
-    return {};
-  }
-  return {path->id(), block.value};
+  const std::uint32_t value =
+      profiler_.matcher_.valueOf(profiler_.blocks_[slot]);
+  if (value == kNone) return {};
+  return {path->id(), value};
 }
 
 std::vector<Forecast::Expected> Forecast::expected(

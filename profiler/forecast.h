@@ -62,15 +62,16 @@ class Forecast {
   void bound(PathId path, std::span<const std::uint32_t> values,
              std::span<Bound> answers) const;
   // The live blocks that values of a path are bound to, or were when it was
-  // walked last, and the first op from `begin` on that needs what they hold; in
-  // order of the values.
+  // walked last, where the first op from `begin` on that uses them comes before
+  // `end` and needs what they hold; in order of these ops.
   struct Need {
     void* owner;
     std::uint64_t identity;
     std::uint32_t value;
     std::uint32_t op;
   };
-  void needs(PathId path, std::uint32_t begin, std::vector<Need>& list) const;
+  void needs(PathId path, std::uint32_t begin, std::uint32_t end,
+             std::vector<Need>& list) const;
   // The block that op `next_op + distance` of the path followed uses as its
   // n-th operand; identity 0: unknown, or not born yet.
   struct Expected {

@@ -1,6 +1,7 @@
 #include "profiler/op_path.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "backend/runtime/check.h"
@@ -142,15 +143,21 @@ void OpPath::finish() {
   }
   carried_.clear();
   by_identity_.clear();
+  born_bytes_.assign(size(), 0);
   for (std::uint32_t v = 0; v < values_.size(); ++v) {
     const PathValue& value = values_[v];
     if (value.handedIn()) ops_[value.birth_op].expects_new = 1;
     hasher.add(value.bytes);
-    if (value.carried()) carried_.push_back(v);
+    if (value.carried()) {
+      carried_.push_back(v);
+    } else {
+      born_bytes_[value.birth_op] += value.bytes;
+    }
     if (value.carried() || value.handedIn()) {
       by_identity_.emplace_back(value.identity, v);
     }
   }
+  std::partial_sum(born_bytes_.begin(), born_bytes_.end(), born_bytes_.begin());
   std::sort(by_identity_.begin(), by_identity_.end());
   structure_ = hasher.token();
   if (heads_.size() > std::max(kFirstBuckets, ops_.size())) {
@@ -269,8 +276,9 @@ std::size_t OpPath::memoryBytes() const noexcept {
   return sizeof(OpPath) + capacity_bytes(ops_) + capacity_bytes(workspaces_) +
          capacity_bytes(operands_) + capacity_bytes(values_) +
          capacity_bytes(heads_) + capacity_bytes(use_list_) +
-         capacity_bytes(carried_) + capacity_bytes(linked_) +
-         capacity_bytes(rounds_) + capacity_bytes(by_identity_);
+         capacity_bytes(born_bytes_) + capacity_bytes(carried_) +
+         capacity_bytes(linked_) + capacity_bytes(rounds_) +
+         capacity_bytes(by_identity_);
 }
 
 } // namespace chameleon::profiler

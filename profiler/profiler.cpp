@@ -25,11 +25,8 @@ void Profiler::recordDeath(const LiveBlock& block,
     const std::uint32_t v = recorder_.valueOf(block);
     if (v != kNone) diedAt(recorder_.path().values()[v], recording_begin_);
   } else if (OpPath* const path = matcher_.path()) {
-    std::vector<PathValue>& values = path->values();
-    if (block.value < values.size() &&
-        values[block.value].identity == block.identity) {
-      diedAt(values[block.value], round_begin_);
-    }
+    const std::uint32_t v = matcher_.valueOf(block);
+    if (v != kNone) diedAt(path->values()[v], round_begin_);
   }
   // It outlived the round that made it.
   if (block.birth.path != 0 && block.birth.path == previous_path_ &&

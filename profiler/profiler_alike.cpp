@@ -81,13 +81,7 @@ void Profiler::beginAlike(std::uint32_t position) {
 
 // As if all results up to `position` had been the path's.
 void Profiler::weighPath(std::uint32_t position) {
-  known_bytes_ = 0;
-  for (const PathValue& value : matcher_.path()->values()) {
-    if (!value.carried() && value.birth_op < position) {
-      known_bytes_ += value.bytes;
-    }
-  }
-  seen_bytes_ = known_bytes_;
+  seen_bytes_ = known_bytes_ = matcher_.path()->bornBytes(position);
 }
 
 void Profiler::weighResult(std::uint32_t position, std::uint32_t output,

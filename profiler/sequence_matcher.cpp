@@ -5,10 +5,12 @@
 namespace chameleon::profiler {
 namespace {
 
-constexpr std::uint32_t kContextLimit = 64; // ops compared per candidate
-constexpr std::uint32_t kResumeWindow = 16; // ops skipped at most
-constexpr std::uint32_t kPerPath = 256;     // candidates looked at
+constexpr std::uint32_t kContextLimit = 64;  // ops compared per candidate
+constexpr std::uint32_t kWholeContext = 256; // of the one that is chosen
+constexpr std::uint32_t kResumeWindow = 16;  // ops skipped at most
+constexpr std::uint32_t kPerPath = 256;      // candidates looked at
 constexpr std::uint32_t kAltogether = 1024;
+constexpr std::uint32_t kCompared = 1024; // equal ops of their contexts
 
 } // namespace
 
@@ -229,14 +231,29 @@ void SequenceMatcher::setCursor(OpPath* path, std::uint32_t position) noexcept {
 }
 
 // Queries find a block's value by its hint: what was there before is known
-// before its first use.
-void SequenceMatcher::hintCarried(OpPath& path) {
+// before its first use. Once a round: it costs as much as the path is long, and
+// a round may come back to a path at every op.
+void SequenceMatcher::hintCarried(const OpPath& path) {
+  if (std::find(hinted_.begin(), hinted_.end(), path.id()) != hinted_.end()) {
+    return;
+  }
+  hinted_.push_back(path.id());
   for (const auto& [identity, v] : path.identities()) {
     const PathValue& value = path.values()[v];
     if (blocks_.alive(value.slot, value.identity)) {
       blocks_[value.slot].value = v;
     }
   }
+}
+
+std::uint32_t SequenceMatcher::valueOf(const LiveBlock& block) const noexcept {
+  if (path_ == nullptr) return kNone;
+  const std::vector<PathValue>& values = path_->values();
+  if (block.value < values.size() &&
+      values[block.value].identity == block.identity) {
+    return block.value;
+  }
+  return path_->valueBoundTo(block.identity);
 }
 
 void SequenceMatcher::startRound(OpPath* path, OpPath* previous) {
@@ -344,16 +361,17 @@ bool SequenceMatcher::anchored(const OpPath& path, std::uint32_t position,
   return false;
 }
 
-void SequenceMatcher::tryPlace(OpPath& path, std::uint32_t position,
-                               bool must_be_anchored,
-                               ContextMatch& best) const {
+// How long its context is.
+std::uint32_t SequenceMatcher::tryPlace(OpPath& path, std::uint32_t position,
+                                        bool must_be_anchored,
+                                        ContextMatch& best) const {
   const std::uint32_t length = context(path, position, kContextLimit);
-  if (length <= best.length) return;
+  if (length <= best.length) return length;
   // One op of context says nothing, unless its operands do.
-  if ((must_be_anchored || length == 1) && !anchored(path, position, length)) {
-    return;
+  if ((!must_be_anchored && length > 1) || anchored(path, position, length)) {
+    best = {&path, position, length};
   }
-  best = {&path, position, length};
+  return length;
 }
 
 // Does the op recorded last fit the path as it is bound in this round?
@@ -414,7 +432,7 @@ ContextMatch SequenceMatcher::resume() {
       std::min(path->size(), left_position_ + kResumeWindow + 1);
   for (std::uint32_t i = left_position_; i < end; ++i) {
     if (!fits(*path, i) || (i > left_position_ && !onBound(*path, i))) continue;
-    return {path, i, std::max(context(*path, i, kNone), 1U)};
+    return {path, i, std::max(context(*path, i, kWholeContext), 1U)};
   }
   return {};
 }
@@ -429,18 +447,28 @@ ContextMatch SequenceMatcher::relocate(bool in_itself, bool has_time) {
   const std::uint32_t last = own.size() - 1;
   const Token token = own.op(last).token;
   std::uint32_t tried = 0;
+  std::uint32_t compared = 0;
+  const auto done = [&] {
+    return best.length == kContextLimit || compared >= kCompared;
+  };
   for (const auto& path : history_.paths()) {
     if (!path->rounds().empty()) continue; // its rounds are paths as well
     std::uint32_t here = 0;
-    for (std::uint32_t i = path->lastLike(token); i != kNone && here < kPerPath;
-         i = path->previousLike(i), ++here) {
-      tryPlace(*path, i, must_be_anchored, best);
+    std::uint32_t before = kNone; // the candidate before
+    std::uint32_t length = 0;     // its context's
+    for (std::uint32_t i = path->lastLike(token);
+         i != kNone && here < kPerPath && !done();
+         before = i, i = path->previousLike(i), ++here) {
+      // In a long run of equal ops one place is as good as another.
+      if (length == kContextLimit && i + 1 == before) continue;
+      length = tryPlace(*path, i, must_be_anchored, best);
+      compared += length;
     }
     tried += here;
-    if (tried >= kAltogether) break;
+    if (tried >= kAltogether || done()) break;
   }
-  if (best.path != nullptr) { // its whole context
-    best.length = context(*best.path, best.position, kNone);
+  if (best.path != nullptr) {
+    best.length = context(*best.path, best.position, kWholeContext);
   }
   if (in_itself) {
     const Repetition::Place place = repetition_.find(own, best.length);

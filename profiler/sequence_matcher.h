@@ -142,6 +142,11 @@ class SequenceMatcher {
   }
   void setCursor(OpPath* path, std::uint32_t position) noexcept;
   void nextRound() noexcept { ++walk_.round; }
+  // Hints are to be made anew: some hundred rounds of another path may have
+  // come between.
+  void forgetHints() noexcept { hinted_.clear(); }
+  // The value that a block is on the path followed, kNone: none.
+  std::uint32_t valueOf(const LiveBlock& block) const noexcept;
 
   // The best place for the op recorded last: where the whole round so far is
   // the beginning of a path; else close behind where the path was left; else
@@ -233,11 +238,11 @@ class SequenceMatcher {
               std::uint32_t recorded) const;
   std::uint32_t context(const OpPath& path, std::uint32_t position,
                         std::uint32_t limit) const;
-  void tryPlace(OpPath& path, std::uint32_t position, bool must_be_anchored,
-                ContextMatch& best) const;
+  std::uint32_t tryPlace(OpPath& path, std::uint32_t position,
+                         bool must_be_anchored, ContextMatch& best) const;
   bool anchored(const OpPath& path, std::uint32_t position,
                 std::uint32_t length) const;
-  void hintCarried(OpPath& path);
+  void hintCarried(const OpPath& path);
 
   LiveBlocks& blocks_;
   OpHistory& history_;
@@ -253,6 +258,7 @@ class SequenceMatcher {
   PathValue* values_ = nullptr;
   bool trusts_operands_ = false;
   Walk walk_{0, 1};                   // path_'s, or that of the last one
+  std::vector<PathId> hinted_;        // by hintCarried(), since forgetHints()
   std::vector<std::uint32_t> chosen_; // by choose(): per use, its value
   std::vector<std::uint32_t> open_;
   std::uint32_t alike_at_ = kNone; // position of the last op that was alike

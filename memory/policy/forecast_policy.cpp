@@ -72,6 +72,7 @@ bool ForecastPolicy::wishes(const profiler::OpTicket& ticket,
     const profiler::PathId next = forecast_.following();
     if (next != path_) takeUp(next, 0, lookAhead(), begin_ + path_ops_);
   }
+  lookAlong(ticket.position);
   bringBack(list);
   setGate();
   return recorded;
@@ -155,14 +156,24 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
     plan_ = before; // a better one waits for the next round
   }
   profiler_.trustOperands(!had_victims && nothingMoves());
+  if (again) looked_to_ = path_ops_;
   if (same && plan_ == before) {
     if (again) done_ = 0;
     if (again || goes_on) return;
   }
-  done_ = ticket.position;
+  done_ = looked_to_ = ticket.position;
   returns_.clear();
   held_.clear();
-  takeUp(path_, ticket.position, path_ops_, now);
+}
+
+// At a new place, what its path needs is looked up piece by piece: a run that
+// finds a new place at every op shall not pay for the whole path each time.
+void ForecastPolicy::lookAlong(std::uint32_t position) {
+  if (looked_to_ >= path_ops_ || position + lookAhead() < looked_to_) return;
+  const std::uint32_t end =
+      std::min(path_ops_, looked_to_ + kLookedAhead * lookAhead());
+  takeUp(path_, looked_to_, end, begin_ + looked_to_);
+  looked_to_ = end;
 }
 
 // What a path needs between `begin` and `end`, is not there and is not fetched
@@ -170,16 +181,13 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
 // `at_begin`.
 void ForecastPolicy::takeUp(profiler::PathId path, std::uint32_t begin,
                             std::uint32_t end, std::uint64_t at_begin) {
-  forecast_.needs(path, begin, needs_);
+  forecast_.needs(path, begin, end, needs_);
   fetches_.clear();
-  if (path == path_ && plan_ != nullptr) plannedFetches(begin);
+  if (path == path_ && plan_ != nullptr) plannedFetches(begin, end);
   for (const profiler::Forecast::Need& need : needs_) {
     Block* const block = static_cast<Block*>(need.owner);
     const Residency state = block->state();
-    if (need.op >= end ||
-        (state != Residency::kHost && state != Residency::kEvicting)) {
-      continue;
-    }
+    if (state != Residency::kHost && state != Residency::kEvicting) continue;
     const auto planned = std::lower_bound(fetches_.begin(), fetches_.end(),
                                           std::pair(need.value, begin));
     if (planned != fetches_.end() && planned->first == need.value &&
@@ -191,10 +199,10 @@ void ForecastPolicy::takeUp(profiler::PathId path, std::uint32_t begin,
   }
 }
 
-// The path's values that the plan fetches before ops from `begin` on.
-void ForecastPolicy::plannedFetches(std::uint32_t begin) {
+// The path's values that the plan fetches before ops [begin, end).
+void ForecastPolicy::plannedFetches(std::uint32_t begin, std::uint32_t end) {
   const Plan& plan = *plan_->plan;
-  for (std::uint32_t op = begin; op < plan.ops(); ++op) {
+  for (std::uint32_t op = begin; op < end; ++op) {
     for (const Action action : plan.actionsBefore(op)) {
       if (action.kind() != Action::Kind::kFetch) continue;
       const PathPlan::Names& names = plan_->names[action.value()];
@@ -209,6 +217,10 @@ void ForecastPolicy::plannedFetches(std::uint32_t begin) {
 void ForecastPolicy::setGate() noexcept {
   std::uint32_t position = kNone - 1; // what no position reaches
   if (tail_ != kNone) position = tail_;
+  if (looked_to_ < path_ops_) {
+    position =
+        std::min(position, looked_to_ - std::min(looked_to_, lookAhead()));
+  }
   if (plan_ != nullptr) {
     const std::vector<std::uint32_t>& end = plan_->plan->action_end;
     const std::uint32_t taken = done_ == 0 ? 0 : end[done_ - 1];

@@ -80,9 +80,10 @@ class ForecastPolicy final : public Policy {
                                                       // put in order, at most
   static constexpr double kAsFar = 0.5; // of the best victim's distance: no
                                         // worse where the size fits better
-  static constexpr std::uint32_t kLeastAhead = 8; // ops
-  static constexpr std::uint32_t kCatchUp = 16;   // ops left out or put in that
-                                                  // are no other place
+  static constexpr std::uint32_t kLeastAhead = 8;  // ops
+  static constexpr std::uint32_t kLookedAhead = 4; // x lookAhead(), at a time
+  static constexpr std::uint32_t kCatchUp = 16; // ops left out or put in that
+                                                // are no other place
 
   struct Victim {
     Block* block;
@@ -108,9 +109,10 @@ class ForecastPolicy final : public Policy {
   const Victim& fitting(Usable usable, std::size_t piece_bytes) const noexcept;
 
   void arrive(const profiler::OpTicket& ticket);
+  void lookAlong(std::uint32_t position);
   void takeUp(profiler::PathId path, std::uint32_t begin, std::uint32_t end,
               std::uint64_t at_begin);
-  void plannedFetches(std::uint32_t begin);
+  void plannedFetches(std::uint32_t begin, std::uint32_t end);
   using Bound = profiler::Forecast::Bound;
   const Bound& either(std::size_t i) const;
   void resolve(std::vector<Wish>& list);
@@ -134,6 +136,7 @@ class ForecastPolicy final : public Policy {
   profiler::PathId path_ = 0;
   std::uint32_t path_ops_ = 0;    // 0: it is not known where the run is
   std::uint32_t tail_ = 0;        // where the path after it is looked at; kNone
+  std::uint32_t looked_to_ = 0;   // by lookAlong()
   std::uint32_t done_ = 0;        // actions before ops < done_ were taken
   std::size_t held_done_ = 0;     // of the plan's held values, in this round
   std::size_t recorded_done_ = 0; // of its recorded ops: those before done_

@@ -10,7 +10,9 @@
 //
 // Arguments: "seen" (default); "alike": the same in sizes never seen before;
 // "new": on sequences never seen before, which are recorded; "alone": the loop
-// and the tokens without the profiler, to subtract.
+// and the tokens without the profiler, to subtract; "growing" and a number: so
+// many equal ops, each on a block of its own that stays, in one step that is
+// twice as long as the longest before it.
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -77,6 +79,30 @@ __attribute__((noinline)) void one_op_alone(Run& run, std::uint32_t i) {
   run.last = run.weights[i];
 }
 
+// A step of equal ops on new blocks, as where parameters are made one by one.
+__attribute__((noinline)) void run_steps_of_equals(Run& run,
+                                                   std::uint32_t ops) {
+  const std::array<std::uint64_t, 6> sizes{0x20001, 64, 0, 0x20002, 64, 64};
+  for (std::uint32_t i = 0; i < ops; ++i) {
+    const std::uint64_t token = make_token(7, sizes.data());
+    const std::array<Use, 1> uses{run.create()};
+    (void)run.profiler.observe(7, token, uses);
+  }
+}
+
+int grow(Run& run, std::uint32_t ops) {
+  for (std::uint32_t before = ops / 8; before < ops; before *= 2) {
+    for (std::uint32_t i = 0; i < before; ++i) {
+      const std::array<Use, 1> uses{run.create()};
+      const std::array<std::uint64_t, 6> sizes{0x20001, 64, 0, 0x20002, 64, 64};
+      (void)run.profiler.observe(7, make_token(7, sizes.data()), uses);
+    }
+    run.profiler.step();
+  }
+  run_steps_of_equals(run, ops);
+  return EXIT_SUCCESS;
+}
+
 enum class Mode : std::uint8_t { kSeen, kAlike, kNew, kAlone };
 
 __attribute__((noinline)) void run_steps(Run& run, int steps, Mode mode) {
@@ -108,6 +134,11 @@ int main(int argc, char** argv) {
                     : word == "alone" ? Mode::kAlone
                                       : Mode::kSeen;
   Run run;
+  if (word == "growing") {
+    return grow(run, static_cast<std::uint32_t>(
+                         std::strtoul(argc > 2 ? argv[2] : "16000", nullptr,
+                                      /*base=*/10)));
+  }
   warm_up(run);
   run_steps(run, 10, mode);
   const auto state = run.profiler.state();
