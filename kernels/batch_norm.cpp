@@ -1,6 +1,7 @@
 // Batch normalisation. The composite takes cuDNN where the tensor is CUDA's;
-// whether it does must be the target's choice, so that results and gradients
-// have the native bits. Native is asked on tensors without bytes.
+// whether it does must be the target's choice (a simulated device's is CUDA's),
+// so that results and gradients have the native bits. Native is asked on
+// tensors without bytes.
 #include <ATen/ATen.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/Normalization.h>
@@ -19,7 +20,7 @@ using Result = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t>;
 constexpr int64_t kCudnn = 1; // as native numbers its ways
 
 Tensor shadow_of(const Optional& tensor) {
-  return tensor && tensor->defined() ? make_shadow(*tensor) : Tensor();
+  return tensor && tensor->defined() ? make_cuda_shadow(*tensor) : Tensor();
 }
 
 // What native refuses before it chooses is left to it.
@@ -32,14 +33,14 @@ bool is_plain(const Tensor& input, const Optional& parameter) {
 bool takes_cudnn(const Tensor& input, const Optional& weight,
                  const Optional& bias, const Optional& mean,
                  const Optional& variance, bool training, double eps) {
-  if (backend::target().type != c10::DeviceType::CUDA || input.dim() < 2 ||
+  if (backend::target().type == c10::DeviceType::CPU || input.dim() < 2 ||
       input.sym_numel() == 0 || !is_plain(input, weight) ||
       !is_plain(input, bias) || !is_plain(input, mean) ||
       !is_plain(input, variance)) {
     return false;
   }
   return at::native::_select_batch_norm_backend(
-             make_shadow(input), shadow_of(weight), shadow_of(bias),
+             make_cuda_shadow(input), shadow_of(weight), shadow_of(bias),
              shadow_of(mean), shadow_of(variance), training,
              eps) == at::native::BatchNormBackend::Cudnn;
 }

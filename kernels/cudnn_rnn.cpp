@@ -28,8 +28,11 @@ class NoAdvice final : public c10::WarningHandler {
   }
 };
 
+bool is_cuda() { return backend::target().type == c10::DeviceType::CUDA; }
+
 // The state of dropout between layers: one a device, made anew when the
-// generator was seeded, as native keeps it. Each use of it changes it.
+// generator was seeded, as native keeps it. Each use of it changes it. Without
+// data there is no seed either.
 Tensor dropout_state(const Tensor& input, const CudnnRnnOptions& options) {
   if (!options.train || options.dropout == 0) return {};
   static auto* const mutex = new std::mutex;
@@ -38,12 +41,12 @@ Tensor dropout_state(const Tensor& input, const CudnnRnnOptions& options) {
   const std::lock_guard lock(*mutex);
   const c10::DeviceIndex device = input.device().index();
   Tensor& kept = (*states)[static_cast<std::size_t>(device)];
-  const bool seeded = backend::native_cuda()->was_seeded(device);
+  const bool seeded = is_cuda() && backend::native_cuda()->was_seeded(device);
   if (!kept.defined() || seeded) {
     const at::NoGradGuard no_grad;
-    const auto seed = at::empty({}, input.options().dtype(at::kLong))
-                          .random_()
-                          .item<int64_t>();
+    const Tensor drawn =
+        at::empty({}, input.options().dtype(at::kLong)).random_();
+    const int64_t seed = is_cuda() ? drawn.item<int64_t>() : 0;
     kept = at::_cudnn_init_dropout_state(options.dropout, options.train, seed,
                                          input.options().dtype(at::kByte));
   }
@@ -53,8 +56,8 @@ Tensor dropout_state(const Tensor& input, const CudnnRnnOptions& options) {
 } // namespace
 
 bool takes_cudnn(const Tensor& input) {
-  if (backend::target().type != c10::DeviceType::CUDA ||
-      !at::cudnn_is_acceptable(make_shadow(input))) {
+  if (backend::target().type == c10::DeviceType::CPU ||
+      !at::cudnn_is_acceptable(make_cuda_shadow(input))) {
     return false;
   }
   switch (input.scalar_type()) {
@@ -63,7 +66,9 @@ bool takes_cudnn(const Tensor& input) {
     case at::kHalf:
       return true;
     case at::kBFloat16:
-      return at::detail::getCUDAHooks().supportsBFloat16RNNWithCuDNN();
+      // Asks a GPU; every one that is simulated does.
+      return !is_cuda() ||
+             at::detail::getCUDAHooks().supportsBFloat16RNNWithCuDNN();
     default:
       return false;
   }

@@ -90,10 +90,24 @@ double attention_backward_flops(const CallView& call) {
                          *call.argument(3), 2, call.flag(Causal));
 }
 
+// Of a recurrent layer: each step meets all matrices. Backward does so for the
+// gradients of what it was given, and once more for those of the matrices.
+template <int Times>
+double recurrent_flops(const CallView& call) {
+  const TensorImpl& input = *call.argument(0);
+  double elements = 0;
+  for (const c10::IValue& each : call.arguments[1].toListRef()) {
+    const TensorImpl* weight = CallView::tensor(each);
+    if (weight != nullptr && weight->dim() == 2) elements += count(*weight);
+  }
+  const double steps = count(input) / std::max(1.0, size(input, -1));
+  return 2 * Times * steps * elements;
+}
+
 struct FlopRow {
   double (*flops)(const CallView&);
-  std::size_t like; // the argument whose type says how
-  bool convolution = false;
+  std::size_t like;   // the argument whose type says how
+  bool cudnn = false; // may have TF32 where cuDNN's flag says so
 };
 
 const std::unordered_map<std::string_view, FlopRow>& flop_table() {
@@ -120,6 +134,8 @@ const std::unordered_map<std::string_view, FlopRow>& flop_table() {
       {"aten::convolution_backward", {convolution_backward_flops, 1, true}},
       {"aten::convolution_backward_overrideable",
        {convolution_backward_flops, 1, true}},
+      {"aten::_cudnn_rnn", {recurrent_flops<1>, 0, true}},
+      {"aten::_cudnn_rnn_backward", {recurrent_flops<2>, 0, true}},
       {"aten::_scaled_dot_product_flash_attention",
        {attention_forward_flops<4>, 0}},
       {"aten::_scaled_dot_product_flash_attention_backward",
@@ -136,7 +152,7 @@ const std::unordered_map<std::string_view, FlopRow>& flop_table() {
   return *table;
 }
 
-MathType math_type(at::ScalarType type, bool convolution) {
+MathType math_type(at::ScalarType type, bool cudnn) {
   switch (type) {
     case at::kDouble:
     case at::kComplexDouble:
@@ -149,7 +165,7 @@ MathType math_type(at::ScalarType type, bool convolution) {
     case at::kComplexFloat: {
       const at::Context& settings = at::globalContext();
       const bool tf32 =
-          convolution ? settings.allowTF32CuDNN() : settings.allowTF32CuBLAS();
+          cudnn ? settings.allowTF32CuDNN() : settings.allowTF32CuBLAS();
       return tf32 ? MathType::kTf32 : MathType::kFp32;
     }
     default: // 8-bit types: at least as fast
@@ -250,7 +266,7 @@ OpCost cost_of(const CallView& call) {
     const at::ScalarType type =
         c10::typeMetaToScalarType(call.argument(formula.like)->dtype());
     cost.flops = formula.flops(call) * (at::isComplexType(type) ? 4 : 1);
-    cost.math = math_type(type, formula.convolution);
+    cost.math = math_type(type, formula.cudnn);
   }
   return cost;
 }

@@ -233,6 +233,114 @@ void cudnn_grid_sampler_backward(const OpPlan& plan, Stack& stack) {
                 at::empty(grid.sizes(), grid.options())});
 }
 
+void cudnn_batch_norm(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor input = frame.tensor(0);
+  const Tensor weight = frame.tensor(1);
+  const auto saved = [&] {
+    return at::empty({frame.flag(5) ? weight.numel() : 0}, weight.options());
+  };
+  frame.finish(
+      {at::empty(input.sizes(),
+                 input.options().memory_format(input.suggest_memory_format())),
+       saved(), saved(), at::empty({0}, input.options().dtype(at::kByte))});
+}
+
+void cudnn_batch_norm_backward(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor input = frame.tensor(0);
+  const Tensor weight = frame.tensor(2);
+  frame.finish({at::empty(input.sizes(), input.options().memory_format(
+                                             input.suggest_memory_format())),
+                at::empty(weight.sizes(), weight.options()),
+                at::empty(weight.sizes(), weight.options())});
+}
+
+// ---- cuDNN's recurrent layers --------------------------------------------
+
+// A state of its generator for each of a GPU's threads: "slightly over 2 MB".
+constexpr int64_t kDropoutStateBytes = 2 << 20;
+void cudnn_dropout_state(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  frame.finish({at::empty({kDropoutStateBytes},
+                          at::TensorOptions(at::kMeta).dtype(at::kByte))});
+}
+
+// The weights as cuDNN wants them, in one piece with two biases, there or not.
+int64_t flat_elements(const c10::List<Tensor>& weights, bool biases) {
+  int64_t count = 0;
+  int64_t rows = 0;
+  for (const Tensor& each : weights) {
+    count += each.numel();
+    rows += each.dim() == 2 ? each.size(0) : 0;
+  }
+  return biases ? count : count + rows;
+}
+
+// The results of a layer lie time by time, and are shown batch by batch.
+Tensor sequence(c10::IntArrayRef sizes, const at::TensorOptions& options,
+                bool transposed) {
+  if (!transposed) return at::empty(sizes, options);
+  return at::empty({sizes[1], sizes[0], sizes[2]}, options).transpose(0, 1);
+}
+
+// What backward reads is cuDNN's secret. At least it is what its formulas read:
+// the gates, and what each layer hands on, in each direction.
+void cudnn_rnn(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor input = frame.tensor(0);
+  const auto weights = frame.argument(1).toTensorList();
+  const int64_t stride = frame.argument(2).toInt();
+  const auto flat = frame.argument(3).toOptional<Tensor>();
+  const Tensor hx = frame.tensor(4);
+  const auto cx = frame.argument(5).toOptional<Tensor>();
+  const int64_t hidden = frame.argument(7).toInt();
+  const int64_t layers = frame.argument(9).toInt();
+  const int64_t directions = frame.flag(13) ? 2 : 1;
+  const bool packed = !frame.argument(14).toIntList().empty();
+
+  c10::DimVector sizes(input.sizes());
+  const int64_t rows = c10::multiply_integers(sizes) / sizes.back();
+  sizes.back() = hx.size(2) * directions;
+  const int64_t gates = weights.get(0).size(0); // of one step
+  const int64_t kept = rows * layers * directions * (gates + hidden) *
+                       static_cast<int64_t>(input.element_size());
+  const auto bytes = input.options().dtype(at::kByte);
+  frame.finish({sequence(sizes, input.options(), frame.flag(10) && !packed),
+                at::empty(hx.sizes(), hx.options()),
+                cx ? at::empty(cx->sizes(), cx->options())
+                   : at::empty({0}, hx.options()),
+                at::empty({frame.flag(12) ? kept : 0}, bytes),
+                flat ? *flat
+                     : at::empty({flat_elements(weights, stride >= 4)},
+                                 weights.get(0).options())});
+}
+
+// Gradients of weights are views of one piece.
+void cudnn_rnn_backward(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  const Tensor input = frame.tensor(0);
+  const auto weights = frame.argument(1).toTensorList();
+  const Tensor hx = frame.tensor(4);
+  const auto cx = frame.argument(5).toOptional<Tensor>();
+  const bool packed = !frame.argument(18).toIntList().empty();
+  c10::List<Tensor> grads;
+  if (frame.argument(21).toBoolList()[3]) {
+    const bool biases = frame.argument(2).toInt() >= 4;
+    const Tensor all =
+        at::empty({flat_elements(weights, biases)}, weights.get(0).options());
+    int64_t offset = 0;
+    for (const Tensor& each : weights) {
+      grads.push_back(all.narrow(0, offset, each.numel()).view(each.sizes()));
+      offset += each.numel();
+    }
+  }
+  frame.finish(
+      {sequence(input.sizes(), input.options(), frame.flag(14) && !packed),
+       at::empty(hx.sizes(), hx.options()),
+       cx ? at::empty(cx->sizes(), cx->options()) : Tensor(), grads});
+}
+
 // ---- shapes that depend on values ----------------------------------------
 
 void nonzero(const OpPlan& plan, Stack& stack) {
@@ -406,6 +514,11 @@ const std::unordered_map<std::string_view, ShapeFunction>& table() {
            &fused_lstm_cell_backward},
           {"aten::_thnn_fused_gru_cell", &fused_gru_cell},
           {"aten::_thnn_fused_gru_cell_backward", &fused_gru_cell_backward},
+          {"aten::cudnn_batch_norm", &cudnn_batch_norm},
+          {"aten::cudnn_batch_norm_backward", &cudnn_batch_norm_backward},
+          {"aten::_cudnn_init_dropout_state", &cudnn_dropout_state},
+          {"aten::_cudnn_rnn", &cudnn_rnn},
+          {"aten::_cudnn_rnn_backward", &cudnn_rnn_backward},
           {"aten::cudnn_grid_sampler", &cudnn_grid_sampler},
           {"aten::cudnn_grid_sampler_backward", &cudnn_grid_sampler_backward},
           {"aten::_pack_padded_sequence", &pack_padded_sequence},

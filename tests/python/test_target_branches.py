@@ -34,7 +34,8 @@ def made(*shape, dtype=torch.float32):
 
 def ran(run, *leaves):
     with Log() as log:
-        results = [t for t in tree_leaves(run()) if t.requires_grad]
+        results = [t for t in tree_leaves(run())
+                   if torch.is_tensor(t) and t.requires_grad]
         torch.autograd.backward(results, [torch.ones_like(t) for t in results])
     of = lambda t: [list(t.shape), str(t.dtype)]
     return log.ops, [of(t) for t in results], [of(t.grad) for t in leaves]
@@ -50,7 +51,24 @@ layers = {
     name: getattr(torch.nn, name)(8, 5, bidirectional=True).to("chameleon")
     for name in ("LSTM", "GRU", "RNN")
 }
+def without_cudnn(layer):
+    with torch.backends.cudnn.flags(enabled=False):
+        return layer(x)
+
+def run_packed(layer):
+    return layer(torch.nn.utils.rnn.pack_padded_sequence(x, [4, 4, 3, 2, 1, 1]))
+
+deep = torch.nn.LSTM(8, 5, 3, dropout=0.5, batch_first=True).to("chameleon")
+slim = torch.nn.LSTM(8, 5, proj_size=3, bias=False).to("chameleon")
+batch = torch.nn.BatchNorm2d(3).to("chameleon")
 cases = {
+    "batch norm": (lambda: batch(image), image, *batch.parameters()),
+    "batch norm by statistics": (
+        lambda: batch.eval()(image), image, *batch.parameters()),
+    "batch norm without weights": (
+        lambda: F.batch_norm(image, None, None, training=True), image),
+    "LSTM of layers": (lambda: deep(x), x, *deep.parameters()),
+    "LSTM projected": (lambda: slim(x), x, *slim.parameters()),
     "rms_norm": (lambda: norm(x), x, norm.weight),
     "rms_norm without a weight": (lambda: F.rms_norm(x, (6, 8)), x),
     "rms_norm of bf16": (
@@ -63,6 +81,11 @@ cases = {
     **{name: (lambda c=cell: c(x[0]), *cell.parameters())
        for name, cell in cells.items()},
     **{name: (lambda c=layer: c(x), *layer.parameters())
+       for name, layer in layers.items()},
+    **{f"{name} packed": (lambda c=layer: run_packed(c), *layer.parameters())
+       for name, layer in layers.items()},
+    **{f"{name} without cuDNN": (
+        lambda c=layer: without_cudnn(c), *layer.parameters())
        for name, layer in layers.items()},
 }
 outcomes = {}
@@ -87,9 +110,20 @@ DECIDING = {
     "LSTMCell": ("_thnn_fused_lstm_cell", "sigmoid_"),
     "GRUCell": ("_thnn_fused_gru_cell", "sigmoid_"),
     "RNNCell": ("tanh", "tanh"),
-    "LSTM": ("_thnn_fused_lstm_cell", "mkldnn_rnn_layer"),
-    "GRU": ("_thnn_fused_gru_cell", "sigmoid_"),
-    "RNN": ("tanh", "tanh"),
+    "batch norm": ("cudnn_batch_norm", "native_batch_norm"),
+    "batch norm by statistics": ("cudnn_batch_norm", "native_batch_norm"),
+    "batch norm without weights": ("native_batch_norm", "native_batch_norm"),
+    "LSTM of layers": ("_cudnn_rnn", "mkldnn_rnn_layer"),
+    "LSTM projected": ("_cudnn_rnn", "sigmoid_"),
+    "LSTM": ("_cudnn_rnn", "mkldnn_rnn_layer"),
+    "GRU": ("_cudnn_rnn", "sigmoid_"),
+    "RNN": ("_cudnn_rnn", "tanh"),
+    "LSTM packed": ("_cudnn_rnn", "sigmoid_"),
+    "GRU packed": ("_cudnn_rnn", "sigmoid_"),
+    "RNN packed": ("_cudnn_rnn", "tanh"),
+    "LSTM without cuDNN": ("_thnn_fused_lstm_cell", "mkldnn_rnn_layer"),
+    "GRU without cuDNN": ("_thnn_fused_gru_cell", "sigmoid_"),
+    "RNN without cuDNN": ("tanh", "tanh"),
 }
 
 
@@ -170,3 +204,33 @@ def test_the_cpu_has_no_transforms_of_half_precision(fresh):
     code += "except RuntimeError as error: print(error)"
     for name in ("fft", "irfft", "rfftn"):
         assert "Unsupported dtype Half" in fresh(code.format(name))
+
+
+LAYER = """
+import torch, torch_chameleon
+torch_chameleon.config.physical_device = "simulated"
+size, steps, rows = 2048, 128, 64
+layer = torch.nn.LSTM(size, size, dtype=torch.bfloat16).to("chameleon")
+x = torch.ones(steps, rows, size, dtype=torch.bfloat16).to("chameleon")
+one = torch.ones(steps * rows, 2 * size, dtype=torch.bfloat16).to("chameleon")
+other = torch.ones(2 * size, 4 * size, dtype=torch.bfloat16).to("chameleon")
+
+def compute_ns(run):
+    torch.chameleon.synchronize()
+    torch_chameleon.reset_swap_stats()
+    run()
+    torch.chameleon.synchronize()
+    return torch_chameleon.swap_stats()["compute_ns"]
+
+forward = compute_ns(lambda: layer(x))
+output, _ = layer(x)
+backward = compute_ns(lambda: output.sum().backward())
+product = compute_ns(lambda: torch.mm(one, other))
+print(forward / product, backward / product)
+"""
+
+
+def test_a_layer_takes_the_time_of_its_matrices(fresh):
+    forward, backward = map(float, fresh(LAYER).split())
+    assert forward == pytest.approx(1, rel=0.1)
+    assert backward == pytest.approx(2, rel=0.1)
