@@ -19,6 +19,7 @@ import subprocess
 import sys
 import warnings
 
+import emulated_cudnn
 import fused_cells
 import torch
 from gpu.places import emulated_environment
@@ -31,6 +32,7 @@ _SOURCES = [
         for name in (
             "emulated_cuda",
             "emulated_cuda_kernels",
+            "emulated_libraries",
             "emulated_driver",
             "emulated_calls",
             "emulated_memory",
@@ -46,9 +48,14 @@ _SOURCES = [
 _LIBRARY = ctypes.CDLL(None)
 # Not computed: what allocates, and what looks at the device itself.
 _LEFT = ("empty", "_local_scalar_dense", "_pin_memory", "is_pinned", "resize_")
-_LEFT += ("set_", "record_stream", "as_strided", "view", "_cudnn", "cudnn_")
-_LEFT += ("_fused_sdp_choice", "_reshape_alias", "unfold", "_efficient")
-_LEFT += ("_flash", "_scaled_dot_product", "miopen", "_use_cudnn")
+_LEFT += ("set_", "record_stream", "as_strided", "view", "_reshape_alias")
+_LEFT += ("_fused_sdp_choice", "unfold", "_efficient", "_flash", "miopen")
+_LEFT += ("_scaled_dot_product_flash", "_scaled_dot_product_efficient")
+_LEFT += ("_scaled_dot_product_fused", "_use_cudnn", "_use_miopen")
+_LEFT += ("_cudnn_rnn_flatten_weight",)
+# What asks for a handle of cuBLAS, and with it for its workspace.
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot"}
+_OFFSET = 4  # what a kernel that draws takes at least of a generator's numbers
 
 
 class _Range(ctypes.Structure):
@@ -168,22 +175,24 @@ def fail(error):
     _LIBRARY.emulated_fail(ctypes.c_int(error))
 
 
-def install():
+def install(native=False):
     """Registers the CPU's kernels in place of CUDA's.
 
-    Copies between plain CUDA tensors are left: what of them is no memcpy is
-    not computed.
+    Args:
+        native: Plain CUDA tensors are used. Else copies between them are left:
+            what of them is no memcpy is not computed.
     """
     libraries = {
         space: torch.library.Library(space, "IMPL")
         for space in ("aten", "chameleon")
     }
     fused_cells.register(libraries["aten"])
+    emulated_cudnn.register(libraries["aten"])
     registered = torch._C._dispatch_get_registrations_for_dispatch_key
     names = set(registered("CUDA"))
-    # Else the composite runs, whose parts are computed.
-    names -= {"aten::native_dropout", "aten::native_dropout_backward"}
-    names |= {"aten::clone"}  # a composite, whose copy would be left
+    # Composites: what would be left of them is a copy, or cuDNN's.
+    names |= {"aten::clone", "aten::convolution_backward"}
+    names |= {"aten::copy_"} if native else set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in sorted(names):
@@ -238,12 +247,12 @@ def _compute_there(op, *args, **kwargs):
             return type(value)(show(each, written) for each in value)
         if isinstance(value, torch.device) and value.type == "cuda":
             return torch.device("cpu")
-        if isinstance(value, torch.Generator):
-            return None
         return value
 
     def is_written(argument):
-        return argument.alias_info is not None and argument.alias_info.is_write
+        return (
+            argument.alias_info is not None and argument.alias_info.is_write
+        ) or (op._schema.name, argument.name) in emulated_cudnn.UNANNOUNCED
 
     schema = op._schema.arguments
     by_name = {argument.name: argument for argument in schema}
@@ -255,7 +264,14 @@ def _compute_there(op, *args, **kwargs):
         name: show(value, is_written(by_name[name]))
         for name, value in kwargs.items()
     }
+    after = None
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        shown_args, shown_kwargs, after = _drawing(op, shown_args, shown_kwargs)
+    if op._schema.name.removeprefix("aten::") in _PRODUCTS:
+        torch.cuda.current_blas_handle()
     result = op(*shown_args, **shown_kwargs)
+    if after is not None:
+        after()
     for original, alias in shown.values():
         if original.size() != alias.size():  # out= of another size
             original.resize_(alias.size())
@@ -294,6 +310,37 @@ def _compute_there(op, *args, **kwargs):
         ctypes.c_size_t(len(ranges) - count),
     )
     return given
+
+
+def _drawing(op, args, kwargs):
+    """The numbers that a kernel draws: those of the GPU's generator.
+
+    Returns:
+        The arguments with a generator of the CPU in its place, and a function
+        that is called afterwards.
+    """
+    names = [argument.name for argument in op._schema.arguments]
+    at = names.index("generator") if "generator" in names else None
+    given = kwargs.get("generator")
+    if at is not None and at < len(args):
+        given = args[at]
+    if given is None:
+        device = torch.cuda.current_device()
+        given = torch.cuda.default_generators[device]
+    if given.device.type != "cuda":
+        return args, kwargs, lambda: None
+    offset = given.get_offset()
+    given.set_offset(offset + _OFFSET)
+    seed = hash((given.initial_seed(), offset))
+    if at is None:
+        default = torch.default_generator
+        state = default.get_state()
+        default.manual_seed(seed)
+        return args, kwargs, lambda: default.set_state(state)
+    drawn = torch.Generator().manual_seed(seed)
+    if at < len(args):
+        return [*args[:at], drawn, *args[at + 1 :]], kwargs, lambda: None
+    return args, kwargs | {"generator": drawn}, lambda: None
 
 
 def _range_of(tensor):

@@ -46,6 +46,7 @@ def lost():
 
 def native(folder, place, names):
     """Leaves each workload's results, None if it fails; whether none did."""
+    places.begin_native(place)
     journal = Journal(folder / "native.journal")
     good = True
     for name in names:

@@ -89,10 +89,10 @@ class Lease:
             print(row["step"], json.dumps(shown), flush=True)
 
     def _step(self, name: str, *command: object, **more) -> Step:
-        """A step of chameleon's, or with is_native=True of native PyTorch's."""
+        """A step on the place's device, or with is_plain=True of the CPU's."""
         own = (
             {}
-            if more.pop("is_native", False)
+            if more.pop("is_plain", False)
             else places.environment(self._place, self._bin / "emulated_cuda.so")
         )
         return Step(
@@ -119,8 +119,7 @@ class Lease:
                 self._step(
                     kind,
                     *(sys.executable, "-W", "ignore", script),
-                    *("--on", places.NATIVE[self._place]),
-                    is_native=True,
+                    *("--on", self._place),
                 )
             ]
         if kind == "doctor":
@@ -156,7 +155,6 @@ class Lease:
                     f"{row} {side}",
                     *(sys.executable, "-W", "ignore", HERE / "gpu" / script),
                     *(side, folder, self._place, *arguments),
-                    is_native=is_native,
                     limit_s=rows.limit_s(row, self._place),
                     journal=folder / f"{side}{journal}.journal",
                     tries=5,
@@ -222,7 +220,7 @@ class Lease:
             self._step(
                 row,
                 *(sys.executable, "-W", "ignore", POINT, json.dumps(arguments)),
-                is_native=not is_ours,
+                is_plain=not is_ours,
                 limit_s=limit_s,
             )
         )

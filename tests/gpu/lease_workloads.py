@@ -56,8 +56,15 @@ def _images():
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def _rows(draws):
-    return torch.randn(1024, 512, generator=draws)
+HALF_ROWS = 1024  # of what autocasts to float16
+
+
+def _rows(draws, count=1024):
+    return torch.randn(count, 512, generator=draws)
+
+
+def _half_rows(draws):
+    return _rows(draws, HALF_ROWS)
 
 
 def _pictures(draws):
@@ -99,7 +106,7 @@ def adamw_foreach(device):
 
 
 def scaled_sgd(device):
-    return _trained(_mlp(), _rows, device, torch.optim.SGD, amp=True)
+    return _trained(_mlp(), _half_rows, device, torch.optim.SGD, amp=True)
 
 
 def convolutions(device):

@@ -93,6 +93,7 @@ class Expected:
 
 
 def native(folder, place, end, prefixes):
+    places.begin_native(place)
     journal = Journal(folder / "native_operators.journal")
     device = places.NATIVE[place]
     path = folder / RESULTS

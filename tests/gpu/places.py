@@ -2,8 +2,8 @@
 
 "cuda" is the GPU. "cpu" has the CPU in its place, and "emulated" a GPU that is
 emulated (tests/emulated_cuda.py), whose kernels are the CPU's: there nothing
-that is timed means anything, sizes are small, and native is the CPU. What only
-a GPU has is left out. Imports nothing but the standard library by itself.
+that is timed means anything, and sizes are small. What only a GPU has is left
+out. Imports nothing but the standard library by itself.
 """
 
 import os
@@ -11,7 +11,9 @@ import pathlib
 from collections.abc import Mapping
 
 PLACES = ("cuda", "cpu", "emulated")
-NATIVE = {"cuda": "cuda", "cpu": "cpu", "emulated": "cpu"}
+# What results are compared with, and what is timed beside chameleon.
+NATIVE = {"cuda": "cuda", "cpu": "cpu", "emulated": "cuda"}
+TIMED = {"cuda": "cuda", "cpu": "cpu", "emulated": "cpu"}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -31,7 +33,7 @@ def common_environment(place: str) -> dict[str, str]:
 
 
 def environment(place: str, library: pathlib.Path) -> Mapping[str, str]:
-    """Variables of a process that uses chameleon.
+    """Variables of a process that uses the device there.
 
     Args:
         place: One of `PLACES`.
@@ -55,14 +57,26 @@ def emulated_environment(
 
 def begin(place: str) -> None:
     """Imports chameleon, for whoever runs with `environment()`."""
-    import torch
     import torch_chameleon
 
     torch_chameleon.config.oversubscription = 64
     if place == "emulated":
-        import emulated_cuda
+        _install(native=False)
 
-        # Of attention only math is computed.
-        for kernels in ("cudnn", "flash", "mem_efficient"):
-            getattr(torch.backends.cuda, f"enable_{kernels}_sdp")(False)
-        emulated_cuda.install()
+
+def begin_native(place: str) -> None:
+    """Makes native PyTorch ready, for whoever runs with `environment()`."""
+    if place == "emulated":
+        _install(native=True)
+
+
+def _install(native: bool) -> None:
+    import emulated_cuda
+    import lease_workloads
+    import torch
+
+    # Of attention only math is computed.
+    for kernels in ("cudnn", "flash", "mem_efficient"):
+        getattr(torch.backends.cuda, f"enable_{kernels}_sdp")(False)
+    lease_workloads.HALF_ROWS //= 32  # slow on the CPU
+    emulated_cuda.install(native=native)

@@ -9,6 +9,7 @@ import sys
 import time
 
 import emulated_cuda
+import emulated_cudnn
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -320,12 +321,13 @@ def test_a_lease_of_an_emulated_gpu(tmp_path, request):
         check=True,
     )
     given = ("probe", "bits/adamw_foreach", "operators/neg")
-    given += ("llama_1.3b/chameleon/2",)
+    given += ("llama_1.3b/chameleon/2", "bits/lstm")
     done = leased(tmp_path, "emulated", *given, programs=programs)
     assert done.returncode == 0, done.stdout + done.stderr
     kept = kept_of(tmp_path, "emulated")
     assert {row["probe"] for row in kept["probe"]} >= {"driver", "link", "pin"}
-    assert len(kept["bits"]["adamw_foreach"]["here"]) == 4
+    for workload in ("adamw_foreach", "lstm"):
+        assert len(kept["bits"][workload]["here"]) == 4
     assert kept["operators"]["same"] > 0
     row = kept["points"]["llama_1.3b chameleon 2"]
     assert row["peak_bytes"] <= row["budget_bytes"]
@@ -333,6 +335,31 @@ def test_a_lease_of_an_emulated_gpu(tmp_path, request):
     assert row["commits"] == row["cuda_mallocs"] == row["host_waits"] == 0
     assert row["pageable_bytes"] == row["foreign_bytes"] == 0
     assert not kept["machine"]["is_gpu"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not emulated_cuda.can_be_built(), reason=emulated_cuda.NEEDS
+)
+def test_what_cudnn_writes_in_silence_is_found(request):
+    folder = request.config.cache.mkdir("emulated_cuda")
+    library = emulated_cuda.built(pathlib.Path(folder))
+    done = subprocess.run(
+        [sys.executable, GPU / "silent_writers.py", "--on", "emulated"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            **places.common_environment("emulated"),
+            **places.environment("emulated", library),
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    row = json.loads(done.stdout.splitlines()[-1])
+    found = {(op, argument) for op, argument in row["changed"]}
+    assert found == emulated_cudnn.UNANNOUNCED
+    assert row["unknown"] == []
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import gc
 import json
 import sys
 import traceback
-import warnings
 
 import emulated_cuda
 import pytest
@@ -349,40 +348,72 @@ def attention_is_chosen_by_cuda():
 @check
 def what_cudnn_changes_in_silence_is_kept():
     if not EMULATED:
-        return  # its kernels are stood in for here
-
-    def use(tensor):
-        emulated_cuda.compute(torch.ops.aten.add_.Scalar, tensor, 1)
-
-    def rnn(given, *rest):
-        use(rest[-1])
-        return (*(torch.empty_like(given) for _ in "ohc"), given[0], given[0])
-
-    def backward(given, weights, stride, buffer, hx, cx, *rest):
-        use(rest[-2])
-        weights = [torch.empty_like(each) for each in weights]
-        return (*(torch.empty_like(given) for _ in "ihc"), weights)
-
-    library = torch.library.Library("aten", "IMPL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        library.impl("_cudnn_rnn", rnn, "CUDA", allow_override=True)
-        library.impl("_cudnn_rnn_backward", backward, "CUDA")
-    state, reserve = (
-        torch.zeros(64, dtype=torch.uint8, device="chameleon") for _ in "sr"
+        return  # what is in there is cuDNN's secret
+    weights = [
+        parameter.detach()
+        for parameter in torch.nn.LSTM(2, 2, 2).to("chameleon").parameters()
+    ]
+    state = torch._cudnn_init_dropout_state(
+        0.5, True, 7, dtype=torch.uint8, device="chameleon"
     )
-    x = torch.zeros(2, 2, device="chameleon")
-    weights = [torch.zeros(2, 2, device="chameleon")] * 4
-    options = (2, 2, 0, 1, False, 0.5, True, False, [])
+    x, h = torch.ones(3, 2, 2), torch.zeros(2, 2, 2)
+    x, h = x.to("chameleon"), h.to("chameleon")
+    options = (2, 2, 0, 2, False, 0.5, True, False, [])
     for _ in range(3):
-        torch._cudnn_rnn(x, weights, 4, None, x, None, *options, state)
-        torch.ops.aten._cudnn_rnn_backward(
-            *(x, weights, 4, x, x, None, x, x, x, None, *options),
-            *(state, reserve, [True] * 4),
+        output, _, _, reserve, flat = torch._cudnn_rnn(
+            x, weights, 4, None, h, h, *options, state
         )
         _C.evict_all(0)
-    assert state.cpu()[0] == 3
-    assert reserve.cpu()[0] == 3
+    torch.ops.aten._cudnn_rnn_backward(
+        *(x, weights, 4, flat, h, h, output, output, None, None, *options),
+        *(state, reserve, [True] * 4),
+    )
+    _C.evict_all(0)
+    assert state.cpu().view(torch.int64)[0] == 7 + 3
+    assert reserve.cpu().view(torch.int64)[1] == 1
+
+
+def agrees(make, given):
+    """Gradients are about the CPU's, and eviction changes no bit of them."""
+    found = []
+    for device, kind in (
+        ("cpu", "never"),
+        ("chameleon", "never"),
+        ("chameleon", "all"),
+    ):
+        torch.manual_seed(4)
+        model = make().to(device)
+        _C.set_stress(kind, 0)
+        for _ in range(2):
+            result = model(given.to(device))
+            result = result[0] if isinstance(result, tuple) else result
+            result.square().sum().backward()
+        _C.set_stress("never", 0)
+        leaves = [result, *(each.grad for each in model.parameters())]
+        found.append([leaf.detach().cpu() for leaf in leaves])
+    native, *ours = found
+    for each in ours:
+        for one, other in zip(each, native, strict=True):
+            torch.testing.assert_close(one, other)
+    for one, other in zip(*ours, strict=True):
+        assert torch.equal(one, other)
+
+
+@check
+def layers_of_cudnn_are_computed():
+    if not EMULATED:  # compare.py does it
+        return
+    nn = torch.nn
+    agrees(
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()),
+        torch.randn(2, 3, 8, 8),
+    )
+    for kind in (nn.LSTM, nn.GRU, nn.RNN):
+        agrees(
+            lambda kind=kind: kind(4, 3, 2, bidirectional=True),
+            torch.randn(5, 2, 4),
+        )
+    agrees(lambda: nn.LSTM(4, 3, proj_size=2), torch.randn(5, 2, 4))
 
 
 @check

@@ -27,65 +27,6 @@ LEFT_OUT = ("sparse", "to_sparse", "jiterator", "empty", "new_empty")
 LEFT_OUT += ("resize", "tensor_split", "to")
 
 
-def _stand_ins():
-    """Answers and results of the right shape from what finds no GPU here."""
-    like, make = torch.empty_like, torch.empty
-
-    def rnn_backward(given, weights, stride, buffer, hx, cx, *rest):
-        cell = like(cx) if cx is not None else given.new_empty(0)
-        return like(given), like(hx), cell, [like(each) for each in weights]
-
-    def batch_norm(given, weight, *rest):
-        return (
-            *(like(given), like(weight), like(weight)),
-            given.new_empty(0, dtype=torch.uint8),
-        )
-
-    def rnn(*given):
-        there = given[0].device
-        shapes = torch.ops.aten._cudnn_rnn(
-            *tree_map(
-                lambda v: v.to("meta") if torch.is_tensor(v) else v, given[:3]
-            ),
-            given[0].new_empty(0, device="meta"),
-            *tree_map(
-                lambda v: v.to("meta") if torch.is_tensor(v) else v, given[4:]
-            ),
-        )
-        return tuple(like(each, device=there) for each in shapes)
-
-    def sampled(given, grid):
-        return given.new_empty(*given.shape[:2], *grid.shape[1:3])
-
-    def state(dropout, train, seed, dtype, layout, device, pin):
-        return make(64, dtype=torch.uint8, device="cuda")
-
-    return {
-        "_cudnn_init_dropout_state": state,
-        "_cudnn_ctc_loss": lambda losses, *rest: (
-            losses.new_empty(losses.shape[1]),
-            like(losses),
-        ),
-        "_use_miopen_ctc_loss": lambda *given: False,
-        "_use_miopen_ctc_loss.Tensor": lambda *given: False,
-        "_cudnn_rnn": rnn,
-        "_cudnn_rnn_backward": rnn_backward,
-        "_cudnn_rnn_flatten_weight": lambda weights, *rest: make(
-            sum(each.numel() for each in weights),
-            dtype=weights[0].dtype,
-            device="cuda",
-        ),
-        "cudnn_batch_norm": batch_norm,
-        "cudnn_batch_norm_backward": lambda given, grad, weight, *rest: (
-            *(like(given), like(weight), like(weight)),
-        ),
-        "cudnn_grid_sampler": sampled,
-        "cudnn_grid_sampler_backward": lambda given, grid, grad: (
-            *(like(given), like(grid)),
-        ),
-    }
-
-
 class _Log(TorchDispatchMode):
     def __init__(self):
         super().__init__()
@@ -274,16 +215,10 @@ def main(device, count, dtypes):
 
         torch_chameleon.config.hbm_budget = 400 * MIB
         torch_chameleon.config.host_budget = 1024 * MIB
-    emulated_cuda.install()
+    emulated_cuda.install(native=device == "cuda")
     library = torch.library.Library("aten", "IMPL")
-    for name, kernel in _stand_ins().items():
-        library.impl(name, kernel, "CUDA", allow_override=True)
-    if device == "cuda":
-        # Copies that are no memcpy: indices are cast on the device.
-        computed = functools.partial(
-            emulated_cuda.compute, torch.ops.aten.copy_.default
-        )
-        library.impl("copy_", computed, "CUDA", allow_override=True)
+    for name in ("_use_miopen_ctc_loss", "_use_miopen_ctc_loss.Tensor"):
+        library.impl(name, lambda *_: False, "CUDA", allow_override=True)
 
     found = {}
     for name in dtypes.split(","):

@@ -3,8 +3,8 @@
 PyTorch's own CUDA code runs, on host memory: a stand-in for CUDA's libraries
 is loaded before it (tests/cpp/support/emulated_cuda.cpp), and the CPU's kernels
 compute what CUDA's would. Copies, room, streams and events are real, late and
-checked: misuse of the driver ends the process. cuBLAS and cuDNN find no GPU
-there. One process a schedule runs all checks, since each start costs seconds.
+checked: misuse of the driver ends the process. cuBLAS and cuDNN are stand-ins
+too. One process a schedule runs all checks, since each start costs seconds.
 """
 
 import pathlib
@@ -53,6 +53,7 @@ CHECKS = [
     "captures_are_refused",
     "attention_is_chosen_by_cuda",
     "what_cudnn_changes_in_silence_is_kept",
+    "layers_of_cudnn_are_computed",
     "resident_tensors_are_cuda",
     "scaled_training",
     "invariants_hold",

@@ -206,7 +206,7 @@ def measure(
     end = time.monotonic() + seconds
     is_modelled = place == "simulated"
     is_ours = way == "chameleon" or is_modelled
-    device = "chameleon" if is_ours else places.NATIVE[place]
+    device = "chameleon" if is_ours else places.TIMED[place]
     host_bytes = used_host_bytes()
     if is_modelled:
         import torch_chameleon
