@@ -6,8 +6,8 @@ A host copy of a tensor is good until an op writes the tensor, so chameleon must
 know each of them (kernels/device_rules.cpp). Natively, operands that the schema
 does not write are compared before and after every op: of PyTorch's database of
 operators, forward and backward, and on a GPU of the workloads, which have
-cuDNN's layers. On an emulated GPU operators are the CPU's and cuDNN is a stand-in
-that writes what is known: its layers show that they would be found.
+cuDNN's layers. On an emulated GPU operators are the CPU's, and cuDNN's a
+stand-in that writes what is known: its layers show that they would be found.
 Fails where an op changes an operand and chameleon does not know.
 """
 

@@ -433,6 +433,13 @@ MUTATIONS = (
         ("tests/python/test_several_devices.py",),
     ),
     Mutation(
+        "a workspace in the arena",
+        "backend/torch/cuda_target.cpp",
+        "    prepare(stream);\n    last = stream;",
+        "    last = stream;",
+        ("tests/python/test_cuda_emulated.py",),
+    ),
+    Mutation(
         "an op is run again with today's generator",
         "kernels/recorded_op.cpp",
         "  if (plan.random || generator_.defined()) takeGenerator();\n",
