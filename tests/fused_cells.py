@@ -1,7 +1,8 @@
-"""The CPU's part of cells that CUDA has as one kernel, for an emulated GPU.
+"""The CPU's part of what CUDA alone has as one kernel, for an emulated GPU.
 
-The values of ATen's RNN.cu in its order of sums, with tensors in place of
-threads; what backward needs is in the workspace, one gate after the other.
+Of recurrent cells the values of ATen's RNN.cu in its order of sums, with
+tensors in place of threads; what backward needs is in the workspace, one gate
+after the other. Of RMSNorm its backward.
 """
 
 import torch
@@ -19,6 +20,7 @@ def register(library):
         _thnn_fused_lstm_cell_backward_impl,
         _thnn_fused_gru_cell,
         _thnn_fused_gru_cell_backward,
+        _fused_rms_norm_backward,
     ):
         library.impl(kernel.__name__, kernel, "CPU")
 
@@ -83,4 +85,17 @@ def _thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias):
         grad_hy * z,
         of_input.sum(0) if has_bias else nothing,
         of_hidden.sum(0) if has_bias else nothing,
+    )
+
+
+def _fused_rms_norm_backward(grad, given, shape, rstd, weight, mask):
+    x, dy = given.to(rstd.dtype) * rstd, grad.to(rstd.dtype)
+    outer = given.dim() - len(shape)
+    scaled = dy if weight is None else dy * weight.to(rstd.dtype)
+    inner = list(range(outer, given.dim()))
+    of_given = rstd * (scaled - x * (scaled * x).mean(inner, keepdim=True))
+    of_weight = (dy * x).flatten(0, outer - 1).sum(0) if outer else dy * x
+    return (
+        of_given.to(given.dtype),
+        of_weight.to(given.dtype) if mask[1] and weight is not None else None,
     )

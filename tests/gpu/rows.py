@@ -38,7 +38,7 @@ _LIMITS |= {
     "llama_7b": 75,
 }
 _LIMIT = 90  # of all others
-_SLOWER = 2  # where none is
+_SLOWER = 3  # where none is
 LEAST = 15  # a training is not begun with less
 
 # Of these one more step runs under torch.profiler.

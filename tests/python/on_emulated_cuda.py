@@ -417,6 +417,12 @@ def layers_of_cudnn_are_computed():
 
 
 @check
+def a_norm_in_one_kernel_is_computed():
+    if EMULATED:
+        agrees(lambda: torch.nn.RMSNorm((3, 4)), torch.randn(5, 3, 4))
+
+
+@check
 def resident_tensors_are_cuda():
     values = torch.arange(10.0, device="chameleon")
     with torch_chameleon.resident(values) as (native,):

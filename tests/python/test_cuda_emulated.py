@@ -54,6 +54,7 @@ CHECKS = [
     "attention_is_chosen_by_cuda",
     "what_cudnn_changes_in_silence_is_kept",
     "layers_of_cudnn_are_computed",
+    "a_norm_in_one_kernel_is_computed",
     "resident_tensors_are_cuda",
     "scaled_training",
     "invariants_hold",
