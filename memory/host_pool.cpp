@@ -79,6 +79,21 @@ bool HostPool::setBudget(std::size_t budget_bytes) {
   return true;
 }
 
+void HostPool::followMachine(double share) {
+  share_ = share;
+  machine_bytes_ = runtime_.hostMemory().total_bytes;
+}
+
+bool HostPool::budgetGrows() {
+  if (share_ == 0) return false;
+  const std::size_t now = runtime_.hostMemory().total_bytes;
+  if (now <= machine_bytes_) return false;
+  budget_bytes_ += static_cast<std::size_t>(
+      share_ * static_cast<double>(now - machine_bytes_));
+  machine_bytes_ = now;
+  return true;
+}
+
 void HostPool::trim() {
   last_error_ = {};
   for (std::uint32_t index = 0; index < slabs_.size(); ++index) {
@@ -106,9 +121,10 @@ std::uint32_t HostPool::bestSlab(std::size_t bytes) const noexcept {
 
 // A slab that holds at least `bytes` (rounded). kNone: no room or no memory.
 std::uint32_t HostPool::addSlab(std::size_t bytes) {
-  if (bytes > budget_bytes_ || !giveBackUntil(budget_bytes_ - bytes)) {
-    return kNone;
-  }
+  const auto fits = [this, bytes] {
+    return bytes <= budget_bytes_ && giveBackUntil(budget_bytes_ - bytes);
+  };
+  if (!fits() && !(budgetGrows() && fits())) return kNone;
   const auto ask = [this, bytes] { // the last slab may be a small one
     const std::size_t room = budget_bytes_ - reserved_bytes_;
     return std::min(std::max(bytes, slab_bytes_),

@@ -55,6 +55,10 @@ class HostPool {
   // are given back for that. False when slabs in use need more; nothing
   // changed.
   bool setBudget(std::size_t budget_bytes);
+  // From now on the budget grows by `share` of what the machine's memory
+  // grows: some machines get theirs as it is used. Looked up where the cap is
+  // reached. 0, as at first: it is fixed.
+  void followMachine(double share);
   void trim(); // gives back every empty slab
 
   std::size_t budgetBytes() const noexcept { return budget_bytes_; }
@@ -72,6 +76,7 @@ class HostPool {
 
   std::uint32_t bestSlab(std::size_t bytes) const noexcept;
   std::uint32_t addSlab(std::size_t bytes);
+  bool budgetGrows();
   bool giveBack(std::uint32_t slab);
   bool giveBackUntil(std::size_t reserved_bytes);
 
@@ -79,6 +84,8 @@ class HostPool {
   Timelines& timelines_;
   const std::size_t slab_bytes_;
   std::size_t budget_bytes_;
+  double share_ = 0;
+  std::size_t machine_bytes_ = 0; // when the budget was made of it
   std::size_t reserved_bytes_ = 0;
   std::size_t used_bytes_ = 0;
   std::size_t peak_used_bytes_ = 0;

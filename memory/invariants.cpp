@@ -51,7 +51,7 @@ void InvariantWalker::checkLevels() const {
   CHAMELEON_CHECK(pager_.arena_->usedBytes() <= pager_.limits_.hbm_budget_bytes,
                   "P1: resident bytes exceed the HBM budget");
   CHAMELEON_CHECK(
-      pager_.host_pool_->reservedBytes() <= pager_.limits_.host_budget_bytes,
+      pager_.host_pool_->reservedBytes() <= pager_.host_pool_->budgetBytes(),
       "P1: host bytes exceed the host budget");
 }
 

@@ -79,8 +79,8 @@ Error Pager::setHbmBudget(std::size_t bytes) {
   return impl_->setHbmBudget(bytes);
 }
 
-Error Pager::setHostBudget(std::size_t bytes) {
-  return impl_->setHostBudget(bytes);
+Error Pager::setHostBudget(std::size_t bytes, double growth_share) {
+  return impl_->setHostBudget(bytes, growth_share);
 }
 
 Error Pager::setOversubscription(double factor) {

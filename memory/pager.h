@@ -46,6 +46,9 @@ struct Limits {
   std::size_t hbm_budget_bytes;
   std::size_t host_budget_bytes;
   double oversubscription; // logical limit = this x hbm budget
+  // The part that host_budget_bytes takes of what the machine gains later; 0:
+  // of nothing (HostPool::followMachine()).
+  double host_growth_share = 0;
 };
 
 // What the profiler knows an op by. The whole token is made where it is needed
@@ -163,7 +166,7 @@ class Pager {
   // kInvalidArgument when what is pinned (or live, for the logical limit)
   // does not fit; nothing changed then. Evicts what no longer fits.
   runtime::Error setHbmBudget(std::size_t bytes);
-  runtime::Error setHostBudget(std::size_t bytes);
+  runtime::Error setHostBudget(std::size_t bytes, double growth_share = 0);
   runtime::Error setOversubscription(double factor);
   runtime::Error setPolicy(std::string_view name);
   // Plans may drop blocks and run ops again in place of moving bytes; off by

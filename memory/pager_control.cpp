@@ -65,6 +65,7 @@ Error PagerImpl::open(std::string_view policy) {
   arena_ = std::move(*arena);
   host_pool_ = std::make_unique<HostPool>(runtime_, timelines_,
                                           limits_.host_budget_bytes);
+  host_pool_->followMachine(limits_.host_growth_share);
   meter_.begin(runtime::kDefaultComputeStream);
   return {};
 }
@@ -185,7 +186,7 @@ PagerImpl::Attempt PagerImpl::tryHbmBudget(std::size_t bytes, Error& error) {
   return Attempt::kLater; // when the calls that pin have ended
 }
 
-Error PagerImpl::setHostBudget(std::size_t bytes) {
+Error PagerImpl::setHostBudget(std::size_t bytes, double growth_share) {
   const Lock lock(*this);
   drainReleased();
   while (!host_pool_->setBudget(bytes)) {
@@ -196,7 +197,8 @@ Error PagerImpl::setHostBudget(std::size_t bytes) {
                 format_bytes(host_pool_->usedBytes()) + " in " +
                 format_bytes(host_pool_->reservedBytes()) + " of host memory"};
   }
-  limits_.host_budget_bytes = bytes;
+  host_pool_->followMachine(growth_share);
+  limits_.host_growth_share = growth_share;
   admission_.wakeLocked();
   return {};
 }
@@ -260,7 +262,9 @@ Error PagerImpl::setRecompute(bool on) {
 
 Limits PagerImpl::limits() const {
   const Lock lock(*this);
-  return limits_;
+  Limits now = limits_;
+  now.host_budget_bytes = host_pool_->budgetBytes();
+  return now;
 }
 
 // ---- on request ------------------------------------------------------------
@@ -385,7 +389,7 @@ Stats PagerImpl::stats() {
   stats.host_bytes = bytes(host_pool_->usedBytes());
   stats.peak_host_bytes = bytes(host_pool_->peakUsedBytes());
   stats.hbm_budget = bytes(limits_.hbm_budget_bytes);
-  stats.host_budget = bytes(limits_.host_budget_bytes);
+  stats.host_budget = bytes(host_pool_->budgetBytes());
   stats.faults = counters_.faults.load();
   stats.evictions = counters_.evictions.load();
   stats.clean_evictions = counters_.clean_evictions.load();

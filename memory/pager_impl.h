@@ -99,7 +99,7 @@ class PagerImpl {
 
   // ---- pager_control.cpp ----
   runtime::Error setHbmBudget(std::size_t bytes);
-  runtime::Error setHostBudget(std::size_t bytes);
+  runtime::Error setHostBudget(std::size_t bytes, double growth_share);
   runtime::Error setOversubscription(double factor);
   runtime::Error setPolicy(std::string_view name);
   runtime::Error setRecompute(bool on);

@@ -1,5 +1,10 @@
 // What host memory the machine can give to this process: the smaller of
-// /proc/meminfo and every cgroup (v1 and v2) that the process is in.
+// /proc/meminfo and every cgroup (v1 and v2) that the process is in. A virtual
+// machine may get its memory only as it is used: MemTotal begins far below what
+// it can become, a cgroup's limit above it says nothing of what there is, and
+// no file says how far it will go. So whoever makes a limit of this asks again
+// when that is reached (HostPool::followMachine()), and who knows better sets
+// host_budget.
 //
 // Thread safety: no shared state.
 #pragma once

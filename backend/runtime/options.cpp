@@ -38,7 +38,8 @@ constexpr std::array kSpecs = {
     OptionSpec{"host_budget", OptionKind::kBytes, "", "CHAMELEON_HOST_BUDGET",
                "", false,
                "Hard cap on host memory for evicted tensors; none: 80 % of "
-               "what is available (simulated: of the profile's host)."},
+               "what is available, and of what the machine gains later "
+               "(simulated: of the profile's host)."},
     OptionSpec{"physical_device", OptionKind::kChoice, "auto",
                "CHAMELEON_PHYSICAL_DEVICE", "auto|cuda|cpu|simulated", true,
                "What carries the device."},

@@ -40,11 +40,20 @@ memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
   limits.hbm_budget_bytes =
       runtime::option_bytes("hbm_budget")
           .value_or(runtime::default_hbm_budget_bytes(device));
-  limits.host_budget_bytes =
-      runtime::option_bytes("host_budget")
-          .value_or(runtime::default_host_budget_bytes(
-                        device, limits.hbm_budget_bytes) /
-                    static_cast<std::size_t>(device_count()));
+  if (const auto given = runtime::option_bytes("host_budget")) {
+    limits.host_budget_bytes = *given;
+  } else {
+    const auto devices = static_cast<std::size_t>(device_count());
+    const std::size_t all =
+        runtime::default_host_budget_bytes(device, limits.hbm_budget_bytes);
+    TORCH_CHECK(all > 0 || device.hostMemory().total_bytes > 0,
+                "chameleon: how much host memory there is cannot be read from "
+                "/proc/meminfo, so evicted tensors have no default limit; set "
+                "torch_chameleon.config.host_budget");
+    limits.host_budget_bytes = all / devices;
+    limits.host_growth_share =
+        runtime::kDefaultHostShare / static_cast<double>(devices);
+  }
   limits.oversubscription = runtime::option_number("oversubscription")
                                 .value_or(kDefaultOversubscription);
   return limits;
@@ -202,7 +211,8 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
     if (key == "hbm_budget") {
       applied = used->pager->setHbmBudget(limits.hbm_budget_bytes);
     } else if (key == "host_budget") {
-      applied = used->pager->setHostBudget(limits.host_budget_bytes);
+      applied = used->pager->setHostBudget(limits.host_budget_bytes,
+                                           limits.host_growth_share);
     } else if (key == "oversubscription") {
       applied = used->pager->setOversubscription(limits.oversubscription);
     } else if (key == "recompute") {

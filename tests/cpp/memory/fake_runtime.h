@@ -37,6 +37,7 @@ class FakeRuntime final : public support::QueuedRuntime {
   std::array<int, kPoints> fail_after{-1, -1, -1, -1, -1, -1};
   std::size_t reserve_limit = std::size_t{1} << 46; // more is refused
   std::size_t host_limit = std::size_t{1} << 46;
+  std::size_t machine_bytes = std::size_t{1} << 30; // as hostMemory() says
   bool checks = false;
 
   // What happened, exactly.
@@ -135,7 +136,7 @@ class FakeRuntime final : public support::QueuedRuntime {
   }
 
   runtime::MemoryInfo hostMemory() const noexcept override {
-    return deviceMemory();
+    return {machine_bytes, machine_bytes};
   }
   Result<std::byte*> allocateHost(std::size_t bytes) override {
     if (fails(kHost) || host_bytes + bytes > host_limit) {

@@ -43,6 +43,29 @@ TEST_F(HostPoolTest, StartsEmpty) {
   EXPECT_EQ(runtime.host_bytes, 0u);
 }
 
+TEST_F(HostPoolTest, ABudgetFollowsAMachineThatGrows) {
+  HostPool pool(runtime, lines, 2 * kSlab, kSlab);
+  pool.followMachine(0.5);
+  runtime.machine_bytes += 10 * kSlab;
+  EXPECT_EQ(pool.budgetBytes(), 2 * kSlab); // nobody needs more
+  for (int slab = 0; slab < 2; ++slab) {
+    ASSERT_NE(pool.allocate(kSlab).extent, nullptr);
+  }
+  EXPECT_EQ(pool.budgetBytes(), 2 * kSlab);
+  for (int slab = 2; slab < 7; ++slab) {
+    ASSERT_NE(pool.allocate(kSlab).extent, nullptr);
+    EXPECT_EQ(pool.budgetBytes(), 7 * kSlab);
+    pool.check();
+  }
+  EXPECT_EQ(pool.allocate(kSlab).extent, nullptr);
+  runtime.machine_bytes -= kSlab; // takes nothing away
+  EXPECT_EQ(pool.allocate(kSlab).extent, nullptr);
+  EXPECT_EQ(pool.budgetBytes(), 7 * kSlab);
+  pool.followMachine(0);
+  runtime.machine_bytes += 10 * kSlab;
+  EXPECT_EQ(pool.allocate(kSlab).extent, nullptr);
+}
+
 TEST_F(HostPoolTest, SizesAreExactInsideSlabs) {
   HostPool pool(runtime, lines, 10 * kSlab, kSlab);
   const auto a = pool.allocate(600 * kKiB);
