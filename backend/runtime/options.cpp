@@ -65,8 +65,9 @@ constexpr std::array kSpecs = {
                "them, where that is faster than to move them."},
     OptionSpec{"step_marks", OptionKind::kChoice, "auto",
                "CHAMELEON_STEP_MARKS", "auto|manual|off", false,
-               "What ends a step of the training: `auto` the optimizer's "
-               "step, or torch_chameleon.step() where it is called; `manual` "
+               "What ends a step of the training: `auto` the optimizer's step "
+               "(a backward pass where there is none), or "
+               "torch_chameleon.step() where it is called; `manual` "
                "only the latter; `off` neither: steps are found where ops "
                "repeat."},
     OptionSpec{"max_slowdown", OptionKind::kNumber, "",

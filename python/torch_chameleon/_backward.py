@@ -1,16 +1,20 @@
-"""One sentence where PyTorch cannot run a backward of plain CUDA tensors.
+"""What `backward()` and `torch.autograd.grad` call, wrapped.
 
-PyTorch's engine orders streams for one kind of accelerator a process, and that
-is chameleon wherever it is registered (pytorch#161129, torch 2.11): a backward
-that reaches a tensor on "cuda" ends with an internal assertion, also where
-nothing in it is chameleon's.
+The end of a backward pass on chameleon is told to `_steps`. And one sentence
+comes where PyTorch cannot run a backward of plain CUDA tensors: its engine
+orders streams for one kind of accelerator a process, and that is chameleon
+wherever it is registered (pytorch#161129, torch 2.11). A backward that reaches
+a tensor on "cuda" ends with an internal assertion, also where nothing in it is
+chameleon's.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
+from torch_chameleon import _steps
 
 _ASSERTION = "opt_ready_stream && opt_parent_stream"
 _SENTENCE = (
@@ -22,20 +26,36 @@ _SENTENCE = (
 )
 
 
-def _explain(run: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap(run: Callable[..., Any]) -> Callable[..., Any]:
+    running = 0  # one runs in another where PyTorch's checkpoints are reentrant
+
     @functools.wraps(run)
-    def explained(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        nonlocal running
+        running += 1
         try:
-            return run(*args, **kwargs)
+            result = run(outputs, *args, **kwargs)
         except RuntimeError as error:
             if _ASSERTION not in str(error):
                 raise
-        raise RuntimeError(_SENTENCE)
+            raise RuntimeError(_SENTENCE) from None
+        finally:
+            running -= 1
+        if running == 0:
+            _tell_end(outputs)
+        return result
 
-    return explained
+    return wrapped
+
+
+def _tell_end(outputs: Sequence[Any]) -> None:
+    for output in outputs[:1]:
+        device = getattr(output, "device", None)  # or it is an edge of a graph
+        if device is not None and device.type == "chameleon":
+            _steps.backward_ended(device.index)
 
 
 def install() -> None:
     """Wraps what `backward()` and `torch.autograd.grad` call."""
     run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
-    torch.autograd._engine_run_backward = _explain(run)  # type: ignore[attr-defined]
+    torch.autograd._engine_run_backward = _wrap(run)  # type: ignore[attr-defined]

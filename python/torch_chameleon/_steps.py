@@ -2,8 +2,9 @@
 
 A step ends at `torch_chameleon.step`, or where a program does not call that,
 when an optimizer over parameters on the device has stepped: PyTorch tells it.
-`config.step_marks` says which of the two the profiler hears of. The first mark
-after an optimizer's step that counted ends the same step.
+Where no optimizer steps either, as where weights are changed by hand, it ends
+with a backward pass. `config.step_marks` says what of it the profiler hears.
+The first mark after an optimizer's step that counted ends the same step.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,9 @@ _UNMARKED = 16  # optimizers' steps without a mark: the program sets none
 _since_mark = _UNMARKED
 _told_by_optimizer = False  # the last one's end counted
 _optimizers = OptimizerGroup()
+_PATIENCE = 4  # steps' worth of backward passes without a mark or an optimizer
+_backwards = 0  # since one of these, and before it since the one before
+_usual_backwards = 1
 
 
 def listen(listener: Callable[[], None]) -> None:
@@ -40,6 +44,7 @@ def marked(index: int) -> None:
     global _since_mark
     if _C.get_option("step_marks") != "off":
         _C.step(index)
+    _count_backwards()
     is_told = _since_mark > _UNMARKED and _told_by_optimizer
     _since_mark = 0
     if not is_told:
@@ -62,7 +67,24 @@ def _optimizer_stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         return
     _since_mark += 1
     _told_by_optimizer = _since_mark > _UNMARKED
+    _count_backwards()
     if not _told_by_optimizer:
+        return
+    if _C.get_option("step_marks") == "auto":
+        _C.step(index)
+    _tell()
+
+
+def _count_backwards() -> None:
+    global _backwards, _usual_backwards
+    _usual_backwards, _backwards = _backwards, 0
+
+
+def backward_ended(index: int) -> None:
+    """A backward pass ended on device `index`, in no other one."""
+    global _backwards
+    _backwards += 1
+    if _backwards <= _PATIENCE * (_usual_backwards + 1):
         return
     if _C.get_option("step_marks") == "auto":
         _C.step(index)

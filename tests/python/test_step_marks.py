@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+import torch.utils.checkpoint
 import torch_chameleon
 from torch_chameleon import _C, _steps
 from torch_chameleon._optimizer_group import OptimizerGroup
@@ -66,6 +67,8 @@ def marks(monkeypatch):
     """Counts the ends of steps that the profiler is told."""
     monkeypatch.setattr(_steps, "_since_mark", _steps._UNMARKED)
     monkeypatch.setattr(_steps, "_optimizers", OptimizerGroup())
+    monkeypatch.setattr(_steps, "_backwards", 0)
+    monkeypatch.setattr(_steps, "_usual_backwards", 1)
     found = []
     monkeypatch.setattr(_C, "step", found.append)
     return found
@@ -155,3 +158,52 @@ def test_a_closure_evaluates_as_often_as_it_likes(marks):
     for _ in range(2):
         optimizer.step(closure)
     assert len(marks) == 2
+
+
+def backward(weight):
+    (weight * weight).sum().backward()
+
+
+def test_weights_changed_by_hand(marks):
+    """Without an optimizer each backward pass ends a step, before long."""
+    weight = torch.ones(2, device="chameleon", requires_grad=True)
+    for _ in range(20):
+        backward(weight)
+        with torch.no_grad():
+            weight -= 0.01 * weight.grad
+    assert len(marks) == 20 - 8
+    for _ in range(4):
+        (gradient,) = torch.autograd.grad((weight * weight).sum(), weight)
+        assert gradient is not None
+    assert len(marks) == 20 - 8 + 4
+
+
+def test_many_backward_passes_an_optimizer_step(marks):
+    optimizer = an_optimizer("chameleon")
+    (weight,) = optimizer.param_groups[0]["params"]
+    weight.requires_grad_()
+    for _ in range(2):
+        for _ in range(32):
+            backward(weight)
+        optimizer.step()
+    assert len(marks) == 32 - 8 + 1 + 1  # it was not known at first
+
+
+def test_a_backward_pass_in_another_one(marks):
+    weight = torch.ones(2, device="chameleon", requires_grad=True)
+
+    def square(x):
+        return torch.utils.checkpoint.checkpoint(
+            lambda x: x * x, x, use_reentrant=True
+        )
+
+    for _ in range(9):
+        square(square(square(weight))).sum().backward()
+    assert len(marks) == 9 - 8
+
+
+def test_backward_elsewhere_is_no_step(marks):
+    weight = torch.ones(2, device="cpu", requires_grad=True)
+    for _ in range(20):
+        backward(weight)
+    assert marks == []
