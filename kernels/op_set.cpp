@@ -30,7 +30,6 @@ constexpr std::string_view kWhole[] = {
     "aten::addr_",
     "aten::clone",
     "aten::conj_physical_",
-    "aten::convolution",
     "aten::convolution_backward",
     "aten::convolution_backward_overrideable",
     "aten::convolution_overrideable",

@@ -18,7 +18,8 @@
 namespace chameleon::benchmarks {
 
 inline bool may_rerun(std::string_view op) {
-  static constexpr std::array<std::string_view, 22> kNames = {
+  static constexpr std::array<std::string_view, 23> kNames = {
+      "_convolution",
       "_log_softmax",
       "_scaled_dot_product_flash_attention",
       "_to_copy",
