@@ -255,9 +255,21 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   return value.item();
 }
 
+// Native's copy is lazy: it shares the bytes until somebody writes. Bytes that
+// move have no one to tell, so the copy is made at once; of the whole storage,
+// as native's is, since views beside this one can be made of the result.
+at::Tensor lazy_clone(const at::Tensor& self) {
+  const at::Tensor whole =
+      at::empty({0}, self.options().dtype(at::kByte)).set_(self.storage());
+  return at::empty({0}, self.options())
+      .set_(whole.clone().storage(), self.storage_offset(), self.sizes(),
+            self.strides());
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", TORCH_FN(copy_from));
   m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("_lazy_clone", TORCH_FN(lazy_clone));
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
 }
 

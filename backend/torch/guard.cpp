@@ -42,6 +42,19 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return device_count();
   }
 
+  // All dtypes, as the physical devices have them, but for the quantized.
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override {
+    c10::DeviceCapability capability;
+    for (std::uint64_t type = 0; type < c10::NUMBER_OF_DEVICE_CAPABILITIES;
+         ++type) {
+      if (c10::isQIntType(static_cast<c10::ScalarType>(type))) {
+        capability.capability_data.capability_bits &=
+            ~(std::uint64_t{1} << type);
+      }
+    }
+    return capability;
+  }
+
   // The engine asks on the thread that calls backward() ...
   c10::Stream getStream(c10::Device device) const override {
     note_caller_threads();
@@ -63,6 +76,16 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream stream) const override {
     follow_caller_threads();
     return exchange_stream(stream);
+  }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    context(resolve_index(stream.device_index()), "a stream's native handle");
+    TORCH_CHECK(target().type == c10::DeviceType::CUDA,
+                "chameleon: a stream has a native handle where the physical "
+                "device is cuda; here it is not");
+    const c10::Device native(target().type, stream.device_index());
+    return c10::impl::getDeviceGuardImpl(native.type())
+        ->getStreamNativeHandle(
+            c10::Stream(c10::Stream::UNSAFE, native, stream.id()));
   }
   bool queryStream(const c10::Stream& stream) const override {
     finish_deferred_work();
