@@ -1,7 +1,7 @@
 """Errors for the ways around the dispatcher.
 
 A chameleon tensor's address is logical: nobody may read memory there. What
-would hand it to other libraries or processes raises one sentence instead, and
+would hand it to other libraries raises one sentence instead, and
 names `torch_chameleon.resident`, which gives native tensors.
 `__cuda_array_interface__` already raises in torch.
 """
@@ -14,7 +14,8 @@ import torch
 from torch.utils.dlpack import DLDeviceType
 
 
-def _refusal(what: str) -> str:
+def refusal(what: str) -> str:
+    """The sentence; what is asked for comes first."""
     return (
         f"{what} needs an address, but a chameleon tensor has no fixed place: "
         "use `with torch_chameleon.resident(tensor) as (native,)` and pass "
@@ -30,7 +31,7 @@ def _guard_dlpack(function: Callable[..., Any]) -> Callable[..., Any]:
             target = kwargs.get("dl_device")
             if target is None or target[0] != DLDeviceType.kDLCPU:
                 # BufferError is how __dlpack__ says that it cannot export.
-                raise BufferError(_refusal("DLPack"))
+                raise BufferError(refusal("DLPack"))
         return function(tensor, *args, **kwargs)
 
     return guarded
@@ -40,7 +41,7 @@ def _guard_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def guarded(tensor: torch.Tensor, *, force: bool = False) -> Any:
         if tensor.device.type == "chameleon" and not force:
-            raise TypeError(_refusal("NumPy"))
+            raise TypeError(refusal("NumPy"))
         return function(tensor, force=force)
 
     return guarded
@@ -54,16 +55,6 @@ def _name_device(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(tensor)
 
     return named
-
-
-def _guard_sharing(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def guarded(storage: torch.UntypedStorage, *args: Any, **kw: Any) -> Any:
-        if storage.device.type == "chameleon":
-            raise RuntimeError(_refusal("Sharing memory between processes"))
-        return function(storage, *args, **kw)
-
-    return guarded
 
 
 def install() -> None:
@@ -81,7 +72,3 @@ def install() -> None:
     for module in (torch, torch.utils.dlpack):
         name = "to_dlpack"
         setattr(module, name, _guard_dlpack(getattr(module, name)))
-    # Tensor.share_memory_, and pickling for another process, end in these.
-    for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
-        method = getattr(torch.UntypedStorage, name)
-        setattr(torch.UntypedStorage, name, _guard_sharing(method))

@@ -14,6 +14,7 @@ from torch_chameleon import (
     _flex_attention,
     _guards,
     _module_to,
+    _processes,
     _storage_bytes,
     chameleon,
 )
@@ -33,6 +34,7 @@ def _register() -> None:
     allowed.append(torch.Tensor.chameleon)  # type: ignore[attr-defined]
     _module_to.install()
     _guards.install()
+    _processes.install()
     _backward.install()
     _flex_attention.install()
     _storage_bytes.install()

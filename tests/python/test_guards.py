@@ -34,15 +34,31 @@ def test_dlpack_of_others():
 def test_sharing_between_processes():
     x = torch.arange(3, device="chameleon")
     for share in (
-        x.share_memory_,
-        x.untyped_storage().share_memory_,
-        torch.nn.Linear(1, 1).to("chameleon").share_memory,
+        x.untyped_storage()._share_fd_cpu_,
+        x.untyped_storage()._share_filename_cpu_,
         lambda: ForkingPickler(io.BytesIO()).dump(x),
+        lambda: ForkingPickler(io.BytesIO()).dump(x[:0].clone()),
         lambda: ForkingPickler(io.BytesIO()).dump(torch.nn.Parameter(x * 1.0)),
     ):
         with pytest.raises(RuntimeError, match=MENTIONS_RESIDENT):
             share()
     assert torch.arange(3).share_memory_().is_shared()
+
+
+def test_share_memory_does_nothing():
+    """As on CUDA: libraries call it on a model before they start workers."""
+    x = torch.arange(3, device="chameleon")
+    layer = torch.nn.Linear(1, 1).to("chameleon")
+    weight = layer.weight
+    assert x.share_memory_() is x
+    storage = x.untyped_storage()
+    assert storage.share_memory_() is storage
+    assert layer.share_memory() is layer
+    assert layer.weight is weight
+    assert x.tolist() == [0, 1, 2]
+    assert all(
+        p.is_shared() for p in torch.nn.Linear(1, 1).share_memory().parameters()
+    )
 
 
 def test_numpy():

@@ -1,6 +1,8 @@
 """Other processes: they start, and tensors reach them through the CPU."""
 
+import os
 import queue
+import sys
 import threading
 
 import pytest
@@ -29,14 +31,38 @@ def test_what_cuda_would_share_by_ipc_raises_one_sentence():
         one.close()
 
 
-def test_queues_raise_in_their_feeder(capfd):
-    """A Queue pickles on a thread of its own: torch reports it there."""
+def test_queues_raise_in_their_reader():
+    """A Queue pickles on a thread of its own, where nobody would catch it."""
     ours = make()
     tasks = mp.get_context("spawn").Queue()
-    tasks.put(ours)
+    tasks.put(torch.ones(3))
+    tasks.put({"a": [ours]})
+    tasks.put("after")
+    assert tasks.get(timeout=60).tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match=MENTIONS_RESIDENT):
+        tasks.get(timeout=60)
+    assert tasks.get(timeout=60) == "after"
     tasks.close()
     tasks.join_thread()
-    assert "resident" in capfd.readouterr().err
+
+
+def test_a_bounded_queue_counts_right():
+    tasks = mp.get_context("spawn").Queue(maxsize=1)
+    for _ in range(3):
+        tasks.put(make(), timeout=60)
+        with pytest.raises(RuntimeError, match=MENTIONS_RESIDENT):
+            tasks.get(timeout=60)
+    assert tasks.empty()
+    tasks.close()
+    tasks.join_thread()
+
+
+def test_other_errors_in_a_queue_are_printed_as_ever(capfd):
+    tasks = mp.get_context("spawn").Queue()
+    tasks.put(lambda: None)  # cannot be pickled
+    tasks.close()
+    tasks.join_thread()
+    assert "Traceback" in capfd.readouterr().err
 
 
 def test_cpu_tensors_are_shared_as_ever():
@@ -114,6 +140,8 @@ class Numbers(Dataset):
 
 class OnDevice(Numbers):
     def __getitem__(self, index):
+        import torch_chameleon  # noqa: F401 (the first in a spawned worker)
+
         return torch.ones(2, device="chameleon") * index
 
 
@@ -179,6 +207,52 @@ def test_spawned_workers():
         multiprocessing_context="spawn",
     )
     assert sum(b["y"].to("chameleon").sum().item() for b in loader) == 66
+
+
+class OnDeviceInside(OnDevice):
+    """Inside of a container that no walk over a batch would look into."""
+
+    def __getitem__(self, index):
+        return {super().__getitem__(index)}
+
+
+def first_of(batch):
+    return batch[0]
+
+
+@pytest.mark.parametrize("pin_memory", [False, True])
+@pytest.mark.parametrize("dataset", [OnDevice, OnDeviceInside])
+@pytest.mark.parametrize(
+    "method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)]
+)
+def test_workers_that_return_device_tensors(
+    method, dataset, pin_memory, fresh, tmp_path
+):
+    """The one who asked for a batch gets the sentence, and does not hang."""
+    code = f"""
+import torch
+from test_multiprocessing import {dataset.__name__}, first_of
+from torch.utils.data import DataLoader
+
+if __name__ == "__main__":
+    loader = DataLoader(
+        {dataset.__name__}(),
+        num_workers=1,
+        collate_fn=first_of,
+        multiprocessing_context="{method}",
+        pin_memory={pin_memory},
+    )
+    try:
+        list(loader)
+    except RuntimeError as error:
+        print(str(error).splitlines()[0], "resident" in str(error))
+"""
+    script = tmp_path / "loads.py"
+    script.write_text(code)
+    run = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+    assert fresh(run, PYTHONPATH=os.pathsep.join(sys.path)) == (
+        "Caught RuntimeError in DataLoader worker process 0. True"
+    )
 
 
 def test_threads_hand_over_tensors():
