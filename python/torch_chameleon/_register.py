@@ -11,6 +11,7 @@ from torch_chameleon import _C as _C  # registers operators, guard and hooks
 from torch_chameleon import (
     _backward,
     _custom_ops,
+    _data_parallel,
     _flex_attention,
     _guards,
     _module_to,
@@ -35,6 +36,7 @@ def _register() -> None:
     _module_to.install()
     _guards.install()
     _processes.install()
+    _data_parallel.install()
     _backward.install()
     _flex_attention.install()
     _storage_bytes.install()
