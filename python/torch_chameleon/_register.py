@@ -15,6 +15,7 @@ from torch_chameleon import (
     _flex_attention,
     _guards,
     _module_to,
+    _printing,
     _processes,
     _storage_bytes,
     chameleon,
@@ -37,6 +38,7 @@ def _register() -> None:
     _guards.install()
     _processes.install()
     _data_parallel.install()
+    _printing.install()
     _backward.install()
     _flex_attention.install()
     _storage_bytes.install()
