@@ -14,6 +14,7 @@ from torch_chameleon import (
     _data_parallel,
     _flex_attention,
     _guards,
+    _load_safetensors,
     _module_to,
     _printing,
     _processes,
@@ -39,6 +40,7 @@ def _register() -> None:
     _processes.install()
     _data_parallel.install()
     _printing.install()
+    _load_safetensors.install()
     _backward.install()
     _flex_attention.install()
     _storage_bytes.install()

@@ -119,3 +119,76 @@ def test_metadata_that_no_reader_takes(tmp_path, metadata, kind, words):
     with pytest.raises(kind, match=words):
         torch_chameleon.save_safetensors({"x": x}, path, metadata)
     assert path.read_text() == "the old one"
+
+
+# ---- reading to the device
+
+
+@pytest.fixture
+def file(tmp_path):
+    tensors = {
+        **of_every_dtype("cpu"),
+        "scalar": torch.ones(()),
+        "empty": torch.zeros(0, 3),
+    }
+    safetensors_torch.save_file(tensors, tmp_path / "x", {"format": "pt"})
+    return tmp_path / "x", tensors
+
+
+@pytest.mark.parametrize(
+    "device", ["chameleon", "chameleon:0", torch.device("chameleon")], ids=str
+)
+def test_load_file(file, device):
+    path, tensors = file
+    loaded = safetensors_torch.load_file(path, device=device)
+    assert loaded.keys() == tensors.keys()
+    assert all(x.device == torch.device("chameleon:0") for x in loaded.values())
+    assert all(same_bits(loaded[name], tensors[name]) for name in tensors)
+
+
+def test_safe_open(file):
+    from safetensors import safe_open
+
+    path, tensors = file
+    native = tensors["float32 é"]
+    with safe_open(path, framework="pt", device="chameleon") as opened:
+        assert sorted(opened.keys()) == sorted(tensors)
+        assert opened.metadata() == {"format": "pt"}
+        assert same_bits(opened.get_tensor("float32 é"), native)
+        part = opened.get_slice("float32 é")
+        assert part.get_shape() == list(native.shape)
+        assert part[1:, 0].is_chameleon
+        assert same_bits(part[1:, 0], native[1:, 0])
+        assert len(opened.get_tensors()) == len(tensors)
+
+
+def test_other_devices_are_safetensors_business(file):
+    from safetensors import SafetensorError, safe_open
+
+    path, tensors = file
+    with safe_open(path, "pt") as opened:
+        assert opened.get_tensor("scalar").device.type == "cpu"
+    assert len(safetensors_torch.load_file(path, "cpu")) == len(tensors)
+    with pytest.raises(SafetensorError, match="chameleo is invalid"):
+        safe_open(path, "pt", device="chameleo")
+
+
+def test_a_model_larger_than_the_budget_is_read(tmp_path, tight):
+    tight(2 * MIB)
+    tensors = {str(i): torch.randn(MIB // 4) for i in range(6)}
+    safetensors_torch.save_file(tensors, tmp_path / "x")
+    loaded = safetensors_torch.load_file(tmp_path / "x", device="chameleon")
+    assert all(same_bits(loaded[name], tensors[name]) for name in tensors)
+
+
+def test_who_imported_it_earlier(fresh, tmp_path):
+    safetensors_torch.save_file({"x": torch.ones(2)}, tmp_path / "x")
+    code = f"""
+from safetensors.torch import load_file
+from safetensors import safe_open
+import torch, torch_chameleon, safetensors.torch
+print(load_file("{tmp_path / "x"}", device="chameleon")["x"].device)
+with safetensors.safe_open("{tmp_path / "x"}", "pt", "chameleon:0") as file:
+    print(file.get_tensor("x").device)
+"""
+    assert fresh(code) == "chameleon:0\nchameleon:0"

@@ -5,6 +5,8 @@ accelerator that it does not know is the CPU. So the three that belong together
 come from one function, and the accelerator refuses any other device.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from torch_chameleon import chameleon
 
-__all__ = ["ChameleonAccelerator", "trainer_kwargs"]
+__all__ = ["ChameleonAccelerator", "ChameleonStrategy", "trainer_kwargs"]
 
 
 class ChameleonAccelerator(Accelerator):
@@ -76,6 +78,37 @@ class ChameleonAccelerator(Accelerator):
         return "chameleon"
 
 
+def _in_cuda_words(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def worded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except torch.OutOfMemoryError as error:
+            if "CUDA" in str(error):
+                raise
+            raise torch.OutOfMemoryError(
+                f"{error} (To Lightning this is a CUDA out of memory error.)"
+            ) from error
+
+    return worded
+
+
+class ChameleonStrategy(SingleDeviceStrategy):
+    """Lightning's strategy for one device.
+
+    Lightning's batch-size finder tries a smaller batch after errors of CUDA,
+    which it knows by their text. Here out-of-memory errors have those words.
+    """
+
+    training_step = _in_cuda_words(SingleDeviceStrategy.training_step)
+    validation_step = _in_cuda_words(SingleDeviceStrategy.validation_step)
+    test_step = _in_cuda_words(SingleDeviceStrategy.test_step)
+    predict_step = _in_cuda_words(SingleDeviceStrategy.predict_step)
+    backward = _in_cuda_words(SingleDeviceStrategy.backward)
+    optimizer_step = _in_cuda_words(SingleDeviceStrategy.optimizer_step)
+    batch_to_device = _in_cuda_words(SingleDeviceStrategy.batch_to_device)
+
+
 def trainer_kwargs(precision: str = "32-true") -> dict[str, Any]:
     """Returns what makes a Lightning Trainer train on the device.
 
@@ -88,7 +121,7 @@ def trainer_kwargs(precision: str = "32-true") -> dict[str, Any]:
     """
     kwargs: dict[str, Any] = {
         "accelerator": ChameleonAccelerator(),
-        "strategy": SingleDeviceStrategy(device="chameleon:0"),
+        "strategy": ChameleonStrategy(device="chameleon:0"),
         "devices": 1,
     }
     if precision in ("16-mixed", "bf16-mixed"):
