@@ -12,6 +12,7 @@ from torch_chameleon import (
     _backward,
     _custom_ops,
     _data_parallel,
+    _device_interface,
     _flex_attention,
     _guards,
     _load_safetensors,
@@ -40,6 +41,7 @@ def _register() -> None:
     _processes.install()
     _data_parallel.install()
     _printing.install()
+    _device_interface.install()
     _load_safetensors.install()
     _backward.install()
     _flex_attention.install()

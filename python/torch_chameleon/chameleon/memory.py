@@ -148,7 +148,7 @@ def set_per_process_memory_fraction(
 
     Args:
         fraction: From 0 to 1, of the physical device's memory: the GPU's, the
-            simulated card's, on `cpu` the machine's.
+            simulated card's, on `cpu` the machine's. With 0.0 no op has room.
         device: The device, default the current one.
 
     Raises:
@@ -163,7 +163,8 @@ def set_per_process_memory_fraction(
             f"Invalid fraction value: {fraction}. Allowed range: 0~1"
         )
     total = _C.physical_memory(index)[1]
-    _C.set_option("hbm_budget", str(round(fraction * total)))
+    budget_bytes = max(round(fraction * total), 1)  # 0 is no budget
+    _C.set_option("hbm_budget", str(budget_bytes))
 
 
 def get_per_process_memory_fraction(device: Device = None) -> float:
