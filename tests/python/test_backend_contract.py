@@ -198,3 +198,11 @@ def test_compiled_without_inductor(backend):
     on_both(run)
     torch._dynamo.reset()
     assert _C.first_use() is not None
+
+
+@pytest.mark.slow  # imports Inductor
+def test_inductor_is_refused_in_a_sentence():
+    compiled = torch.compile(lambda x: x.sin() + 1)
+    with pytest.raises(Exception, match="Inductor.*addresses.*aot_eager"):
+        compiled(torch.ones(3, device="chameleon"))
+    torch._dynamo.reset()
