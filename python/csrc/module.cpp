@@ -21,6 +21,7 @@
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/workspaces.h"
 #include "python/csrc/allocation_history.h"
+#include "python/csrc/cuda_alias.h"
 #include "python/csrc/cuda_init.h"
 #include "python/csrc/kineto_profiler.h"
 #include "python/csrc/phase_hooks.h"
@@ -216,6 +217,9 @@ std::string_view residency_name(memory::Residency state) {
 
 void bind_tensors(py::module_& m) {
   m.def("set_data", &python::set_data);
+  m.def("alias_cuda_in", &python::alias_cuda_in, py::arg("callable"),
+        py::arg("or_none") = false);
+  m.def("equate_cuda_devices", &python::equate_cuda_devices);
   m.def("redirect_new_kernel", &kernels::redirect_new_kernel,
         py::call_guard<py::gil_scoped_release>());
   m.def("redirect_new_kernels", &kernels::redirect_new_kernels,

@@ -1,6 +1,6 @@
 """The binding layer: thin, without logic. Private; the package wraps it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -109,6 +109,15 @@ def timeline(
 # gradient accumulators of leaves are renewed as set_data does.
 def set_data(tensor: torch.Tensor, new_data: torch.Tensor) -> None: ...
 def is_chameleon_storage(storage: torch.UntypedStorage) -> bool: ...
+
+# From now on a device "cuda" among its arguments is "chameleon" to a function,
+# method or constructor of torch's C++ code; with `or_none` no device is too.
+def alias_cuda_in(
+    callable: Callable[..., object], or_none: bool = False
+) -> None: ...
+
+# torch.device("cuda", i) == torch.device("chameleon", i), from now on.
+def equate_cuda_devices() -> None: ...
 
 # Look for CPU and CUDA kernels that were registered since: of one op, of all.
 def redirect_new_kernel(op: str) -> None: ...

@@ -19,6 +19,7 @@ from torch_chameleon import _compat as _compat  # imports torch: stays first
 # isort: split
 from torch_chameleon import _build_info, profiler
 from torch_chameleon import _register as _register
+from torch_chameleon._as_cuda import as_cuda, is_asked_for
 from torch_chameleon._config import config
 from torch_chameleon._replace_file import replace_file
 from torch_chameleon._report import recording, report
@@ -33,6 +34,7 @@ __version__ = _build_info.VERSION
 __all__ = [
     "SlowdownError",
     "__version__",
+    "as_cuda",
     "config",
     "profiler",
     "recording",
@@ -45,3 +47,6 @@ __all__ = [
     "swap_stats",
     "watch",
 ]
+
+if is_asked_for():
+    as_cuda()

@@ -16,6 +16,7 @@ import torch
 from torch.types import Device
 
 from torch_chameleon import _C
+from torch_chameleon.chameleon import _native_cuda
 from torch_chameleon.chameleon import _utils as _utils
 from torch_chameleon.chameleon import amp as amp
 from torch_chameleon.chameleon import memory as memory
@@ -105,12 +106,12 @@ def can_device_access_peer(device: Device, peer_device: Device) -> bool:
 
 def get_arch_list() -> list[str]:
     """Returns the GPU architectures that kernels were built for: torch's."""
-    return torch.cuda.get_arch_list()
+    return _native_cuda.get_arch_list()
 
 
 def get_gencode_flags() -> str:
     """Returns the flags for them: torch's."""
-    return torch.cuda.get_gencode_flags()
+    return _native_cuda.get_gencode_flags()
 
 
 def ipc_collect() -> None:
@@ -124,7 +125,7 @@ def is_current_stream_capturing() -> bool:
 
 def is_tf32_supported() -> bool:
     """Returns whether the physical device computes in TF32."""
-    return torch.cuda.is_available() and torch.cuda.is_tf32_supported()
+    return _native_cuda.is_available() and _native_cuda.is_tf32_supported()
 
 
 def current_device() -> int:
@@ -211,7 +212,7 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
     if physical == "simulated":
         physical += f" {_C.get_option('simulated_gpu')}"
     elif physical == "cuda":
-        native = torch.cuda.get_device_properties(index)
+        native = _native_cuda.get_device_properties(index)
         physical += f" {native.name}"
         major, minor = native.major, native.minor
         processors = native.multi_processor_count

@@ -5,6 +5,9 @@ from torch.types import Device
 
 from torch_chameleon import _C
 
+# What the device is called; `torch_chameleon.as_cuda` adds "cuda".
+names = {"chameleon"}
+
 
 def _get_device_index(
     device: Device, optional: bool = False, allow_cpu: bool = False
@@ -27,7 +30,7 @@ def _get_device_index(
         device = torch.device(device)
         if allow_cpu and device.type == "cpu":
             return -1
-        if device.type != "chameleon":
+        if device.type not in names:
             raise ValueError(f"Expected a chameleon device, but got: {device}")
         index = device.index
     if index is not None:

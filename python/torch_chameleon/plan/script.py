@@ -23,7 +23,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torch_chameleon
 from torch_chameleon import _C, config, profiler
-from torch_chameleon.plan import cuda_alias, no_uploads, overlay
+from torch_chameleon._as_cuda import as_cuda
+from torch_chameleon.plan import no_uploads, no_values, overlay
 
 _UNLIMITED = "2TiB"
 # What the plan asks about; a script that sets it for itself does not.
@@ -93,7 +94,8 @@ def _set_up(run: Run) -> None:
     config.hbm_budget = _UNLIMITED if run.budget is None else run.budget
     config.oversubscription = 64.0
     config.policy = run.policy
-    cuda_alias.install()
+    as_cuda()
+    no_values.install()
 
 
 def _set_by_script(key: str, text: str | None) -> None:

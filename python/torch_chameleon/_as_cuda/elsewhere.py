@@ -1,0 +1,68 @@
+"""Other parts of torch that go by a device's name."""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.nn.parallel import comm
+from torch.profiler import ProfilerActivity
+
+from torch_chameleon._as_cuda.names import ours_for
+
+
+def _accelerator_takes_cuda() -> None:
+    """`torch.accelerator.synchronize("cuda:0")` and its kin."""
+    from torch.accelerator import _utils, memory
+
+    original: Any = _utils._get_device_index
+
+    @functools.wraps(original)
+    def get_device_index(device: Any, optional: bool = False) -> int:
+        index: int = original(ours_for(device), optional)
+        return index
+
+    for module in (torch.accelerator, _utils, memory):
+        module._get_device_index = get_device_index  # type: ignore[attr-defined]
+
+
+def _scatter_to_one() -> None:
+    """`nn.DataParallel` over one device, as scripts for CUDA use it."""
+    original: Any = comm.scatter
+
+    @functools.wraps(original)
+    def scatter(
+        tensor: Any, devices: Any = None, *rest: Any, **more: Any
+    ) -> Any:
+        if devices is None or len(devices) != 1:
+            return original(tensor, devices, *rest, **more)
+        index = torch._utils._get_device_index(devices[0], True)
+        return (tensor.to(torch.device("chameleon", index)),)
+
+    comm.scatter = scatter
+
+
+def _profile_device() -> None:
+    """`torch.profiler.profile(activities=[ProfilerActivity.CUDA])`."""
+    profile: Any = torch.profiler.profile
+    original = profile.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *, activities: Any = None, **options: Any) -> None:
+        if isinstance(activities, Iterable):
+            activities = [
+                ProfilerActivity.PrivateUse1
+                if each == ProfilerActivity.CUDA
+                else each
+                for each in activities
+            ]
+        original(self, activities=activities, **options)
+
+    profile.__init__ = init
+
+
+def install() -> None:
+    """Turns it on, for the rest of the process."""
+    _accelerator_takes_cuda()
+    _scatter_to_one()
+    _profile_device()
