@@ -46,6 +46,7 @@ _SOURCES = [
     _ROOT / "backend/runtime/cuda_driver.cpp",
 ]
 _LIBRARY = ctypes.CDLL(None)
+_CUDA = torch.cuda  # torch_chameleon.as_cuda puts another one in its place
 # Not computed: what allocates, and what looks at the device itself.
 _LEFT = ("empty", "_local_scalar_dense", "_pin_memory", "is_pinned", "resize_")
 _LEFT += ("set_", "record_stream", "as_strided", "view", "_reshape_alias")
@@ -212,7 +213,7 @@ def install(native=False):
 
 def compute(op, *args, **kwargs):
     """Runs the CPU's kernel of an op on the emulated GPU's memory."""
-    with torch.cuda.device(_device_of((*args, *kwargs.values()))):
+    with _CUDA.device(_device_of((*args, *kwargs.values()))):
         return _compute_there(op, *args, **kwargs)
 
 
@@ -231,7 +232,7 @@ def _device_of(values):
 
 
 def _compute_there(op, *args, **kwargs):
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    stream = ctypes.c_void_p(_CUDA.current_stream().cuda_stream)
     _LIBRARY.emulated_begin_kernel(stream)
     shown, reads, writes = {}, [], []
 
@@ -282,8 +283,12 @@ def _compute_there(op, *args, **kwargs):
             for original, alias in shown.values():
                 if value is alias:
                     return original
-            made = torch.empty_strided(
-                value.size(), value.stride(), dtype=value.dtype, device="cuda"
+            # Not torch.empty_strided, to which as_cuda gives another device.
+            made = torch.ops.aten.empty_strided.default(
+                value.size(),
+                value.stride(),
+                dtype=value.dtype,
+                device=torch.device("cuda"),
             )
             if value.numel():
                 # Its memory may be in use until the stream gets here.

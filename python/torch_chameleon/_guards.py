@@ -15,7 +15,11 @@ from torch.utils.dlpack import DLDeviceType
 
 
 def refusal(what: str) -> str:
-    """The sentence; what is asked for comes first."""
+    """The sentence about something that takes addresses.
+
+    Args:
+        what: What takes them.
+    """
     return (
         f"{what} needs an address, but a chameleon tensor has no fixed place: "
         "use `with torch_chameleon.resident(tensor) as (native,)` and pass "

@@ -17,7 +17,8 @@ IMPORTED = "print('torch_chameleon' in sys.modules)"
 
 def run(code, **environment):
     """Runs code in a fresh interpreter; returns what it printed."""
-    env = {k: v for k, v in os.environ.items() if k != "CHAMELEON_AUTOLOAD"}
+    asked = ("CHAMELEON_AUTOLOAD", "CHAMELEON_AS_CUDA")
+    env = {k: v for k, v in os.environ.items() if k not in asked}
     env.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -36,6 +37,7 @@ def run(code, **environment):
         ({}, "False"),
         ({"CHAMELEON_AUTOLOAD": "0"}, "False"),
         ({"CHAMELEON_AUTOLOAD": "1"}, "True"),
+        ({"CHAMELEON_AS_CUDA": "0"}, "False"),
         (
             {"CHAMELEON_AUTOLOAD": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
             "False",
@@ -49,6 +51,13 @@ def test_import_torch(environment, expected):
 def test_autoloaded_device_works():
     code = "import torch; print(torch.ones(2, device='chameleon').sum().item())"
     assert run(code, CHAMELEON_AUTOLOAD="1") == "2.0"
+
+
+@pytest.mark.parametrize("first", ["torch", "torch_chameleon, torch"])
+def test_as_cuda(first):
+    """`import torch` is enough: a program need not know of the device."""
+    code = f"import {first}; print(torch.ones(2, device='cuda').device)"
+    assert run(code, CHAMELEON_AS_CUDA="1") == "chameleon:0"
 
 
 def test_package_imported_first():

@@ -3,6 +3,7 @@
 Functions of torch that take a device are told "chameleon" where a program says
 "cuda" (`calls`), `torch.cuda` answers for the device (`cuda_module`), and so
 do the few places that go by the name: `tensors`, `amp`, `files`, `elsewhere`.
+What cannot be told is `extensions`.
 Nothing stands between a program and a call that takes no device.
 """
 
@@ -13,6 +14,7 @@ from torch_chameleon._as_cuda import (
     calls,
     cuda_module,
     elsewhere,
+    extensions,
     files,
     graphs,
     tensors,
@@ -53,7 +55,10 @@ def as_cuda() -> None:
         return
     _is_on = True
     os.environ[_VARIABLE] = "1"
-    for part in (cuda_module, calls, tensors, graphs, amp, files, elsewhere):
+    for part in (
+        *(cuda_module, calls, tensors, graphs, amp, files, elsewhere),
+        extensions,
+    ):
         part.install()
 
 

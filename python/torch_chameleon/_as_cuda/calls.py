@@ -35,7 +35,11 @@ _TENSOR = (
     *("is_pinned", "new", "new_empty", "new_empty_strided", "new_full"),
     *("new_ones", "new_tensor", "new_zeros", "pin_memory", "to"),
 )
-_INNER = {
+_INNER = {  # of torch._C
+    "": (
+        *("_is_autocast_available", "import_ir_module"),
+        "import_ir_module_from_buffer",
+    ),
     "_fft": ("fft_fftfreq", "fft_rfftfreq"),
     "_nested": ("nested_tensor",),
     "_nn": ("_parse_to",),
@@ -62,9 +66,9 @@ def install() -> None:
     for method in _found(torch._C.TensorBase, _TENSOR):
         _C.alias_cuda_in(method)
     for module, names in _INNER.items():
-        for function in _found(getattr(torch._C, module), names):
+        owner = getattr(torch._C, module) if module else torch._C
+        for function in _found(owner, names):
             _C.alias_cuda_in(function)
-    _C.alias_cuda_in(torch._C._is_autocast_available)
     for function in _found(torch, _OR_NONE):
         _C.alias_cuda_in(function, or_none=True)
     for constructor in _CONSTRUCTORS:

@@ -1,0 +1,104 @@
+"""torch_chameleon.as_cuda: programs that say "cuda"."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import emulated_cuda
+import pytest
+import torch
+from torch_chameleon._as_cuda import calls
+
+SCRIPT = pathlib.Path(__file__).with_name("on_as_cuda.py")
+CHECKS = [
+    line.removeprefix("def ").split("(")[0]
+    for before, line in zip(
+        SCRIPT.read_text().splitlines(),
+        SCRIPT.read_text().splitlines()[1:],
+        strict=False,
+    )
+    if before == "@check"
+]
+PHYSICAL = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=pytest.mark.skipif(
+            not emulated_cuda.can_be_built(), reason=emulated_cuda.NEEDS
+        ),
+    ),
+]
+
+
+def on_cpu():
+    """What the script says became of each check, by name."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(
+                [str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")]
+            ),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def outcomes(request):
+    """A function that runs the script and returns what it says, by check."""
+    known = {}
+
+    def run(physical):
+        if physical not in known:
+            folder = request.config.cache.mkdir("emulated_cuda")
+            known[physical] = (
+                on_cpu()
+                if physical == "cpu"
+                else emulated_cuda.outcomes(SCRIPT, folder, "late")
+            )
+        return known[physical]
+
+    return run
+
+
+@pytest.mark.parametrize("physical", PHYSICAL)
+@pytest.mark.parametrize("check", CHECKS)
+def test_as_cuda(outcomes, physical, check):
+    assert outcomes(physical)[check] == "ok"
+
+
+def test_no_check_is_left_out(outcomes):
+    assert sorted(outcomes("cpu")) == sorted(CHECKS)
+
+
+# Take a device for another reason than to be told where.
+_OTHERS = {"eq", "ne"}
+
+
+def test_every_function_of_torch_that_takes_a_device():
+    names = {
+        schema.name.removeprefix("aten::")
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("aten::")
+        and any(argument.name == "device" for argument in schema.arguments)
+    }
+    names -= _OTHERS | {"Generator"}
+    inner = [getattr(torch._C, name) for name in calls._INNER if name]
+    missing = [
+        name
+        for name in sorted(names)
+        if (hasattr(torch, name) and name not in calls._TORCH)
+        or (hasattr(torch.Tensor, name) and name not in calls._TENSOR)
+        or any(
+            hasattr(module, name) and name not in calls._INNER[key]
+            for key, module in zip(list(calls._INNER)[1:], inner, strict=True)
+        )
+    ]
+    assert missing == []
