@@ -6,6 +6,7 @@ import sys
 
 # Each is a module of the package, with a `main` that takes the command line.
 _COMMANDS = {
+    "run": "run a program that was written for CUDA, as it is",
     "demo": "train a GPT in a quarter of the memory it needs",
     "plan": "will a training script fit on a GPU, and how slow",
     "doctor": "say what a bug report needs, and test that the device works",

@@ -1,9 +1,11 @@
 """`python -m torch_chameleon report script.py`: a page about a script's run."""
 
 import argparse
-import runpy
-import sys
+import contextlib
+from collections.abc import Iterator
 
+from torch_chameleon import _script
+from torch_chameleon._as_cuda import as_cuda
 from torch_chameleon._report import recording, report
 
 
@@ -14,13 +16,13 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: The command line, default the process's.
 
     Returns:
-        The exit status.
+        The exit status, if the script ends without one.
     """
     parser = argparse.ArgumentParser(
         prog="python -m torch_chameleon report",
         description="Runs a training script and writes one HTML page that "
         "shows where its memory was. Every op is timed meanwhile: let the "
-        "script run a few steps only.",
+        'script run a few steps only. It may say "chameleon" or "cuda".',
     )
     parser.add_argument(
         "--out", default="report.html", help="the page (%(default)s)"
@@ -30,13 +32,22 @@ def main(arguments: list[str] | None = None) -> int:
         "arguments", nargs=argparse.REMAINDER, help="what the script is given"
     )
     options = parser.parse_args(arguments)
-    before = sys.argv
-    sys.argv = [options.script, *options.arguments]
+    as_cuda()
+    with page_about(options.out):
+        _script.run_script(options.script, options.arguments)
+    return 0
+
+
+@contextlib.contextmanager
+def page_about(path: str) -> Iterator[None]:
+    """Records what is inside and writes the page, however that ends.
+
+    Args:
+        path: The page.
+    """
     try:
         with recording():
-            runpy.run_path(options.script, run_name="__main__")
+            yield
     finally:
-        sys.argv = before
-    report(options.out)
-    print(f"wrote {options.out}")
-    return 0
+        report(path)
+        print(f"wrote {path}")

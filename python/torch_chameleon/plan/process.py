@@ -102,7 +102,8 @@ def _kill(group: int) -> None:
 def _error_of(output: str, script: str) -> str:
     """Where in the script, and with what error, out of a traceback."""
     lines = output.strip().splitlines()
-    places = [line for line in lines if f'File "{script}"' in line]
+    file = os.path.abspath(script)
+    places = [line for line in lines if f'File "{file}"' in line]
     starts = [
         number
         for number, line in enumerate(lines)

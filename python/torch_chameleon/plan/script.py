@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import runpy
 import sys
 import warnings
 from typing import Any
@@ -22,7 +21,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torch_chameleon
-from torch_chameleon import _C, config, profiler
+from torch_chameleon import _C, _script, config, profiler
 from torch_chameleon._as_cuda import as_cuda
 from torch_chameleon.plan import no_uploads, no_values, overlay
 
@@ -111,14 +110,12 @@ def _train(run: Run) -> dict[str, Any]:
     steps = _Steps(run.steps)
     register_optimizer_step_post_hook(steps)
     torch_chameleon.reset_swap_stats()
-    sys.argv = [run.script, *run.arguments]
-    sys.path.insert(0, str(pathlib.Path(run.script).resolve().parent))
     with (
         mock.patch.object(_C, "set_option", _set_by_script),
         contextlib.suppress(_EnoughStepsError),
     ):
         try:
-            runpy.run_path(run.script, run_name="__main__")
+            _script.run_script(run.script, run.arguments)
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
                 raise

@@ -1,0 +1,105 @@
+"""Runs a user's program in this process as Python itself would run it."""
+
+import builtins
+import importlib.machinery
+import os
+import runpy
+import sys
+from types import CodeType, ModuleType, TracebackType
+
+
+class _Uncached(importlib.machinery.SourceFileLoader):
+    """Leaves no compiled file beside the program, as Python leaves none."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def run_script(path: str, arguments: list[str]) -> None:
+    """Runs a file as `python path arguments...` does.
+
+    Its module is `__main__` from now on, also after it ended: threads and
+    pickles of it find their names there.
+
+    Args:
+        path: The file.
+        arguments: Its command line.
+
+    Raises:
+        OSError: It cannot be read.
+        BaseException: Whatever the program ends with.
+    """
+    _take_over(path, arguments, os.path.dirname(os.path.realpath(path)))
+    file = os.path.abspath(path)
+    loader = _Uncached("__main__", file)
+    main = ModuleType("__main__")
+    main.__dict__.update(
+        __file__=file,
+        __builtins__=builtins,
+        __loader__=loader,
+        __cached__=None,
+        __annotations__={},
+    )
+    main.__spec__ = None
+    sys.modules["__main__"] = main
+    _show_the_program_only()
+    loader.exec_module(main)
+
+
+def run_module(name: str, arguments: list[str]) -> None:
+    """Runs a module as `python -m name arguments...` does.
+
+    Args:
+        name: The module's.
+        arguments: Its command line.
+
+    Raises:
+        ImportError: There is none.
+        BaseException: Whatever the program ends with.
+    """
+    _take_over(name, arguments, os.getcwd())
+    _show_the_program_only()
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _take_over(name: str, arguments: list[str], folder: str) -> None:
+    sys.argv = [name, *arguments]
+    # `python -m torch_chameleon` has put the current folder there, unless it
+    # was told to put none.
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = folder
+
+
+def _show_the_program_only() -> None:
+    """An error that the program does not catch is shown without our frames."""
+    shown = sys.excepthook
+
+    def show(
+        kind: type[BaseException],
+        error: BaseException,
+        trace: TracebackType | None,
+    ) -> None:
+        trace = _of_the_program(trace)
+        shown(kind, error.with_traceback(trace), trace)
+
+    sys.excepthook = show
+
+
+# What is between this module and the program.
+_AROUND = ("runpy", "importlib._bootstrap", "importlib._bootstrap_external")
+
+
+def _of_the_program(trace: TracebackType | None) -> TracebackType | None:
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    ours = [i for i, each in enumerate(frames) if _file_of(each) == __file__]
+    for each in frames[ours[-1] + 1 if ours else 0 :]:
+        if each.tb_frame.f_globals.get("__name__") not in _AROUND:
+            return each
+    return None
+
+
+def _file_of(trace: TracebackType) -> str:
+    return trace.tb_frame.f_code.co_filename

@@ -1,0 +1,104 @@
+"""`python -m torch_chameleon run train.py`: a program for CUDA, as it is."""
+
+import argparse
+import contextlib
+import importlib.util
+import os
+from typing import NoReturn
+
+from torch_chameleon import _script
+from torch_chameleon._as_cuda import as_cuda
+from torch_chameleon._config import config
+from torch_chameleon._report.command import page_about
+
+_WRONG = 2  # the exit status of a command line that is
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_WRONG, f"torch_chameleon run: {message}\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a program in this process, which becomes the program's.
+
+    Args:
+        arguments: The command line, default the process's.
+
+    Returns:
+        The exit status, if the program ends without one.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.is_module:
+        if not _is_there(options.program):
+            parser.error(f"no module named {options.program}")
+    elif not os.path.isfile(options.program):
+        parser.error(f"no file {options.program}")
+    try:
+        for key in ("hbm_budget", "oversubscription"):
+            text = getattr(options, key)
+            if text is not None:
+                setattr(config, key, text)
+                # For the processes that the program starts.
+                os.environ[f"CHAMELEON_{key.upper()}"] = text
+    except ValueError as error:
+        parser.error(str(error))
+    as_cuda()
+    run = _script.run_module if options.is_module else _script.run_script
+    page = options.report
+    with page_about(page) if page else contextlib.nullcontext():
+        run(options.program, options.arguments)
+    return 0
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ImportError:  # nor is its parent
+        return False
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m torch_chameleon run",
+        description="Runs a program that was written for CUDA, as it is: in "
+        'it and in the processes that it starts "cuda" means chameleon. '
+        "CHAMELEON_AS_CUDA=1 in the environment does the same under any other "
+        "launcher.",
+        epilog="What follows the program is its own command line.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--budget",
+        dest="hbm_budget",
+        metavar="SIZE",
+        help='device memory to live in, such as "20GiB" (default: 90 %% of '
+        "what is free)",
+    )
+    add(
+        "--oversubscription",
+        metavar="TIMES",
+        help="tensor memory that may be live, as a multiple of it (default: 4)",
+    )
+    add(
+        "--report",
+        metavar="FILE",
+        help="write a page that shows where memory was; every op is timed "
+        "meanwhile, so let the program run a few steps only",
+    )
+    add(
+        "-m",
+        dest="is_module",
+        action="store_true",
+        help="the program is the name of a module",
+    )
+    add("program", help="a Python script")
+    # There may be none, which argparse does not know of a remainder.
+    add(
+        "arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS
+    ).required = False
+    return parser
