@@ -1,6 +1,5 @@
 #include "python/csrc/cuda_alias.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>

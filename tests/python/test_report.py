@@ -474,7 +474,7 @@ def test_the_command(tmp_path):
     script.write_text(
         "import sys, torch\n"
         "assert sys.argv[1:] == ['--x'], sys.argv\n"
-        "model = torch.nn.Linear(4, 4).to('chameleon')\n"
+        "model = torch.nn.Linear(4, 4).to('cuda')\n"  # they are one
         "opt = torch.optim.SGD(model.parameters())\n"
         "for _ in range(3):\n"
         "    model(torch.ones(2, 4, device='chameleon')).sum().backward()\n"
