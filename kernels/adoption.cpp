@@ -10,6 +10,7 @@
 #include "backend/torch/stream.h"
 #include "kernels/nested.h"
 #include "kernels/simulated/kernel_memory.h"
+#include "kernels/sparse_parts.h"
 #include "kernels/tensor_access.h"
 #include "kernels/twins.h"
 
@@ -115,8 +116,9 @@ bool is_native_result_slow(const at::Tensor& tensor, const OpPlan& plan) {
     return false;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      tensor.layout() == c10::kStrided && tensor.has_storage(), plan.name,
-      ": its result has layout ", tensor.layout(),
+      is_sparse(*tensor.unsafeGetTensorImpl()) ||
+          (tensor.layout() == c10::kStrided && tensor.has_storage()),
+      plan.name, ": its result has layout ", tensor.layout(),
       "; chameleon works on dense (strided) tensors");
   return true;
 }

@@ -55,8 +55,8 @@ struct Adoption {
   return true;
 }
 
-// True: a tensor to adopt. False: undefined, or on another device than the
-// target. Throws NotImplementedError where it is not dense.
+// True: a tensor to adopt, dense or sparse. False: undefined, or on another
+// device than the target. Throws NotImplementedError for other layouts.
 bool is_native_result_slow(const at::Tensor& tensor, const OpPlan& plan);
 inline bool is_native_result(const at::Tensor& tensor, const OpPlan& plan) {
   return tensor.unsafeGetTensorImpl()->key_set() == TensorAccess::twinKeys() ||

@@ -19,6 +19,7 @@
 #include "kernels/recorded_op.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/simulated_call.h"
+#include "kernels/sparse_parts.h"
 #include "kernels/twins.h"
 
 namespace chameleon::kernels {
@@ -110,17 +111,14 @@ class NativeCall {
   void collectTensor(const c10::IValue& value, const ArgumentPlan& argument) {
     c10::TensorImpl& tensor = *value.unsafeToTensorImpl();
     if (backend::is_chameleon(tensor)) [[likely]] {
+      if (is_sparse(tensor)) [[unlikely]] {
+        return collectSparse(tensor, argument);
+      }
       TORCH_CHECK_NOT_IMPLEMENTED(
           tensor.has_storage(), plan_.name,
           ": chameleon works on dense (strided) tensors; this one has layout ",
           tensor.layout());
-      const c10::DeviceIndex index = tensor.device().index();
-      TORCH_CHECK(index_ == -1 || index_ == index,
-                  "Expected all tensors to be on the same device, but found at "
-                  "least two devices, chameleon:",
-                  static_cast<int>(index_),
-                  " and chameleon:", static_cast<int>(index), "!");
-      index_ = index;
+      checkIndex(tensor.device().index());
       const bool nested = is_nested(tensor);
       nested_ = nested_ || nested;
       slots_.push_back(static_cast<std::uint32_t>(
@@ -128,6 +126,29 @@ class NativeCall {
       if (argument.kind == ArgumentKind::kTensor) add_to_token(quick_, tensor);
     } else if (&tensor != c10::UndefinedTensorImpl::singleton()) {
       strays_.push_back({&tensor, &argument});
+    }
+  }
+
+  void checkIndex(c10::DeviceIndex index) {
+    TORCH_CHECK(index_ == -1 || index_ == index,
+                "Expected all tensors to be on the same device, but found at "
+                "least two devices, chameleon:",
+                static_cast<int>(index_),
+                " and chameleon:", static_cast<int>(index), "!");
+    index_ = index;
+  }
+
+  // Its parts are the operands.
+  void collectSparse(const c10::TensorImpl& tensor,
+                     const ArgumentPlan& argument) {
+    checkIndex(tensor.device().index());
+    sparse_ = true;
+    compressed_ = compressed_ || is_compressed(tensor);
+    for (const at::Tensor& part : parts_of(tensor)) {
+      const c10::TensorImpl& impl = *part.unsafeGetTensorImpl();
+      slots_.push_back(
+          static_cast<std::uint32_t>(twins_.add(impl, argument.writes)));
+      if (argument.kind == ArgumentKind::kTensor) add_to_token(quick_, impl);
     }
   }
 
@@ -161,7 +182,12 @@ class NativeCall {
     const auto& self = *static_cast<const NativeCall*>(call);
     profiler::TokenHasher token(self.plan_.number);
     const auto add = [&token](const c10::IValue& value) {
-      if (isOurs(value)) add_to_token(token, *value.unsafeToTensorImpl());
+      if (!isOurs(value)) return;
+      const c10::TensorImpl& tensor = *value.unsafeToTensorImpl();
+      if (!is_sparse(tensor)) return add_to_token(token, tensor);
+      for (const at::Tensor& part : parts_of(tensor)) {
+        add_to_token(token, *part.unsafeGetTensorImpl());
+      }
     };
     for (const ArgumentPlan& argument : self.plan_.arguments) {
       const c10::IValue& value = self.stack_[self.base_ + argument.index];
@@ -191,7 +217,7 @@ class NativeCall {
     }
     pinned.held = true;
     std::unique_ptr<RecordedCall> record;
-    if (call_.recording()) [[unlikely]] {
+    if (call_.recording() && !sparse_) [[unlikely]] {
       record = RecordedCall::make(
           plan_, c10::ArrayRef<c10::IValue>(stack_).slice(base_), pins, index_);
     }
@@ -209,9 +235,7 @@ class NativeCall {
       in_kernel_ = true;
       if (started_ != nullptr) *started_ = true;
       if (backend::target().holds_data) [[likely]] {
-        op_.redispatchBoxed(
-            nested_ ? nested_dispatch_key() : backend::target().dispatch_key,
-            &stack_);
+        op_.redispatchBoxed(kernelKey(), &stack_);
         scope.throwIfFailed();
         in_kernel_ = false;
         syncWrites(pinned);
@@ -230,12 +254,19 @@ class NativeCall {
       for (std::size_t i = 0; i < plan_.results.size(); ++i) {
         const c10::IValue& value = stack_[first + i];
         if (plan_.results[i].written_argument < 0 && value.isTensor()) {
+          if (is_sparse(*value.unsafeToTensorImpl())) return;
           results.push_back(value.toTensor());
         }
       }
       finish_record(std::move(record), saved_, results, pins, pinned.pager,
                     call_);
     }
+  }
+
+  c10::DispatchKeySet kernelKey() const {
+    if (nested_) return nested_dispatch_key();
+    if (!sparse_) return backend::target().dispatch_key;
+    return sparse_dispatch_key(compressed_);
   }
 
   // The same on a device without data: what the kernel would have allocated
@@ -326,10 +357,39 @@ class NativeCall {
   at::Tensor twinOf(const c10::IValue& value, const ArgumentPlan& argument,
                     std::size_t& slot) {
     c10::TensorImpl* outer = value.unsafeToTensorImpl();
+    at::Tensor twin = is_sparse(*outer)
+                          ? sparseTwin(*outer, argument.writes, slot)
+                          : denseTwin(*outer, argument.writes, slot);
+    // sparse_mm_reduce keeps more where a derivative will be asked for.
+    if (sparse_ && outer->requires_grad()) [[unlikely]] {
+      twin.unsafeGetTensorImpl()->set_requires_grad(true);
+    }
+    return twin;
+  }
+
+  at::Tensor denseTwin(c10::TensorImpl& outer, bool writes, std::size_t& slot) {
     const std::uint32_t entry = slots_[slot++];
-    auto twin = twins_.twin(*outer, entry);
-    if (argument.writes) written_.push_back({outer, twin.get(), entry});
+    auto twin = twins_.twin(outer, entry);
+    if (writes) written_.push_back({&outer, twin.get(), entry});
     return at::Tensor(std::move(twin));
+  }
+
+  at::Tensor sparseTwin(c10::TensorImpl& outer, bool writes,
+                        std::size_t& slot) {
+    SparseParts parts;
+    for (const at::Tensor& part : parts_of(outer)) {
+      parts.push_back(denseTwin(*part.unsafeGetTensorImpl(), writes, slot));
+    }
+    for (SparseOperand& known : sparse_operands_) {
+      if (known.outer != &outer) continue;
+      known.writes = known.writes || writes;
+      return known.twin;
+    }
+    sparse_operands_.push_back({&outer, make_sparse(outer, parts), writes, {}});
+    for (const at::Tensor& part : parts) {
+      sparse_operands_.back().given.push_back(part.unsafeGetTensorImpl());
+    }
+    return sparse_operands_.back().twin;
   }
 
   template <typename Element>
@@ -355,6 +415,7 @@ class NativeCall {
     for (c10::IValue& value : saved_) stack_.push_back(std::move(value));
     saved_.clear();
     written_.clear();
+    sparse_operands_.clear();
   }
 
   // ---- results -------------------------------------------------------------
@@ -378,6 +439,28 @@ class NativeCall {
       Adoption::shape(*written.outer, *written.twin);
       if (counts_versions_) written.outer->bump_version();
     }
+    for (const SparseOperand& operand : sparse_operands_) {
+      if (operand.writes) putBack(pinned, operand);
+    }
+  }
+
+  struct SparseOperand {
+    c10::TensorImpl* outer;
+    at::Tensor twin;
+    bool writes;
+    c10::SmallVector<c10::TensorImpl*, 3> given; // the parts of the twin
+  };
+
+  // Kernels give a sparse tensor other parts instead of writing its own.
+  void putBack(Pinned& pinned, const SparseOperand& operand) {
+    c10::TensorImpl& twin = *operand.twin.unsafeGetTensorImpl();
+    SparseParts parts = parts_of(*operand.outer);
+    SparseParts now = take_parts(twin);
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      if (now[i].unsafeGetTensorImpl() == operand.given[i]) continue;
+      parts[i] = adoptTensor(pinned, std::move(now[i]));
+    }
+    show_sparse(twin, *operand.outer, parts);
   }
 
   void adoptResults(Pinned& pinned) {
@@ -404,6 +487,9 @@ class NativeCall {
 
   at::Tensor adoptTensor(Pinned& pinned, at::Tensor tensor) {
     if (!is_native_result(tensor, plan_)) return tensor;
+    if (is_sparse(*tensor.unsafeGetTensorImpl())) [[unlikely]] {
+      return adoptSparse(pinned, std::move(tensor));
+    }
     const c10::Device device(kChameleon, index_);
     c10::StorageImpl& storage =
         *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
@@ -422,6 +508,16 @@ class NativeCall {
     }
     return Adoption{pinned.pager, pinned.call, index_}.tensor(
         std::move(tensor));
+  }
+
+  at::Tensor adoptSparse(Pinned& pinned, at::Tensor tensor) {
+    c10::TensorImpl& native = *tensor.unsafeGetTensorImpl();
+    SparseParts parts =
+        tensor.use_count() == 1 ? take_parts(native) : parts_of(native);
+    for (at::Tensor& part : parts) {
+      part = adoptTensor(pinned, std::move(part));
+    }
+    return make_sparse(native, parts);
   }
 
   // A result that is a true CPU tensor must not keep arena memory.
@@ -447,6 +543,8 @@ class NativeCall {
   bool result_elsewhere_ = false; // a Device argument names another device
   profiler::QuickHasher quick_{plan_.quick};
   bool nested_ = false;        // one of the tensors
+  bool sparse_ = false;        // one of the tensors
+  bool compressed_ = false;    // one of these
   bool has_generator_ = false; // one of ours among the arguments
   bool in_kernel_ = false;
   // Unless a caller above has counted, which keeps the kernel from it.
@@ -458,6 +556,7 @@ class NativeCall {
   c10::SmallVector<std::uint32_t, 8> slots_; // operand -> entry, in order
   c10::SmallVector<Stray, 2> strays_;
   c10::SmallVector<Written, 4> written_;
+  std::vector<SparseOperand> sparse_operands_;
   c10::SmallVector<c10::IValue, 8> saved_; // the caller's arguments
 };
 

@@ -59,8 +59,9 @@ class Redirect final : public c10::OperatorKernel {
 };
 
 // Direct kernels adopt dense results.
-bool returns_nested(const std::string& name) {
-  return name.compare(0, 14, "aten::_nested_") == 0;
+bool returns_other_layout(const std::string& name) {
+  return name.compare(0, 14, "aten::_nested_") == 0 ||
+         name.compare(0, 16, "aten::_to_sparse") == 0;
 }
 
 std::vector<std::string>& names() {
@@ -87,7 +88,7 @@ void register_redirects() {
     const auto* plan = new OpPlan(op); // leaked, as the libraries are
     auto general =
         c10::BoxedKernel::makeFromFunctor(std::make_unique<Redirect>(plan));
-    if (returns_nested(text) ||
+    if (returns_other_layout(text) ||
         !register_direct(*library, text.c_str(), op, plan, general)) {
       library->impl(text.c_str(),
                     torch::CppFunction::makeFromBoxedKernel(general));

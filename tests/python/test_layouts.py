@@ -1,4 +1,7 @@
-"""Tensors that are not dense: they work, or one sentence says what does."""
+"""Nested, named, quantized tensors: they work, or one sentence says what does.
+
+Sparse ones: test_sparse_tensors.py.
+"""
 
 import re
 import warnings
@@ -6,8 +9,6 @@ import warnings
 import pytest
 import torch
 from support import same_bits
-
-CROW, COL = torch.tensor([0, 1, 2]), torch.tensor([0, 1])
 
 
 @pytest.fixture(autouse=True)
@@ -25,71 +26,6 @@ def one_sentence(caught, what):
     assert "chameleon works on dense" in text
     assert "\n" not in text
     assert len(text) < 250
-
-
-# ---- sparse
-
-SPARSE = {
-    "coo": lambda: torch.sparse_coo_tensor(
-        torch.tensor([[0, 1]]), torch.ones(2), (3,), device="chameleon"
-    ),
-    "coo of device tensors": lambda: torch.sparse_coo_tensor(
-        torch.tensor([[0, 1]], device="chameleon"),
-        torch.ones(2, device="chameleon"),
-        (3,),
-    ),
-    "coo moved": lambda: torch.eye(2).to_sparse().to("chameleon"),
-    "coo from dense": lambda: torch.eye(2, device="chameleon").to_sparse(),
-    "coo empty": lambda: torch.empty(
-        2, 2, layout=torch.sparse_coo, device="chameleon"
-    ),
-    "coo times dense": lambda: (
-        torch.eye(2).to_sparse() @ torch.ones(2, 2, device="chameleon")
-    ),
-    "coo gradient": lambda: (
-        torch.nn.functional.embedding(
-            torch.tensor([0], device="chameleon"),
-            torch.ones(3, 2, device="chameleon", requires_grad=True),
-            sparse=True,
-        )
-        .sum()
-        .backward()
-    ),
-    "csr": lambda: torch.sparse_csr_tensor(
-        CROW, COL, torch.ones(2), device="chameleon"
-    ).to_dense(),
-    "csr moved": lambda: (
-        torch.eye(2).to_sparse_csr().to("chameleon").to_dense()
-    ),
-    "csr from dense": lambda: torch.eye(2, device="chameleon").to_sparse_csr(),
-    "csr times dense": lambda: (
-        torch.eye(2).to_sparse_csr() @ torch.ones(2, 2, device="chameleon")
-    ),
-    "csc": lambda: torch.sparse_csc_tensor(
-        CROW, COL, torch.ones(2), device="chameleon"
-    ).to_dense(),
-    "csc from dense": lambda: torch.eye(2, device="chameleon").to_sparse_csc(),
-    "bsr": lambda: torch.sparse_bsr_tensor(
-        CROW, COL, torch.ones(2, 1, 1), device="chameleon"
-    ).to_dense(),
-    "bsr from dense": lambda: torch.eye(2, device="chameleon").to_sparse_bsr(
-        (1, 1)
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SPARSE)
-def test_sparse(name):
-    with pytest.raises(NotImplementedError) as caught:
-        SPARSE[name]()
-    one_sentence(caught, "(?i)sparse")
-
-
-def test_sparse_on_the_cpu_still_works():
-    x = torch.eye(3).to_sparse()
-    assert (x @ torch.ones(3, 3)).sum().item() == 9
-    x = torch.eye(3, device="chameleon")
-    assert x.cpu().to_sparse().to_dense().to("chameleon").equal(x)
 
 
 # ---- nested

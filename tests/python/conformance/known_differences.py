@@ -60,21 +60,6 @@ GROUP_NORM = (
 KNOWN = (
     Known(
         "ops",
-        "sparse_sampled_addmm|sparse_mm_reduce|to_sparse",
-        "[!r]*",
-        "* NotImplementedError: *chameleon works on dense (strided) tensors*",
-        "sparse layouts are not supported, and each op says so",
-    ),
-    Known(
-        "ops|transforms",
-        "sparse_sampled_addmm|sparse_mm_reduce|to_sparse",
-        "*",
-        "*chameleon works on dense (strided) tensors*",
-        "sparse layouts are not supported, and each op says so",
-        sometimes=True,
-    ),
-    Known(
-        "ops",
         "quantile|nanquantile|split_with_sizes_copy|kron|inner|tensordot|"
         "norm_nuc|linalg_vecdot|linalg_cond|linalg_matrix_power|"
         "linalg_multi_dot|linalg_norm|linalg_norm_subgradients_at_zero|"
@@ -89,11 +74,23 @@ KNOWN = (
     Known(
         "sparse",
         "*",
-        "moved *|made *|mixed *",
-        "only chameleon raised NotImplementedError: aten::* chameleon works on "
-        "dense (strided) tensors*|raised * and NotImplementedError: aten::* "
-        "chameleon works on dense (strided) tensors*",
-        "sparse layouts are not supported, and each op says so",
+        "mixed *",
+        "only chameleon raised RuntimeError: Expected all tensors to be on the "
+        "same device, but found at least two devices, chameleon:0 and cpu!*|"
+        "raised * and RuntimeError: Expected all tensors to be on the same "
+        "device, but found at least two devices, chameleon:0 and cpu!*|"
+        "messages: * and RuntimeError: Expected all tensors to be on the same "
+        "device, but found at least two devices, chameleon:0 and cpu!*",
+        "a mix of devices, which CUDA does not take either",
+        sometimes=True,
+    ),
+    Known(
+        "sparse|ops|transforms",
+        "*",
+        "*",
+        "messages: NotImplementedError: Could not run 'aten::* and "
+        "NotImplementedError: aten::*: PyTorch has no kernel for *sparse *",
+        "neither device has that op; the sentence names chameleon's own target",
         sometimes=True,
     ),
     Known(
@@ -103,15 +100,6 @@ KNOWN = (
         "*RuntimeError: unsupported tensor layout: Sparse???",
         "a mix of devices and layouts; the shape function of a structured op "
         "looks at layouts first, before any device is asked",
-        sometimes=True,
-    ),
-    Known(
-        "sparse",
-        "masked_*",
-        "mixed *",
-        "only chameleon raised RuntimeError: Expected all tensors to be on the "
-        "same device, but found at least two devices, chameleon:0 and cpu!*",
-        "a mix of devices, which CUDA does not take either",
         sometimes=True,
     ),
     Known(
@@ -152,13 +140,6 @@ KNOWN = (
         "leaf *: version: 0 and 1",
         "vmap decomposes dropout itself, and takes native_dropout for every "
         "device but the CPU",
-    ),
-    Known(
-        "optimizers",
-        "SparseAdam",
-        "loop|groups|lr_on_device|resumed|scheduled|errors",
-        "*dense (strided) tensors*",
-        "sparse layouts are not supported",
     ),
     Known(
         "ops|transforms",

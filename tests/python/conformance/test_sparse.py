@@ -1,9 +1,10 @@
-"""The sparse databases: each entry works as natively, or says what does.
+"""The sparse databases: each entry does what it does natively.
 
-Sparse tensors cannot live on the device, so that for each layout of each entry
-three things are done: a sample is moved there; dense tensors on the device are
-made sparse; and, of several operands, one after the other is dense and on the
-device while the others stay where they are.
+For each layout of each entry: samples are moved to the device; dense tensors
+on the device are made sparse; results are differentiated; and, of several
+operands, one after the other is dense and on the device while the others stay
+where they are, which is a mix of devices. Sparse results are compared in their
+indices and values, with all that tells two tensors apart.
 """
 
 import itertools
@@ -14,6 +15,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from conformance.pagers import PAGERS
 from conformance.parity_cases import dtype_of
 from conformance.placing import Placer
 from conformance.samples import samples_of, seeded
@@ -55,11 +57,26 @@ def sparse_samples(op, layout):
             )
 
 
+def parts(tensor):
+    """What a sparse tensor is made of, and the tensor itself."""
+    plain = tensor.detach()
+    if plain.layout == torch.sparse_coo:
+        indices = (plain._indices(),)
+    elif plain.layout in (torch.sparse_csr, torch.sparse_bsr):
+        indices = (plain.crow_indices(), plain.col_indices())
+    elif plain.layout in (torch.sparse_csc, torch.sparse_bsc):
+        indices = (plain.ccol_indices(), plain.row_indices())
+    else:
+        return (tensor,)
+    coo = plain.layout == torch.sparse_coo
+    values = plain._values() if coo else plain.values()
+    return (tensor, coo and plain.is_coalesced(), *indices, values)
+
+
 def call(op, leaves, structure):
-    """Calls and reads the results, on the device where they are."""
     given, args, kwargs = tree_unflatten(leaves, structure)
     return tree_map(
-        lambda t: t.to_dense() if isinstance(t, torch.Tensor) else t,
+        lambda t: parts(t) if isinstance(t, torch.Tensor) else t,
         op(given, *args, **kwargs),
     )
 
@@ -69,15 +86,43 @@ def moved(op, leaves, structure):
 
 
 def made(op, leaves, structure, layout):
-    """The first operand is on the device, and made sparse there."""
+    """The first operand is made sparse on the device."""
 
     def action(device):
-        first, *rest = leaves
-        sparse = to_layout(first.to_dense().to(device), layout)
-        return call(op, [sparse, *rest], structure)
+        first, *rest = Placer(device)(leaves)
+        return call(op, [to_layout(first.to_dense(), layout), *rest], structure)
 
     if isinstance(leaves[0], torch.Tensor) and leaves[0].dim() >= 2:
         yield action
+
+
+def differentiated(op, leaves, structure):
+    """By the operands that are floating point; gradients may be sparse."""
+
+    def action(device):
+        placed = [
+            leaf.detach().requires_grad_()
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+            else leaf
+            for leaf in Placer(device)(leaves)
+        ]
+        given, args, kwargs = tree_unflatten(placed, structure)
+        result = op(given, *args, **kwargs)
+        if not isinstance(result, torch.Tensor) or not result.requires_grad:
+            return None
+        if result.layout != torch.strided:
+            result = result.to_dense()
+        inputs = [
+            leaf
+            for leaf in placed
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ]
+        gradients = torch.autograd.grad(
+            result, inputs, torch.ones_like(result), allow_unused=True
+        )
+        return [None if g is None else parts(g) for g in gradients]
+
+    yield action
 
 
 def mixed(op, leaves, structure):
@@ -95,11 +140,13 @@ def mixed(op, leaves, structure):
 def run(name, limit):
     op, suite = ENTRIES[name], Suite("sparse")
     for layout in filter(op.supports_sparse_layout, LAYOUTS):
-        actions = {"moved": [], "made": [], "mixed": []}
+        checks = ("moved", "made", "differentiated", "mixed")
+        actions = {check: [] for check in checks}
         for sample in itertools.islice(sparse_samples(op, layout), limit):
             given = tree_flatten((sample.input, sample.args, sample.kwargs))
             actions["moved"] += moved(op, *given)
             actions["made"] += made(op, *given, layout)
+            actions["differentiated"] += differentiated(op, *given)
             actions["mixed"] += mixed(op, *given)
         for check, of_check in actions.items():
             suite.case(
@@ -107,7 +154,7 @@ def run(name, limit):
                 f"{check} {LAYOUTS[layout]}",
                 dtype_of(op),
                 of_check,
-                ["never"],
+                ["never"] if check == "mixed" else PAGERS,
                 complete=limit is None,
             )
     suite.verify()
