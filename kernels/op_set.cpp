@@ -54,14 +54,6 @@ bool starts_with(std::string_view text, std::string_view prefix) {
   return text.substr(0, prefix.size()) == prefix;
 }
 
-bool returns_view(const c10::FunctionSchema& schema) {
-  return std::any_of(schema.returns().begin(), schema.returns().end(),
-                     [](const c10::Argument& result) {
-                       const auto* alias = result.alias_info();
-                       return alias != nullptr && !alias->isWrite();
-                     });
-}
-
 // CompositeImplicit on the CPU, with a kernel and a derivative on CUDA. The
 // composites above them ask for them only where the target has the kernel.
 constexpr std::string_view kFused[] = {"aten::_fused_rms_norm"};
@@ -91,6 +83,14 @@ bool takes_storage(const c10::FunctionSchema& schema) {
 }
 
 } // namespace
+
+bool returns_view(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(),
+                     [](const c10::Argument& result) {
+                       const auto* alias = result.alias_info();
+                       return alias != nullptr && !alias->isWrite();
+                     });
+}
 
 bool is_redirectable(const c10::OperatorHandle& op) {
   const std::string_view name = op.operator_name().name;

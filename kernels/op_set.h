@@ -16,4 +16,8 @@ std::vector<c10::OperatorHandle> collect_op_set();
 // not bound to a device type, and autograd does not need its decomposition.
 bool is_redirectable(const c10::OperatorHandle& op);
 
+// Whether a result shows an operand's memory, so that the op needs a kernel of
+// its own, on the outer tensor.
+bool returns_view(const c10::FunctionSchema& schema);
+
 } // namespace chameleon::kernels

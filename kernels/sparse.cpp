@@ -2,8 +2,9 @@
 // sparse twin of each (op_call.h). What makes, shows or copies sparse tensors
 // runs on ours: it looks at sizes and flags only, and whatever it does with
 // indices and values are dense ops, of which each goes its own way.
+#include <algorithm>
 #include <array>
-#include <initializer_list>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include "backend/torch/storage.h"
 #include "kernels/late_ops.h"
 #include "kernels/op_call.h"
+#include "kernels/op_set.h"
+#include "kernels/simulated/sparse_models.h"
 #include "kernels/sparse_parts.h"
 
 namespace chameleon::kernels {
@@ -24,44 +27,36 @@ namespace {
 using c10::DispatchKey;
 using torch::jit::Stack;
 
-// Of those that look at one key set only; which one is not for this table.
-constexpr std::initializer_list<const char*> kOnOurs = {
+// Beside what returns views. Not each has a kernel for both keys.
+constexpr std::array kOnOurs = {
     "_coalesced_",
     "_dimI",
     "_dimV",
-    "_indices",
     "_nnz",
     "_pin_memory",
-    "_sparse_broadcast_to",
     "_sparse_coo_tensor_with_dims",
     "_sparse_coo_tensor_with_dims_and_tensors",
-    "_values",
-    "ccol_indices",
     "clone",
-    "col_indices",
     "copy_",
     "copy_sparse_to_sparse_",
-    "crow_indices",
     "dense_dim",
     "empty.memory_format",
     "empty_like",
-    "indices",
     "is_coalesced",
     "is_pinned",
-    "permute",
     "resize_",
     "resize_as_sparse_",
-    "row_indices",
-    "select.int",
     "sparse_dim",
     "sparse_resize_",
     "sparse_resize_and_clear_",
-    "unsqueeze",
-    "values",
-    "view_as_complex",
-    "view_as_real",
+    "zero_",
     "zeros.out",
 };
+
+bool is_on_ours(const c10::OperatorHandle& op, std::string_view name) {
+  return returns_view(op.schema()) ||
+         std::find(kOnOurs.begin(), kOnOurs.end(), name) != kOnOurs.end();
+}
 
 // The device that a call is for: new sparse tensors are born on the current.
 std::optional<c10::Device> device_of(const c10::OperatorHandle& op,
@@ -88,10 +83,13 @@ void call_on_ours(const c10::OperatorHandle& op, Stack* stack) {
 
 template <bool compressed>
 void call_sparse(const c10::OperatorHandle& op, Stack* stack) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      backend::target().holds_data, op.operator_name(),
-      ": a simulated chameleon works on dense (strided) tensors; sparse "
-      "tensors work on the others");
+  if (!backend::target().holds_data) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !compressed, op.operator_name(),
+        ": a simulated chameleon works on dense (strided) and sparse COO "
+        "tensors; compressed ones work on the others");
+    return simulated::run_sparse(op, *stack);
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.hasComputedKernelForDispatchKey(
           sparse_dispatch_key(compressed).highestPriorityTypeId()),
@@ -114,16 +112,17 @@ void register_for(torch::Library& m) {
       if (text.compare(0, 6, "aten::") == 0) names.insert(text.substr(6));
     }
   }
-  for (const char* name : kOnOurs) {
-    if (names.erase(name) != 0) {
-      m.impl(name,
-             torch::CppFunction::makeFromBoxedFunction<&call_on_ours<cpu>>());
-    }
-  }
   for (const std::string& name : names) {
-    m.impl(
-        name.c_str(),
-        torch::CppFunction::makeFromBoxedFunction<&call_sparse<compressed>>());
+    const std::size_t dot = name.find('.');
+    const auto op = c10::Dispatcher::singleton().findSchema(
+        {"aten::" + name.substr(0, dot),
+         dot == std::string::npos ? std::string() : name.substr(dot + 1)});
+    if (!op) continue; // a kernel without a schema is nobody's
+    m.impl(name.c_str(),
+           is_on_ours(*op, name)
+               ? torch::CppFunction::makeFromBoxedFunction<&call_on_ours<cpu>>()
+               : torch::CppFunction::makeFromBoxedFunction<
+                     &call_sparse<compressed>>());
   }
 }
 

@@ -6,6 +6,10 @@ few rows of each table, and the gradients are those rows only.
 """
 
 import io
+import json
+import os
+import pathlib
+import sys
 
 import pytest
 import torch
@@ -199,3 +203,41 @@ def test_gradients_are_saved():
     file.seek(0)
     loaded = torch.load(file, map_location="cpu")
     assert differences(loaded, {k: g.cpu() for k, g in gradients.items()}) == []
+
+
+_SIMULATED = """
+import json, warnings
+import torch, torch_chameleon
+torch_chameleon.config.physical_device = "simulated"
+warnings.simplefilter("ignore")
+import test_recommender as t
+
+left = {}
+torch_chameleon.config.hbm_budget = t.BUDGET
+torch_chameleon.config.oversubscription = 16.0
+for name in t.OPTIMIZERS:
+    before = torch_chameleon.swap_stats()["evictions"]
+    left[name] = {
+        key: (str(x.layout), list(x.shape), str(x.dtype))
+        for key, x in t.train("chameleon", name).items()
+    }
+    left[name]["evictions"] = torch_chameleon.swap_stats()["evictions"] - before
+torch.chameleon.synchronize()
+torch_chameleon._C.check_invariants(0, 2)
+left["bytes"] = torch.chameleon.memory_allocated()
+print(json.dumps(left))
+"""
+
+
+def test_simulated(fresh, native):
+    """Without data: the same tensors, and tables that go in and out."""
+    here = str(pathlib.Path(__file__).parent)
+    path = os.pathsep.join([here, *sys.path])
+    left = json.loads(fresh(_SIMULATED, PYTHONPATH=path).splitlines()[-1])
+    assert left.pop("bytes") == 0
+    for name, tensors in left.items():
+        assert tensors.pop("evictions") > TABLES
+        assert tensors == {
+            key: [str(x.layout), list(x.shape), str(x.dtype)]
+            for key, x in native(name).items()
+        }

@@ -199,6 +199,31 @@ def properties_are_the_gpus():
 
 
 @check
+def sparse_tensors_are_the_gpus():
+    """What CUDA's sparse kernels make of dense ops, which are computed."""
+    indices = torch.tensor([[0, 3, 1, 2], [2, 0, 1, 0]])
+    values = torch.arange(1.0, 5.0)
+
+    def act(device):
+        x = torch.sparse_coo_tensor(indices, values, (4, 4)).to(device)
+        assert x.is_sparse
+        y = (x + x) * 3 - x.clone()
+        x.mul_(2)
+        x.neg_()
+        z = x.transpose(0, 1)
+        z.zero_()
+        return x, y, z
+
+    for native, ours in zip(act("cpu"), act("chameleon"), strict=True):
+        assert ours.device.type == "chameleon"
+        _C.evict_all(0)
+        told = torch.sparse_coo_tensor(
+            ours._indices().cpu(), ours._values().cpu(), ours.shape
+        )
+        assert torch.equal(native.to_dense(), told.to_dense())
+
+
+@check
 def streams_agree():
     assert torch.chameleon.current_stream().stream_id == 0
     side = torch.cuda.Stream()

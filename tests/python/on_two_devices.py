@@ -307,6 +307,23 @@ def files_name_the_device():
 
 
 @check
+def sparse_tensors_stay_where_they_are():
+    indices = torch.tensor([[0, 3, 1], [2, 0, 1]])
+    x = torch.sparse_coo_tensor(indices, torch.ones(3), (4, 4), device=BOTH[1])
+    for made in (
+        *(x, x + x, x.clone(), torch.zeros_like(x), x.cpu().to(BOTH[1])),
+        torch.empty(2, 2, layout=torch.sparse_coo, device=BOTH[1]),
+    ):
+        assert made.device == torch.device(BOTH[1])
+        assert made._indices().device == made._values().device == made.device
+    there = x.to(BOTH[0])
+    assert there._values().device == torch.device(BOTH[0])
+    assert there._values().sum().item() == 3
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.add(x, there)
+
+
+@check
 def a_full_device_leaves_the_other_alone():
     kept = torch.arange(1000.0, device=BOTH[0])
     with pytest.raises(torch.OutOfMemoryError, match="chameleon:1"):

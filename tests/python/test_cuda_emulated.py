@@ -43,6 +43,7 @@ CHECKS = [
     "a_steady_step_asks_cuda_for_nothing",
     "large_tensors_come_back",
     "properties_are_the_gpus",
+    "sparse_tensors_are_the_gpus",
     "streams_agree",
     "events_tell_times",
     "pinned_copies_do_not_wait",

@@ -25,6 +25,7 @@ CHECKS = [
     "each_trains_in_a_thread_of_its_own",
     "streams_and_events",
     "files_name_the_device",
+    "sparse_tensors_stay_where_they_are",
     "a_full_device_leaves_the_other_alone",
     "there_is_no_third",
 ]
