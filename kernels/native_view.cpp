@@ -26,9 +26,9 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
         backend::is_chameleon(*tensor.unsafeGetTensorImpl()) &&
             tensor.has_storage() && tensor.device().index() == index,
         purpose,
-        ": all tensors must be dense chameleon tensors of one device; "
-        "got one on ",
-        tensor.device());
+        ": all tensors must be dense chameleon tensors of one device (of a "
+        "sparse one, its indices and values); got a ",
+        tensor.layout(), " one on ", tensor.device());
     entries.push_back(twins.add(*tensor.unsafeGetTensorImpl(),
                                 access == memory::Access::kWrite));
   }

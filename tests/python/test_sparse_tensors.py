@@ -253,6 +253,18 @@ def test_without_a_kernel_one_sentence():
     assert "\n" not in str(raised.value)
 
 
+def test_native_code_works_on_the_parts():
+    x = sparse("chameleon")
+    with (
+        pytest.raises(ValueError, match="its indices and values"),
+        torch_chameleon.resident(x),
+    ):
+        pass
+    with torch_chameleon.resident(x._values()) as (values,):
+        values.numpy()[:] = 7
+    assert x.to_dense().sum().item() == 35
+
+
 def test_mixed_devices_are_refused_as_by_cuda():
     with pytest.raises(RuntimeError, match="same device"):
         sparse("cpu") @ dense("chameleon", 4, 3)
@@ -417,6 +429,35 @@ def test_clipping_as_natively(clip):
         errors.append(str(raised.value))
     ops = [text.split("aten::")[1].split("'")[0] for text in errors]
     assert ops[1].split(":")[0] == ops[0]
+
+
+def test_hooks_and_scaled_gradients():
+    """Hooks see them, and GradScaler unscales their values."""
+
+    def act(device):
+        torch.manual_seed(0)
+        table = nn.EmbeddingBag(8, 4, sparse=True, mode="sum")
+        head = nn.Linear(4, 1)
+        for module in (table, head):
+            module.to(device)
+        seen = []
+        table.weight.register_hook(lambda g: seen.append(g.is_sparse) or g * 2)
+        table.weight.register_post_accumulate_grad_hook(
+            lambda p: seen.append(p.grad._nnz())
+        )
+        optimizer = torch.optim.SGD([*table.parameters(), *head.parameters()])
+        scaler = torch.amp.GradScaler(device, init_scale=1024.0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            rows = torch.tensor([1, 2, 1, 4], device=device)
+            with torch.autocast(device, dtype=torch.bfloat16):
+                y = head(table(rows, torch.tensor([0, 2], device=device)))
+            scaler.scale(y.float().square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return *seen, table.weight, head.weight, table.weight.grad
+
+    assert same(act("cpu"), act("chameleon"))
 
 
 def test_deterministic():
