@@ -9,8 +9,8 @@ namespace chameleon::python {
 
 // As VariableHooks::set_data, without its check that both tensors' devices
 // allow a shallow copy: for tensors with plain storage, and for sparse ones of
-// one layout, it is sound. A leaf's gradient accumulator is renewed where device or dtype
-// changed; a live graph keeps the old one.
+// one layout, it is sound. A leaf's gradient accumulator is renewed where
+// device or dtype changed; a live graph keeps the old one.
 void set_data(const at::Tensor& tensor, const at::Tensor& new_data);
 
 } // namespace chameleon::python
