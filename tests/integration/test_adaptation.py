@@ -28,7 +28,8 @@ torch.set_default_dtype(torch.bfloat16)
 adaptation.run("steady", {{"steps": 2}}, "SMALL")
 config.hbm_budget = int(swap_stats()["peak_resident_bytes"] / {k})
 config.policy, config.recompute = "forecast", {recompute!r}
-rows = adaptation.run({program!r}, {arguments!r}, "SMALL", marked={marks!r} == "manual")
+marked = {marks!r} == "manual"
+rows = adaptation.run({program!r}, {arguments!r}, "SMALL", marked=marked)
 _C.check_invariants(0, 3)
 print(json.dumps(adaptation.judge(rows)))
 """

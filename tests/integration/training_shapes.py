@@ -33,7 +33,7 @@ class Size:
 
 
 FULL = Size(
-    layers=8, width=2048, heads=16, vocabulary=32000, batch=4, length=1024
+    layers=8, width=2048, heads=16, vocabulary=8000, batch=4, length=1024
 )
 
 

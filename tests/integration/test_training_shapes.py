@@ -1,0 +1,36 @@
+"""Steps that nobody marked are found, on the simulated clock.
+
+All shapes and their figures: tests/benchmarks/policy/step_marks.py.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+
+import pytest
+import step_marks
+from integration.training_shapes import SHAPES
+
+pytestmark = pytest.mark.slow
+
+STEPS = 20
+SLOWEST = ("accumulated_32",)  # the benchmark has it
+
+
+def milliseconds(shape, marks):
+    arguments = {"shape": shape, "k": 2.0, "steps": STEPS, "marks": marks}
+    command = [sys.executable, step_marks.__file__, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])["ms"]
+
+
+@pytest.mark.parametrize(
+    "shape", [each for each in SHAPES if each not in SLOWEST]
+)
+def test_unmarked_steps_are_as_fast_as_marked_ones(shape):
+    """Within a tenth, which is what trials of plans make of equal runs."""
+    marked, unmarked = (milliseconds(shape, m) for m in ("manual", "auto"))
+    last = [statistics.median(times[-8:]) for times in (marked, unmarked)]
+    assert last[1] < 1.1 * last[0]
