@@ -197,6 +197,12 @@ class NativeCall {
         add(value);
       }
     }
+    // Which results are wanted (output_mask): the others are not computed.
+    for (std::size_t i = 0; i < self.plan_.argument_count; ++i) {
+      const c10::IValue& value = self.stack_[self.base_ + i];
+      if (!value.isBoolList()) continue;
+      for (const bool wanted : value.toBoolList()) token.add(wanted ? 1U : 0U);
+    }
     return profiler::whole_token(token.token(), self.quick_.token());
   }
 

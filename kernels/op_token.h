@@ -1,6 +1,7 @@
-// What an op call is to the profiler: 64 bits of the op, and of its operands'
-// shapes, strides and dtypes. Values and addresses do not count, nor do
-// scalars: a learning rate may change every step. The quick half has the op and
+// What an op call is to the profiler: 64 bits of the op, of its operands'
+// shapes, strides and dtypes, and of which results are wanted. Values and
+// addresses do not count, nor do scalars: a learning rate may change every
+// step. The quick half has the op and
 // how many elements each operand has, of lists' none: their many blocks say
 // enough.
 #pragma once

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 _SCRIPT = """
 import json
 import torch, torch_chameleon
@@ -69,3 +71,56 @@ def test_its_peak_is_that_of_the_run(tmp_path, fresh):
     peak, count = peak_of(ops)
     # A trace counts rounded sizes; all else is equal.
     assert 0 <= peak - peaks[-1] < 512 * count
+
+
+_TIMES = """
+import json
+import torch, torch_chameleon
+from torch import nn
+from torch_chameleon import config, profiler
+
+config.physical_device, config.recompute = "simulated", "off"
+config.oversubscription = 64
+torch.set_default_device("chameleon")
+
+def training(name):
+    if name == "convolutions":
+        layers = [nn.Conv2d(64, 64, 3, padding=1) for _ in range(6)]
+        x, make = torch.zeros(8, 64, 56, 56), torch.optim.Adam
+    else:
+        layers = [nn.Linear(2048, 2048) for _ in range(8)]
+        x, make = torch.zeros(256, 2048), torch.optim.AdamW
+        if name == "momentum":
+            make = lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)
+    model = nn.Sequential(*layers)
+    return model, x, make(model.parameters())
+
+config.hbm_budget = "8GiB"
+model, x, optimizer = training(NAME)
+for k in (1, 1.5, 1.25):
+    for step in range(12):
+        torch_chameleon.reset_swap_stats()
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        peak = torch_chameleon.swap_stats()["peak_logical_bytes"]
+        if k > 1 and step == 0:
+            config.hbm_budget = int(peak / k)
+    profiler.export_trace(PATH)
+    with open(PATH) as lines:
+        rows = [json.loads(line) for line in lines]
+    times = [row["dur_ns"] for row in rows if "dur_ns" in row]
+    compute_ns = profiler.last_step()["compute_ns"]
+    print(json.dumps([len(times), sum(times), compute_ns]))
+"""
+
+
+@pytest.mark.parametrize("name", ["convolutions", "adamw", "momentum"])
+def test_its_times_are_those_of_the_run(name, tmp_path, fresh):
+    """Where time is modelled, to the nanosecond that each op is rounded by."""
+    path = str(tmp_path / "step.jsonl")
+    printed = fresh(f"PATH, NAME = {path!r}, {name!r}\n" + _TIMES)
+    for line in printed.splitlines()[-3:]:
+        ops, summed_ns, compute_ns = json.loads(line)
+        assert ops > 20
+        assert abs(summed_ns - compute_ns) <= ops
