@@ -57,6 +57,12 @@ bool HeldHole::takeBack(Arena& arena, Extent* extent, const Fence& fence) {
   return true;
 }
 
+std::size_t HeldHole::largestPiece() const noexcept {
+  std::size_t largest = 0;
+  for (const Extent* piece : pieces_) largest = std::max(largest, piece->bytes);
+  return largest;
+}
+
 std::size_t HeldHole::release(Arena& arena) noexcept {
   std::size_t bytes = 0;
   for (Extent* piece : pieces_) {

@@ -26,6 +26,7 @@ class HeldHole {
   // Takes an in-call extent back that was cut; earlier work on it is covered by
   // `fence` and the extent's own. False: it lies elsewhere.
   bool takeBack(Arena& arena, Extent* extent, const Fence& fence);
+  std::size_t largestPiece() const noexcept;
   // Frees what is held, and returns how much that was.
   std::size_t release(Arena& arena) noexcept;
 

@@ -48,6 +48,9 @@ Result<std::byte*> Pager::allocate(Call& call, std::size_t bytes) {
   return impl_->allocate(call, bytes);
 }
 
+std::size_t Pager::largestInCall(const Call& call) const {
+  return impl_->largestInCall(call);
+}
 void Pager::free(Call* call, std::byte* address) noexcept {
   impl_->free(call, address);
 }

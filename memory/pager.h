@@ -70,6 +70,14 @@ struct OpIdentity {
   }
 };
 
+// How the kernel computes, where its library chooses by the memory that it gets
+// and keeps to that choice: the choice may not be left to what lies around.
+enum class Algorithm : std::uint8_t {
+  kAny,        // nothing of that kind
+  kChosen,     // what it needs it needs again: no allocation may fail
+  kToBeChosen, // by this call, which has HBM for itself: Call::hadAll()
+};
+
 // An op call, as it asks to begin.
 struct OpRequest {
   const OpKind& kind;
@@ -82,6 +90,7 @@ struct OpRequest {
   // has to be given to the pager. A timeline shows it under its name.
   bool rerun = false;
   std::uint32_t rerun_name = profiler::kNoOpName;
+  Algorithm algorithm = Algorithm::kAny;
 };
 
 class PagerImpl;
@@ -129,6 +138,8 @@ class Pager {
   // unpinned blocks. `stream` order: the bytes may be used by later work on
   // the call's stream.
   runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes);
+  // The most bytes that allocate() could give just now.
+  std::size_t largestInCall(const Call& call) const;
   // Frees an in-call or foreign extent by its address, from any thread.
   // `call`: the calling thread's current call, or null.
   void free(Call* call, std::byte* address) noexcept;

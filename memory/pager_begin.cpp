@@ -42,12 +42,18 @@ Error PagerImpl::begin(Call& call, const OpRequest& request) {
 
   Fence waits;
   // A second failure is one too many, and a third attempt runs exclusively.
-  const bool must_not_fail = !request.kind.may_retry || call.failures_ > 0;
+  bool must_not_fail = !request.kind.may_retry || call.failures_ > 0;
+  bool needs_lock = call.failures_ > 0;
+  if (request.algorithm != Algorithm::kAny) [[unlikely]] {
+    must_not_fail = true;
+    call.chooses_ = request.algorithm == Algorithm::kToBeChosen;
+    needs_lock = needs_lock || call.chooses_;
+  }
   call.must_not_fail_ = must_not_fail;
   call.quick_ = request.identity != nullptr ? request.identity->quick
                 : request.rerun             ? quick_of_rerun
                                             : 0;
-  if (call.failures_ > 0 || !beginFast(call, operands, must_not_fail, waits)) {
+  if (needs_lock || !beginFast(call, operands, must_not_fail, waits)) {
     if (Error error = beginSlow(call, operands, must_not_fail, waits)) {
       return error;
     }
@@ -122,7 +128,10 @@ Error PagerImpl::beginSlow(Call& call, std::span<const Operand> operands,
         noteHostUse();
         if (host_short_ && !call.rerun_) call.recording_ = call.observed_;
       }
-      const bool exclusive = call.failures_ >= Call::kMaxRetries;
+      // A thread that is inside a call is never alone.
+      const bool exclusive =
+          (call.chooses_ || call.failures_ >= Call::kMaxRetries) &&
+          calls_of_thread == 0;
       const bool served = serve(lock, exclusive, [&](bool alone) {
         drainReleased();
         shortage = {};
@@ -141,7 +150,7 @@ Error PagerImpl::beginSlow(Call& call, std::span<const Operand> operands,
     }
     if (Error error = restore(*dropped, operands, call.op_)) return error;
   }
-  return outOfMemory(call, needed_bytes, 0, shortage);
+  return outOfMemory(call, needed_bytes, spans_.find(call.quick_), shortage);
 }
 
 // One try to pin everything, under the lock from start to end.
@@ -265,58 +274,6 @@ bool PagerImpl::placeMissing(Call& call, Shortage& shortage) {
   return true;
 }
 
-// One hole for all that the kernel will allocate, while its operands can still
-// be moved out of the way. Where a failure does harm the hole is kept: by
-// letting no other call in, or by taking it now.
-std::size_t PagerImpl::holeWished(const Call& call) const noexcept {
-  const std::size_t span = spans_.find(call.quick_);
-  return span == 0 ? call.room_bytes_
-                   : std::min<std::size_t>(span, call.room_bytes_);
-}
-
-bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
-                                  Shortage& shortage) {
-  const bool guess = call.memory_ != nullptr &&
-                     !call.memory_->known.load(std::memory_order_acquire);
-  if (call.room_bytes_ == 0 || (guess && !must_not_fail)) return true;
-  const std::size_t bytes = holeWished(call);
-  if (bytes > large_room_.load(std::memory_order_relaxed) &&
-      spans_.find(call.quick_) > 0) {
-    makeLargeRoom(bytes, call.stream_, shortage);
-    if (shortage.failure) return false;
-  }
-  // After a failure the hole is taken: the kernel's own small allocations may
-  // be what splits a run that is only there.
-  if (call.failures_ == 0 && largestRun(/*moving=*/false, bytes) >= bytes) {
-    if (!must_not_fail) return true;
-    call.exclusive_ = alone && admission_.makeExclusive();
-    call.hole_due_ = call.exclusive_;
-    if (call.exclusive_) return true;
-  }
-  holdHole(call,
-           place(bytes, End::kTop, ExtentUse::kInCall, call.stream_, shortage));
-  if (!call.hole_.empty()) {
-    if (!must_not_fail) freeHole(call);
-    return true;
-  }
-  const bool others_may_end = !alone && calls_of_thread == 0;
-  if (shortage.failure || (must_not_fail && others_may_end)) return false;
-  shortage = {};
-  return true; // maybe it needs less this time
-}
-
-// What a call will allocate is free, but in pieces: they become one while its
-// operands can still be moved. Inside the kernel these stand still between the
-// pieces, and blocks would have to leave.
-void PagerImpl::makeLargeRoom(std::size_t bytes, StreamIndex stream,
-                              Shortage& shortage) {
-  if (arena_->freeBytes() < bytes || arena_->largestFree() >= bytes) return;
-  if (giveBackSpares() && arena_->largestFree() >= bytes) return;
-  while (arena_->largestFree() < bytes && !shortage.failure) {
-    if (!moveFor(bytes, stream, shortage)) return;
-  }
-}
-
 void PagerImpl::commit(Call& call, Fence& waits) {
   for (Wanted& wanted : wanted_) {
     Block& block = *wanted.block;
@@ -371,6 +328,7 @@ void PagerImpl::undo(Call& call) noexcept {
   }
   admission_.subtract(1, freed, call.exclusive_);
   call.exclusive_ = false;
+  call.has_all_ = false;
   call.hole_due_ = false;
   admission_.wakeLocked();
 }

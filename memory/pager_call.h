@@ -170,6 +170,9 @@ class Call {
   bool worthRetrying() const noexcept {
     return failed_ && failures_ <= kMaxRetries;
   }
+  // It has all of HBM but its operands, and more would be a larger budget: an
+  // allocation that failed would have failed on a device of that size.
+  bool hadAll() const noexcept { return has_all_; }
   // The call is to be recorded (Pager::record).
   bool recording() const noexcept { return recording_; }
   // Its number among all calls of the pager; a retry has another one.
@@ -198,6 +201,8 @@ class Call {
   bool failed_ = false;        // an allocation failed in this attempt
   bool must_not_fail_ = false; // no allocation may: it would be the last one
   bool hole_due_ = false;      // made when it first allocates: it is exclusive
+  bool chooses_ = false;       // Algorithm::kToBeChosen
+  bool has_all_ = false;       // of HBM, in one piece
   bool recording_ = false;     // as the policy wishes
   bool rerun_ = false;         // OpRequest::rerun
   std::uint32_t failures_ = 0; // attempts that failed so

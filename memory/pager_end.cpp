@@ -1,4 +1,6 @@
 // Op calls, the way out; and what is said when there was no way in.
+#include <algorithm>
+
 #include "backend/runtime/check.h"
 #include "backend/runtime/options.h"
 #include "memory/pager_hot.h"
@@ -9,6 +11,7 @@ using runtime::ByteRange;
 using runtime::Error;
 using runtime::ErrorCode;
 using runtime::format_bytes;
+using runtime::format_bytes_up;
 
 namespace {
 
@@ -142,14 +145,21 @@ Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
     return named(call, std::move(shortage.failure));
   }
   const Lock lock(*this);
+  const std::size_t all_bytes = needed_bytes + inside_bytes;
+  const std::size_t pinned = pinnedBytes();
+  std::size_t others = pinned; // what other calls and users hold
+  if (call.active_) {
+    const std::size_t own =
+        call.operand_bytes_ + call.live_bytes() + call.adopted_bytes_;
+    others -= std::min(others, own);
+  }
   std::string text = name() + " out of memory. " + std::string(call.op_) +
-                     " needs " + format_bytes(needed_bytes + inside_bytes) +
+                     " needs " + format_bytes(all_bytes) +
                      " of HBM (operands " + format_bytes(needed_bytes) +
                      ", inside the kernel " + format_bytes(inside_bytes) +
                      "); budget " + format_bytes(limits_.hbm_budget_bytes) +
                      ", resident " + format_bytes(residentBytes()) +
-                     ", pinned " + format_bytes(pinnedBytes()) +
-                     ", in one piece " +
+                     ", pinned " + format_bytes(pinned) + ", in one piece " +
                      format_bytes(largestRun(false, SIZE_MAX)) + ", host use " +
                      format_bytes(host_pool_->usedBytes()) + " of " +
                      format_bytes(host_pool_->budgetBytes()) + ". ";
@@ -164,9 +174,9 @@ Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
                 "tensors"};
   }
   return {ErrorCode::kOutOfDeviceMemory,
-          text +
-              "Raise torch_chameleon.config.hbm_budget, or use smaller "
-              "tensors (a smaller batch)"};
+          text + "Raise torch_chameleon.config.hbm_budget to at least " +
+              format_bytes_up(all_bytes + others) +
+              ", or use smaller tensors (a smaller batch)"};
 }
 
 } // namespace chameleon::memory

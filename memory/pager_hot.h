@@ -87,15 +87,19 @@ struct UsesOf {
 
 // ---- the way in ------------------------------------------------------------
 
+[[gnu::always_inline]] inline bool PagerImpl::hasSeen(
+    const OpMemory* memory, std::size_t bytes) noexcept {
+  return memory == nullptr ||
+         (memory->known.load(std::memory_order_acquire) &&
+          bytes <= memory->operand_bytes.load(std::memory_order_relaxed));
+}
+
 // The room to commit for what the kernel will allocate.
 [[gnu::always_inline]] inline std::size_t PagerImpl::roomWished(
-    const OpMemory* memory, std::size_t bytes) const {
+    const OpMemory* memory, std::size_t bytes) {
   if (memory == nullptr) return 0;
-  if (!memory->known.load(std::memory_order_acquire) ||
-      bytes > memory->operand_bytes.load(std::memory_order_relaxed))
-      [[unlikely]] {
+  if (!hasSeen(memory, bytes)) [[unlikely]]
     return roomGuessed(*memory, bytes);
-  }
   return ExtentMap::round(memory->peak_bytes.load(std::memory_order_relaxed));
 }
 
@@ -114,6 +118,9 @@ struct UsesOf {
   for (const Operand& operand : operands) {
     bytes += operand.block->rounded_bytes;
   }
+  // What it needs may be much more than is guessed: see roomForUnseen().
+  if (must_not_fail && !hasSeen(call.memory_, bytes)) [[unlikely]]
+    return false;
   const std::size_t room = roomWished(call.memory_, bytes);
   const std::size_t large = large_room_.load(std::memory_order_relaxed);
   if (room > large && spans_.find(call.quick_) > large) [[unlikely]] {
@@ -307,6 +314,8 @@ struct UsesOf {
   // As a new one, but for what it remembers of failures.
   call.active_ = false;
   call.exclusive_ = false;
+  call.chooses_ = false;
+  call.has_all_ = false;
   call.held_ = false;
   call.hole_due_ = false;
   call.room_bytes_ = 0;

@@ -77,6 +77,7 @@ class PagerImpl {
 
   // ---- pager_in_call.cpp: memory inside a running call ----
   runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes);
+  std::size_t largestInCall(const Call& call) const;
   void free(Call* call, std::byte* address) noexcept;
   runtime::Result<Block*> adopt(Call& call, std::byte* address,
                                 std::size_t bytes);
@@ -232,7 +233,9 @@ class PagerImpl {
     kFailed,
   };
 
-  std::size_t roomWished(const OpMemory* memory, std::size_t bytes) const;
+  // The op ended well before, with operands of that size or larger ones.
+  static bool hasSeen(const OpMemory* memory, std::size_t bytes) noexcept;
+  static std::size_t roomWished(const OpMemory* memory, std::size_t bytes);
   static std::size_t roomGuessed(const OpMemory& memory, std::size_t bytes);
   bool beginFast(Call& call, const std::span<const Operand>& operands,
                  bool must_not_fail, Fence& waits);
@@ -260,12 +263,8 @@ class PagerImpl {
   bool takeRoom(Call& call, bool must_not_fail, std::size_t bytes,
                 bool& others);
   bool placeMissing(Call& call, Shortage& shortage);
-  bool makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
-                         Shortage& shortage);
   void commit(Call& call, Fence& waits);
   void undo(Call& call) noexcept;
-  std::size_t holeWished(const Call& call) const noexcept;
-  void makeLargeRoom(std::size_t bytes, StreamIndex stream, Shortage& shortage);
   void holdHole(Call& call, Extent* hole) noexcept;
   void freeHole(Call& call) noexcept;
   runtime::Error waitFor(StreamIndex stream, const Fence& fence);
@@ -286,6 +285,17 @@ class PagerImpl {
   runtime::Error named(const Call& call, runtime::Error error) const;
   runtime::Error outOfMemory(const Call& call, std::size_t needed_bytes,
                              std::size_t inside_bytes, Shortage& shortage);
+
+  // ---- pager_kernel_room.cpp ----
+  bool makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
+                         Shortage& shortage);
+  std::size_t holeWished(const Call& call) const noexcept;
+  std::size_t roomForUnseen(std::size_t guess, const Call& call) const noexcept;
+  std::size_t roomLeft(const Call& call) const noexcept;
+  bool makeRoomToChoose(Call& call, bool alone, Shortage& shortage);
+  bool holdAll(Call& call, bool alone, Shortage& shortage);
+  bool takeAlone(Call& call, bool alone) noexcept;
+  void makeLargeRoom(std::size_t bytes, StreamIndex stream, Shortage& shortage);
 
   // ---- pager_fetch.cpp ----
   bool fetchMissing(Shortage& shortage);
@@ -411,6 +421,10 @@ class PagerImpl {
                 Shortage& shortage);
   Extent* allocateFree(std::size_t bytes, End end, ExtentUse use,
                        StreamIndex stream);
+  // The same, but what is free stays so.
+  bool makeFree(std::size_t bytes, StreamIndex stream, Shortage& shortage);
+  // One rung, for whoever found no hole of `bytes`. True: look again.
+  bool climb(std::size_t bytes, StreamIndex stream, Shortage& shortage);
   // The most bytes in a row that eviction could free, as far as `enough`. With
   // `moving`, blocks that cannot be evicted but moved do not end a row.
   std::size_t largestRun(bool moving, std::size_t enough) const noexcept;

@@ -77,7 +77,8 @@ Result<std::byte*> PagerImpl::allocateExtent(Call& call, std::size_t rounded,
     ++call.failures_;
   }
   return outOfMemory(call, call.operand_bytes_,
-                     call.live_bytes() + call.adopted_bytes_ + rounded,
+                     std::max(call.live_bytes() + call.adopted_bytes_ + rounded,
+                              call.layout_.span()),
                      shortage);
 }
 
@@ -91,8 +92,17 @@ Extent* PagerImpl::cutHole(Call& call, std::size_t offset, std::size_t bytes) {
                          call.stream_, ignored));
   }
   Extent* const extent = call.hole_.cut(*arena_, offset, bytes);
-  if (extent != nullptr) hole_bytes_ -= bytes;
+  if (extent != nullptr) {
+    hole_bytes_ -= bytes;
+    raise(counters_.peak_resident_bytes, residentNow() - hole_bytes_);
+  }
   return extent;
+}
+
+std::size_t PagerImpl::largestInCall(const Call& call) const {
+  const Lock lock(*this);
+  return std::max(call.hole_.largestPiece(),
+                  largestRun(/*moving=*/false, SIZE_MAX));
 }
 
 // An in-call extent that is listed no more.

@@ -35,28 +35,38 @@ Extent* PagerImpl::place(std::size_t bytes, End end, ExtentUse use,
       shortage.failure = Error(error.code(), error.message());
       return nullptr;
     }
-    if (arena_->freeBytes() >= bytes) {
-      // Enough, but in pieces: moving a few blocks is cheaper than evicting.
-      if (moveFor(bytes, stream, shortage)) continue;
-      if (shortage.failure || largestRun(/*moving=*/true, bytes) < bytes) {
-        return nullptr;
-      }
-    }
-    // Where enough is free, but in pieces, a few more make the search easier.
-    const std::size_t free_bytes = arena_->freeBytes();
-    const bool in_pieces = free_bytes >= bytes;
-    const std::size_t more =
-        in_pieces ? bytes / kMorePieces : bytes - free_bytes;
-    if (evictNext(shortage, std::max<std::size_t>(more, 1),
-                  in_pieces ? bytes : 0)) {
-      continue;
-    }
-    // What is fetched ahead is not worth moves without end.
-    if (shortage.failure || room_needed_at_ != 0 ||
-        !compactFor(bytes, SIZE_MAX, stream, shortage)) {
-      return nullptr;
+    if (!climb(bytes, stream, shortage)) return nullptr;
+  }
+}
+
+bool PagerImpl::makeFree(std::size_t bytes, StreamIndex stream,
+                         Shortage& shortage) {
+  while (arena_->largestFree() < bytes) {
+    if (!giveBackSpares() && !climb(bytes, stream, shortage)) return false;
+  }
+  return true;
+}
+
+bool PagerImpl::climb(std::size_t bytes, StreamIndex stream,
+                      Shortage& shortage) {
+  if (arena_->freeBytes() >= bytes) {
+    // Enough, but in pieces: moving a few blocks is cheaper than evicting.
+    if (moveFor(bytes, stream, shortage)) return true;
+    if (shortage.failure || largestRun(/*moving=*/true, bytes) < bytes) {
+      return false;
     }
   }
+  // Where enough is free, but in pieces, a few more make the search easier.
+  const std::size_t free_bytes = arena_->freeBytes();
+  const bool in_pieces = free_bytes >= bytes;
+  const std::size_t more = in_pieces ? bytes / kMorePieces : bytes - free_bytes;
+  if (evictNext(shortage, std::max<std::size_t>(more, 1),
+                in_pieces ? bytes : 0)) {
+    return true;
+  }
+  // What is fetched ahead is not worth moves without end.
+  return !shortage.failure && room_needed_at_ == 0 &&
+         compactFor(bytes, SIZE_MAX, stream, shortage);
 }
 
 std::size_t PagerImpl::largestRun(bool moving,

@@ -395,7 +395,10 @@ Result<std::size_t> parse_bytes(std::string_view text) {
                quote(text) + " " + bytes.error().message());
 }
 
-std::string format_bytes(std::size_t bytes) {
+namespace {
+
+// To two digits behind the point, by `round` of hundredths.
+std::string format_hundredths(std::size_t bytes, double (*round)(double)) {
   static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
   if (bytes < 1024) return std::to_string(bytes) + " B";
   double scaled = static_cast<double>(bytes) / 1024;
@@ -405,8 +408,19 @@ std::string format_bytes(std::size_t bytes) {
     ++unit;
   }
   char text[32];
-  std::snprintf(text, sizeof text, "%.2f %s", scaled, kUnits[unit]);
+  std::snprintf(text, sizeof text, "%.2f %s", round(scaled * 100) / 100,
+                kUnits[unit]);
   return text;
+}
+
+} // namespace
+
+std::string format_bytes(std::size_t bytes) {
+  return format_hundredths(bytes, [](double x) { return std::nearbyint(x); });
+}
+
+std::string format_bytes_up(std::size_t bytes) {
+  return format_hundredths(bytes, [](double x) { return std::ceil(x); });
 }
 
 } // namespace chameleon::runtime

@@ -68,6 +68,7 @@ void reset_options_for_testing();
 // (powers of 1000) and KiB/MiB/GiB/TiB (powers of 1024), any case, spaces.
 // Fractions of a byte are cut off. Refused: negative, not finite, above 2^62.
 Result<std::size_t> parse_bytes(std::string_view text);
-std::string format_bytes(std::size_t bytes); // "1.50 GiB", for messages
+std::string format_bytes(std::size_t bytes);    // "1.50 GiB", for messages
+std::string format_bytes_up(std::size_t bytes); // no less than that, to be set
 
 } // namespace chameleon::runtime

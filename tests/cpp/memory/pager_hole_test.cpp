@@ -2,9 +2,12 @@
 // can have again, however HBM is cut up, and if all that is left is exactly
 // that.
 #include <algorithm>
+#include <atomic>
 #include <gtest/gtest.h>
 #include <random>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "memory/first_fit.h"
@@ -12,6 +15,8 @@
 
 namespace chameleon::memory {
 namespace {
+
+using runtime::Error;
 
 constexpr std::size_t kUnit = ExtentMap::kAlignment;
 
@@ -210,6 +215,263 @@ TEST_F(PagerHoleTest, LearnsBySize) {
   for (std::size_t i = 0; i < 15; ++i) {
     ASSERT_FALSE(failed(expect(others[i], i)));
   }
+}
+
+// ---- what fits runs --------------------------------------------------------
+
+// Its two operands lie apart, with blocks between and around them.
+class PagerTightTest : public PagerHoleTest {
+ protected:
+  void openApart(std::size_t budget_bytes) {
+    open(budget_bytes);
+    for (int i = 0; i < 6; ++i) {
+      const bool operand = i == 2 || i == 4;
+      (operand ? apart : others).push_back(filled(2 * kUnit, i));
+    }
+  }
+  // The op's attempts until one has all `bytes`, which it keeps.
+  Error attempts(bool may_retry, std::span<const std::size_t> bytes,
+                 int* count = nullptr) {
+    const std::vector<Operand> operands{{apart[0], Access::kRead},
+                                        {apart[1], Access::kRead}};
+    Call call;
+    for (;;) {
+      if (count != nullptr) ++*count;
+      Error error =
+          pager->begin(call, kStream, operands, &memory, "op", may_retry);
+      if (error) return error;
+      std::vector<std::byte*> live;
+      for (const std::size_t each : bytes) {
+        runtime::Result<std::byte*> made = pager->allocate(call, each);
+        if (!made.ok()) {
+          error = made.takeError();
+          break;
+        }
+        live.push_back(*made);
+      }
+      for (std::byte* each : live) pager->free(&call, each);
+      check(2);
+      pager->end(call);
+      if (!error || !may_retry || !call.worthRetrying()) return error;
+    }
+  }
+  void expectAll() {
+    for (int i = 0, o = 0, a = 0; i < 6; ++i) {
+      const bool operand = i == 2 || i == 4;
+      EXPECT_FALSE(failed(expect(operand ? apart[a++] : others[o++], i)));
+    }
+  }
+
+  std::vector<Block*> apart;
+  std::vector<Block*> others;
+  OpMemory memory;
+};
+
+TEST_F(PagerTightTest, TheLastAttemptHasAllThatTheOperandsLeave) {
+  openApart(16 * kUnit);
+  int count = 0;
+  // Three failures would have to come first, if only what is seen were made.
+  const std::size_t needed[] = {3 * kUnit, 5 * kUnit, 4 * kUnit};
+  EXPECT_FALSE(failed(attempts(/*may_retry=*/true, needed, &count)));
+  EXPECT_LE(count, 3);
+  EXPECT_EQ(memory.peak_bytes, 12 * kUnit); // and four of operands
+  // A peak that was no peak of residence is none that is shown.
+  EXPECT_EQ(pager->stats().peak_resident_bytes,
+            static_cast<std::int64_t>(16 * kUnit));
+  expectAll();
+}
+
+TEST_F(PagerTightTest, WhatMayNotRunAgainHasItAtOnce) {
+  openApart(16 * kUnit);
+  const std::size_t needed[] = {12 * kUnit};
+  EXPECT_FALSE(failed(attempts(/*may_retry=*/false, needed)));
+  expectAll();
+}
+
+TEST_F(PagerTightTest, SeenOnesOfOtherSizesAreNoProof) {
+  openApart(16 * kUnit);
+  memory.known = true;
+  memory.operand_bytes = 4 * kUnit;
+  memory.peak_bytes = kUnit;
+  const std::size_t needed[] = {12 * kUnit};
+  EXPECT_FALSE(failed(attempts(/*may_retry=*/true, needed)));
+  expectAll();
+}
+
+TEST_F(PagerTightTest, WhatIsNotCutCountsInNoFigure) {
+  openApart(16 * kUnit);
+  for (Block* other : others) ASSERT_FALSE(failed(pager->evict(*other)));
+  pager->resetStats();
+  const std::size_t needed[] = {7 * kUnit, 3 * kUnit};
+  EXPECT_FALSE(failed(attempts(/*may_retry=*/false, needed)));
+  EXPECT_EQ(pager->stats().peak_resident_bytes,
+            static_cast<std::int64_t>(14 * kUnit));
+  expectAll();
+}
+
+// What the message says is enough, and no less than that is.
+TEST_F(PagerTightTest, TheMessageNamesABudgetThatIsEnough) {
+  openApart(16 * kUnit);
+  const std::size_t needed[] = {13 * kUnit};
+  for (const bool may_retry : {true, false}) {
+    const Error error = attempts(may_retry, needed);
+    ASSERT_TRUE(failed(error));
+    EXPECT_NE(error.message().find("hbm_budget to at least 8.50 KiB"),
+              std::string::npos)
+        << error.message();
+    expectAll();
+  }
+  ASSERT_FALSE(failed(pager->setHbmBudget(17 * kUnit)));
+  EXPECT_FALSE(failed(attempts(/*may_retry=*/false, needed)));
+  expectAll();
+}
+
+// What others hold counts: a budget without it would not be enough.
+TEST_F(PagerTightTest, TheMessageCountsWhatOthersHold) {
+  openApart(16 * kUnit);
+  Call held;
+  ASSERT_FALSE(failed(pin(held, others[0])));
+  pager->hold(held);
+  const std::size_t needed[] = {13 * kUnit};
+  const Error error = attempts(/*may_retry=*/true, needed);
+  ASSERT_TRUE(failed(error));
+  EXPECT_NE(error.message().find("hbm_budget to at least 9.50 KiB"),
+            std::string::npos)
+      << error.message();
+  pager->end(held);
+  expectAll();
+}
+
+// Where the host takes nothing more, blocks move out of the way.
+TEST_F(PagerTightTest, AFullHostIsNoReason) {
+  open(16 * kUnit, /*host_bytes=*/0);
+  for (int i = 0; i < 3; ++i) {
+    (i % 2 == 0 ? apart : others).push_back(filled(2 * kUnit, i));
+  }
+  const std::size_t needed[] = {10 * kUnit};
+  EXPECT_FALSE(failed(attempts(/*may_retry=*/true, needed)));
+  EXPECT_FALSE(failed(expect(apart[0], 0)));
+  EXPECT_FALSE(failed(expect(others[0], 1)));
+  EXPECT_FALSE(failed(expect(apart[1], 2)));
+}
+
+// A second call waits until it ends, and the other way round.
+TEST_F(PagerTightTest, ItHasHbmForItself) {
+  openApart(16 * kUnit);
+  Call other;
+  ASSERT_FALSE(failed(pin(other, others[1])));
+  std::atomic<bool> done = false;
+  std::thread thread([&] {
+    const std::size_t needed[] = {12 * kUnit};
+    EXPECT_FALSE(failed(attempts(/*may_retry=*/false, needed)));
+    done = true;
+  });
+  while (pager->stats().host_waits == 0) std::this_thread::yield();
+  EXPECT_FALSE(done);
+  pager->end(other);
+  thread.join();
+  expectAll();
+}
+
+// ---- a library that chooses by what it gets ---------------------------------
+
+class PagerChoiceTest : public PagerTightTest {
+ protected:
+  Error beginChoice(Call& call, Algorithm algorithm) {
+    const Operand operands[] = {{apart[0], Access::kRead},
+                                {apart[1], Access::kRead}};
+    const OpKind kind{.name = "op", .memory = &memory, .may_retry = true};
+    const OpIdentity identity = OpIdentity::of(1, token);
+    return pager->begin(call, {.kind = kind,
+                               .stream = kStream,
+                               .operands = operands,
+                               .identity = &identity,
+                               .algorithm = algorithm});
+  }
+  const profiler::Token token = 77;
+};
+
+TEST_F(PagerChoiceTest, HasAllOfHbmWhereThatIsLittle) {
+  openApart(16 * kUnit);
+  Call call;
+  ASSERT_FALSE(failed(beginChoice(call, Algorithm::kToBeChosen)));
+  EXPECT_TRUE(call.hadAll());
+  EXPECT_EQ(pager->largestInCall(call), 12 * kUnit);
+  runtime::Result<std::byte*> result = pager->allocate(call, 2 * kUnit);
+  ASSERT_TRUE(result.ok());
+  EXPECT_FALSE(pager->allocate(call, 11 * kUnit).ok());
+  runtime::Result<std::byte*> workspace = pager->allocate(call, 10 * kUnit);
+  ASSERT_TRUE(workspace.ok());
+  check(2);
+  pager->free(&call, *workspace);
+  pager->free(&call, *result);
+  pager->end(call);
+  EXPECT_FALSE(call.hadAll());
+  expectAll();
+}
+
+// Where there is much room nothing leaves for it.
+TEST_F(PagerChoiceTest, HasAQuarterWhereThatIsMuch) {
+  openApart(256 * kUnit);
+  filled(100 * kUnit, 7);
+  Call call;
+  ASSERT_FALSE(failed(beginChoice(call, Algorithm::kToBeChosen)));
+  EXPECT_FALSE(call.hadAll());
+  EXPECT_GE(pager->largestInCall(call), 64 * kUnit);
+  runtime::Result<std::byte*> workspace = pager->allocate(call, 64 * kUnit);
+  ASSERT_TRUE(workspace.ok());
+  pager->free(&call, *workspace);
+  pager->end(call);
+  EXPECT_EQ(pager->stats().evictions, 0);
+  EXPECT_EQ(pager->stats().compactions, 0);
+  expectAll();
+}
+
+TEST_F(PagerChoiceTest, LaterOnesFindWhatTheFirstOneHad) {
+  openApart(16 * kUnit);
+  for (int i = 0; i < 8; ++i) {
+    Call call;
+    ASSERT_FALSE(failed(beginChoice(
+        call, i == 0 ? Algorithm::kToBeChosen : Algorithm::kChosen)));
+    runtime::Result<std::byte*> result = pager->allocate(call, 2 * kUnit);
+    runtime::Result<std::byte*> workspace = pager->allocate(call, 10 * kUnit);
+    ASSERT_TRUE(result.ok() && workspace.ok()) << i;
+    pager->free(&call, *workspace);
+    pager->free(&call, *result);
+    pager->end(call);
+    expectAll();
+  }
+}
+
+TEST_F(PagerChoiceTest, ItsCallIsAlone) {
+  openApart(256 * kUnit);
+  Call other;
+  ASSERT_FALSE(failed(pin(other, others[1])));
+  std::atomic<bool> begun = false;
+  std::thread thread([&] {
+    Call call;
+    EXPECT_FALSE(failed(beginChoice(call, Algorithm::kToBeChosen)));
+    begun = true;
+    pager->end(call);
+  });
+  while (pager->stats().host_waits == 0) std::this_thread::yield();
+  EXPECT_FALSE(begun);
+  pager->end(other);
+  thread.join();
+  expectAll();
+}
+
+// A thread that is inside a call waits for nobody, and is told the truth.
+TEST_F(PagerChoiceTest, InsideAnotherCallItHasWhatThereIs) {
+  openApart(16 * kUnit);
+  Call other;
+  ASSERT_FALSE(failed(pin(other, others[1])));
+  Call call;
+  ASSERT_FALSE(failed(beginChoice(call, Algorithm::kToBeChosen)));
+  EXPECT_FALSE(call.hadAll());
+  pager->end(call);
+  pager->end(other);
+  expectAll();
 }
 
 } // namespace

@@ -195,6 +195,9 @@ TEST(FormatBytes, RoundTripsUnits) {
   EXPECT_EQ(format_bytes(3u << 29), "1.50 GiB");
   EXPECT_EQ(format_bytes(std::size_t{5} << 40), "5.00 TiB");
   EXPECT_EQ(format_bytes(std::size_t{5} << 50), "5120.00 TiB");
+  EXPECT_EQ(format_bytes_up(3u << 29), "1.50 GiB");
+  EXPECT_EQ(format_bytes_up((3u << 29) + 1), "1.51 GiB");
+  EXPECT_EQ(format_bytes_up(11097088), "10.59 MiB");
 }
 
 TEST_F(Options, Threads) {
