@@ -92,7 +92,16 @@ std::string PagerImpl::name() const {
 // ---- limits --------------------------------------------------------------
 
 Error PagerImpl::setHbmBudget(std::size_t bytes) {
-  Error error;
+  Error error = restoreBefore(round_down(bytes));
+  if (error && (error.code() == ErrorCode::kOutOfDeviceMemory ||
+                error.code() == ErrorCode::kOutOfHostMemory)) {
+    return {ErrorCode::kInvalidArgument,
+            "torch_chameleon.config.hbm_budget = " + format_bytes(bytes) +
+                " is too low: a tensor was dropped whose op does not fit into "
+                "that, and it cannot be made again before: " +
+                error.message()};
+  }
+  if (error) return error;
   Lock lock(*this);
   const bool done = serve(lock, /*exclusive=*/false, [&](bool) {
     drainReleased();

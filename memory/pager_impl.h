@@ -359,6 +359,8 @@ class PagerImpl {
   bool dropWorst(std::size_t bytes, bool resident);
   void noteHostUse();
   void freeUnheld() noexcept;
+  static bool fits(const Record& record, std::size_t budget_bytes) noexcept;
+  runtime::Error restoreBefore(std::size_t budget_bytes); // takes the lock
   // These take the lock where they need it. `record` is in use, and let go.
   runtime::Error restore(Record& record, std::span<const Operand> operands,
                          std::string_view purpose);

@@ -29,8 +29,10 @@ void PagerImpl::record(Call& call, std::unique_ptr<RecordedOp> op,
                     "a call created what it did not adopt");
   }
   const Lock lock(*this);
-  recreation_.add({call.pins_.data(), call.pins_.size()}, created,
-                  std::move(op), call.token_);
+  recreation_.add(
+      {call.pins_.data(), call.pins_.size()}, created, std::move(op),
+      call.token_,
+      call.operand_bytes_ + std::max(call.peak_bytes_, call.layout_.span()));
   freeUnheld();
 }
 
@@ -57,6 +59,7 @@ bool PagerImpl::drop(Block& block) {
   if (!has_bytes || Block::pinsOf(word) > 0 || block.claims > 0 ||
       block.awaited > 0 || block.host_pins > 0 || block.host_writing ||
       !recreation_.droppable(block) ||
+      !fits(Recreation::makerOf(block), admission_.budgetBytes()) ||
       !block.word.compare_exchange_strong(
           word,
           Block::stateBits(Residency::kDropped) | (word & Block::kRecordedBit),
@@ -69,6 +72,38 @@ bool PagerImpl::drop(Block& block) {
   blocksLeave();
   giveUpPlaces(block, (word & Block::kHostCopyBit) != 0);
   return true;
+}
+
+// It could run again within the budget. What could not is not dropped.
+bool PagerImpl::fits(const Record& record, std::size_t budget_bytes) noexcept {
+  return Recreation::neededBytes(record) <= budget_bytes;
+}
+
+// Makes what is Dropped and would not fit() any more.
+Error PagerImpl::restoreBefore(std::size_t budget_bytes) {
+  for (std::size_t made = 0, most = 0;; ++made) {
+    Record* record = nullptr;
+    std::size_t count = 0;
+    {
+      const Lock lock(*this);
+      drainReleased();
+      for (Block* block = live_; block != nullptr; block = block->next_live) {
+        if (block->state() != Residency::kDropped) continue;
+        Record& maker = Recreation::makerOf(*block);
+        if (fits(maker, budget_bytes)) continue;
+        record = &maker;
+        ++count;
+      }
+      if (record == nullptr) return {};
+      if (made == 0) most = count;
+      if (made > most) { // one is dropped for the other
+        return {runtime::ErrorCode::kOutOfHostMemory,
+                name() + " out of memory. What was dropped has no place"};
+      }
+      Recreation::use(*record);
+    }
+    if (Error error = restore(*record, {}, "a lower hbm_budget")) return error;
+  }
 }
 
 void PagerImpl::freeUnheld() noexcept {

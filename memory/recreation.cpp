@@ -15,6 +15,12 @@ std::uint64_t version_of(const Block& block) noexcept {
   return block.version.load(std::memory_order_acquire);
 }
 
+void raise_needed(Record& record, std::size_t bytes) noexcept {
+  const auto units = static_cast<std::uint32_t>(ExtentMap::round(bytes) /
+                                                ExtentMap::kAlignment);
+  record.needed_units = std::max(record.needed_units, units);
+}
+
 } // namespace
 
 // ---- lineage --------------------------------------------------------------
@@ -97,9 +103,14 @@ void Recreation::holdAll(Record& record, const Record::Step& step) {
   }
 }
 
+std::size_t Recreation::neededBytes(const Record& record) noexcept {
+  return std::size_t{record.needed_units} * ExtentMap::kAlignment;
+}
+
 bool Recreation::add(std::span<const Operand> operands,
                      std::span<Block* const> created,
-                     std::unique_ptr<RecordedOp> op, profiler::Token token) {
+                     std::unique_ptr<RecordedOp> op, profiler::Token token,
+                     std::size_t needed_bytes) {
   bool busy = false;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (writes(operands[i].access) && op->isSideEffect(i)) continue;
@@ -108,7 +119,7 @@ bool Recreation::add(std::span<const Operand> operands,
     busy = busy || operands[i].block->pins() > 1;
   }
   const bool added =
-      !busy && addMarked(operands, created, std::move(op), token);
+      !busy && addMarked(operands, created, std::move(op), token, needed_bytes);
   for (const Operand& operand : operands) prune(*operand.block);
   return added;
 }
@@ -116,7 +127,7 @@ bool Recreation::add(std::span<const Operand> operands,
 bool Recreation::addMarked(std::span<const Operand> operands,
                            std::span<Block* const> created,
                            std::unique_ptr<RecordedOp> op,
-                           profiler::Token token) {
+                           profiler::Token token, std::size_t needed_bytes) {
   Block* changed = nullptr; // read and written
   std::vector<std::size_t> overwritten;
   for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -137,6 +148,7 @@ bool Recreation::addMarked(std::span<const Operand> operands,
     const std::uint32_t output = lineage->output;
     if (maker.outputs[output].version == version_of(*changed) &&
         maker.users == 0 && extend(maker, output, operands, op, token)) {
+      raise_needed(maker, needed_bytes);
       return true;
     }
     detach(maker, output);
@@ -145,6 +157,7 @@ bool Recreation::addMarked(std::span<const Operand> operands,
   if (created.empty() && overwritten.empty()) return false;
 
   auto* const record = new Record;
+  raise_needed(*record, needed_bytes);
   record->next = records_;
   if (records_ != nullptr) records_->previous = record;
   records_ = record;

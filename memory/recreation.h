@@ -82,8 +82,11 @@ struct Record {
   std::vector<Step> steps;
   FixedArray<Output> outputs;
   std::uint64_t seen = 0;  // by the walk of this number
-  std::uint32_t users = 0; // threads that run it, or will
+  std::uint16_t users = 0; // threads that run it, or will
   bool is_void = false;    // gone, but for its users
+  // The most that one of its steps had in HBM, in units of
+  // ExtentMap::kAlignment.
+  std::uint32_t needed_units = 0;
   Record* previous = nullptr;
   Record* next = nullptr;
 };
@@ -112,8 +115,10 @@ class Recreation {
   // A call that is about to end: what it pins, and what it created. False: it
   // cannot be run again: it writes what it neither overwrites nor made itself,
   // or another call, which may write it, is at one of its operands.
+  // `needed_bytes`: what it had in HBM. REQUIRES: < 2 TiB.
   bool add(std::span<const Operand> operands, std::span<Block* const> created,
-           std::unique_ptr<RecordedOp> op, profiler::Token token);
+           std::unique_ptr<RecordedOp> op, profiler::Token token,
+           std::size_t needed_bytes);
   // All outputs have been made again, or it is of no use.
   void remove(Record& record);
   void clear() noexcept;
@@ -142,6 +147,8 @@ class Recreation {
   bool droppable(const Block& block);
   // The record that makes a Dropped block.
   static Record& makerOf(const Block& block) noexcept;
+  // What has to fit into HBM for it to run.
+  static std::size_t neededBytes(const Record& record) noexcept;
   // True: there is a Dropped output.
   static bool needed(const Record& record) noexcept;
   // What must be made before the record can run; null: nothing.
@@ -165,7 +172,8 @@ class Recreation {
   void free(Record& record) noexcept;
   bool addMarked(std::span<const Operand> operands,
                  std::span<Block* const> created,
-                 std::unique_ptr<RecordedOp> op, profiler::Token token);
+                 std::unique_ptr<RecordedOp> op, profiler::Token token,
+                 std::size_t needed_bytes);
   bool extend(Record& record, std::uint32_t output,
               std::span<const Operand> operands,
               std::unique_ptr<RecordedOp>& op, profiler::Token token);

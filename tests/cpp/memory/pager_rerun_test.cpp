@@ -577,5 +577,61 @@ TEST_F(PagerRerunTest, APagerMayEndWithRecords) {
   pager->trim();
 }
 
+// ---- a budget that an op would not fit into any more ------------------------
+
+class PagerRerunBudgetTest : public PagerRerunTest {
+ protected:
+  void TearDown() override {
+    large.reset();
+    small.reset();
+    PagerRerunTest::TearDown();
+  }
+  // 84 KiB in all, for a result of 4.
+  void make() {
+    std::vector<Handle> operands;
+    for (int i = 0; i < 5; ++i) operands.push_back(leaf(16 * kKiB, i));
+    large = unary(operands, kBytes);
+    small = unary({operands[0]}, kBytes); // 20 KiB
+  }
+  Handle large;
+  Handle small;
+};
+
+TEST_F(PagerRerunBudgetTest, WhatWouldNotFitIsMadeFirst) {
+  make();
+  ASSERT_TRUE(pager->drop(*large->block));
+  ASSERT_TRUE(pager->drop(*small->block));
+  ASSERT_FALSE(failed(pager->setHbmBudget(84 * kKiB)));
+  EXPECT_TRUE(isDropped(large));
+  ASSERT_FALSE(failed(pager->setHbmBudget(32 * kKiB)));
+  EXPECT_FALSE(isDropped(large));
+  EXPECT_TRUE(isDropped(small));
+  expectBytes(large);
+  expectBytes(small);
+}
+
+TEST_F(PagerRerunBudgetTest, WhatDoesNotFitIsNotDropped) {
+  make();
+  ASSERT_FALSE(failed(pager->setHbmBudget(32 * kKiB)));
+  EXPECT_FALSE(pager->drop(*large->block));
+  EXPECT_TRUE(pager->drop(*small->block));
+  expectBytes(large);
+  expectBytes(small);
+}
+
+TEST_F(PagerRerunBudgetTest, IsRefusedWhereItCannotBeMade) {
+  make();
+  ASSERT_TRUE(pager->drop(*large->block));
+  before_rerun = [] { return Error(ErrorCode::kOutOfDeviceMemory, "no"); };
+  const Error error = pager->setHbmBudget(32 * kKiB);
+  ASSERT_TRUE(failed(error));
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(pager->limits().hbm_budget_bytes, kMiB);
+  EXPECT_TRUE(isDropped(large));
+  before_rerun = nullptr;
+  expectBytes(large);
+  expectBytes(small);
+}
+
 } // namespace
 } // namespace chameleon::memory
