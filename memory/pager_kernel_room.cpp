@@ -116,7 +116,7 @@ bool PagerImpl::holdAll(Call& call, bool alone, Shortage& shortage) {
   slideAll(shortage);
   if (shortage.failure) return false;
   const std::size_t bytes = arena_->largestFree();
-  call.has_all_ = call.exclusive_;
+  call.has_all_ = bytes + call.operand_bytes_ >= admission_.budgetBytes();
   if (bytes == 0) return true;
   // Not placed: what of it is not cut was not used.
   Extent* const hole =

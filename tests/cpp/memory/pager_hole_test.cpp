@@ -410,6 +410,22 @@ TEST_F(PagerChoiceTest, HasAllOfHbmWhereThatIsLittle) {
   expectAll();
 }
 
+// What a user holds, or the host has no place for, a larger device would have
+// beside it.
+TEST_F(PagerChoiceTest, HasNotAllWhereOthersHoldSome) {
+  openApart(16 * kUnit);
+  Call held;
+  ASSERT_FALSE(failed(pin(held, others[0])));
+  pager->hold(held);
+  Call call;
+  ASSERT_FALSE(failed(beginChoice(call, Algorithm::kToBeChosen)));
+  EXPECT_FALSE(call.hadAll());
+  EXPECT_EQ(pager->largestInCall(call), 10 * kUnit);
+  pager->end(call);
+  pager->end(held);
+  expectAll();
+}
+
 // Where there is much room nothing leaves for it.
 TEST_F(PagerChoiceTest, HasAQuarterWhereThatIsMuch) {
   openApart(256 * kUnit);
