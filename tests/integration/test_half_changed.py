@@ -282,7 +282,7 @@ def test_within_too_small_a_budget(name, room):
         change.check(state, error, f"budget {size}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def filler():
     """Takes nearly all of the host memory that the budget allows."""
     host = 64 << 20  # the least, since it is given out in slabs
@@ -295,13 +295,16 @@ def filler():
         tensors.clear()
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_where_the_host_is_full(name, filler, room):
-    change = Change(name)
-    state = State("chameleon")
-    with evicting("random", 5):
-        error = change.attempt(state)
-    change.check(state, error, "host full")
+class TestHostFull:
+    """One filler for all: what it takes is given back before other tests."""
+
+    @pytest.mark.parametrize("name", CHANGES)
+    def test_where_the_host_is_full(self, name, filler, room):
+        change = Change(name)
+        state = State("chameleon")
+        with evicting("random", 5):
+            error = change.attempt(state)
+        change.check(state, error, "host full")
 
 
 SETTINGS = {
