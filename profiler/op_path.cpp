@@ -143,7 +143,7 @@ void OpPath::finish() {
   }
   carried_.clear();
   by_identity_.clear();
-  born_bytes_.assign(size(), 0);
+  std::vector<std::uint64_t> born(size() / kBornEvery + 2);
   for (std::uint32_t v = 0; v < values_.size(); ++v) {
     const PathValue& value = values_[v];
     if (value.handedIn()) ops_[value.birth_op].expects_new = 1;
@@ -151,13 +151,14 @@ void OpPath::finish() {
     if (value.carried()) {
       carried_.push_back(v);
     } else {
-      born_bytes_[value.birth_op] += value.bytes;
+      born[value.birth_op / kBornEvery + 1] += value.bytes;
     }
     if (value.carried() || value.handedIn()) {
       by_identity_.emplace_back(value.identity, v);
     }
   }
-  std::partial_sum(born_bytes_.begin(), born_bytes_.end(), born_bytes_.begin());
+  std::partial_sum(born.begin(), born.end(), born.begin());
+  born_ = std::move(born);
   std::sort(by_identity_.begin(), by_identity_.end());
   structure_ = hasher.token();
   if (heads_.size() > std::max(kFirstBuckets, ops_.size())) {
@@ -171,6 +172,17 @@ void OpPath::finish() {
   use_list_.shrink_to_fit();
   carried_.shrink_to_fit();
   by_identity_.shrink_to_fit();
+}
+
+std::uint64_t OpPath::bornBytes(std::uint32_t position) const noexcept {
+  std::uint64_t bytes = born_[position / kBornEvery];
+  for (std::uint32_t i = position - position % kBornEvery; i < position; ++i) {
+    for (const Operand operand : operands(i)) {
+      const PathValue& value = values_[operand.value()];
+      if (value.birth_op == i) bytes += value.bytes;
+    }
+  }
+  return bytes;
 }
 
 void OpPath::setDurations(std::span<const std::int64_t> duration_ns) noexcept {
@@ -276,7 +288,7 @@ std::size_t OpPath::memoryBytes() const noexcept {
   return sizeof(OpPath) + capacity_bytes(ops_) + capacity_bytes(workspaces_) +
          capacity_bytes(operands_) + capacity_bytes(values_) +
          capacity_bytes(heads_) + capacity_bytes(use_list_) +
-         capacity_bytes(born_bytes_) + capacity_bytes(carried_) +
+         capacity_bytes(born_) + capacity_bytes(carried_) +
          capacity_bytes(linked_) + capacity_bytes(rounds_) +
          capacity_bytes(by_identity_);
 }

@@ -140,9 +140,7 @@ class OpPath {
     return {use_list_.data() + begin, values_[value].use_end - begin};
   }
   // Of all values that begin before a position (<= size()).
-  std::uint64_t bornBytes(std::uint32_t position) const noexcept {
-    return position == 0 ? 0 : born_bytes_[position - 1];
-  }
+  std::uint64_t bornBytes(std::uint32_t position) const noexcept;
   std::span<const std::uint32_t> carried() const noexcept { return carried_; }
   // Carried values that were seen to be transients of an earlier round.
   std::span<const std::uint32_t> linked() const noexcept { return linked_; }
@@ -212,6 +210,8 @@ class OpPath {
                                  std::uint32_t end) const noexcept {
     return {operands_.data() + begin, end - begin};
   }
+  static constexpr std::uint32_t kBornEvery = 32;
+
   void rehash(std::size_t buckets);
 
   PathId id_;
@@ -221,8 +221,8 @@ class OpPath {
   std::vector<PathValue> values_;
   std::vector<std::uint32_t> heads_; // power of two
   std::vector<PathUse> use_list_;
-  std::vector<std::uint64_t> born_bytes_; // per op, up to and with it
-  std::vector<std::uint32_t> carried_;    // values
+  std::vector<std::uint64_t> born_;    // bytes before every kBornEvery-th op
+  std::vector<std::uint32_t> carried_; // values
   std::vector<std::uint32_t> linked_;
   std::vector<Identity> by_identity_; // sorted
   std::uint64_t structure_ = 0;

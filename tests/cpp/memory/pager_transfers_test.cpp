@@ -308,13 +308,15 @@ TEST_F(PlannedTransfersTest, WhatHasNoFurtherUseIsWrittenBackAheadAndStaysOut) {
 TEST_F(PlannedTransfersTest, WhatThePlanJoinsIsOneBatch) {
   openTraining();
   for (int i = 0; i < 6; ++i) step();
+  ASSERT_FALSE(pager->synchronize()); // ops' times are known: another plan
+  for (int i = 0; i < 3; ++i) step();
   ASSERT_FALSE(pager->synchronize());
   pager->recordTimeline(true);
   step();
   pager->recordTimeline(false);
-  step();
-  const PlanPtr plan = pager->lastStep()->plan;
+  const PlanPtr plan = pager->lastStep()->plan; // of the step that was recorded
   ASSERT_NE(plan, nullptr);
+  step();
   std::size_t copies = 0; // by direction: out, in
   std::size_t batches[2] = {};
   for (const Action action : plan->actions) {
