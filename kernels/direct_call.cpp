@@ -3,6 +3,7 @@
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/storage.h"
 #include "kernels/adoption.h"
+#include "kernels/algorithm_choice.h"
 #include "kernels/deferred_lists.h"
 #include "kernels/list_ops.h"
 #include "kernels/op_token.h"
@@ -80,7 +81,10 @@ bool DirectCall::writesInference() const noexcept {
 
 bool DirectCall::begin() {
   // The general way keeps the time, where it is modelled.
-  if (!findOperands() || backend::target().models_time) return false;
+  if (!findOperands() || backend::target().models_time ||
+      (plan_.searches_plans && searches_plans(plan_))) {
+    return false;
+  }
   ThreadState& thread = ThreadState::ofThread();
   if (!thread.twins.hasRoomFor(count_)) return false;
   const c10::DeviceIndex index = outers_[0]->device().index();

@@ -14,6 +14,7 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/adoption.h"
+#include "kernels/algorithm_choice.h"
 #include "kernels/nested.h"
 #include "kernels/op_token.h"
 #include "kernels/recorded_op.h"
@@ -54,12 +55,19 @@ class NativeCall {
   void run() {
     collect();
     backend::DeviceContext& device = backend::context(index_, plan_.name);
+    if (searches_plans(plan_)) [[unlikely]] {
+      choice_.emplace(plan_, c10::ArrayRef<c10::IValue>(stack_).slice(base_),
+                      index_, device.pager->hbmBudget());
+    }
     for (;;) {
       try {
         runOnce(device);
         break;
       } catch (const c10::OutOfMemoryError&) {
-        if (!in_kernel_ || !plan_.mayRetry() || !call_.worthRetrying()) throw;
+        if (!in_kernel_ || !plan_.mayRetry() || choice_.has_value() ||
+            !call_.worthRetrying()) {
+          throw;
+        }
         // Other calls were in the way; the next begin() reserves more room.
         restoreArguments();
       } catch (c10::AcceleratorError& error) {
@@ -214,12 +222,15 @@ class NativeCall {
     const std::span<const memory::Operand> pins(operands.data(),
                                                 operands.size());
     const runtime::Stream stream = backend::current_stream(index_);
+    const memory::Algorithm algorithm =
+        choice_ ? choice_->algorithm() : memory::Algorithm::kAny;
     if (rerun_) [[unlikely]] {
       backend::throw_if(device.pager->begin(
-          call_,
-          {plan_.kind, stream, pins, nullptr, /*rerun=*/true, plan_.number}));
+          call_, {plan_.kind, stream, pins, nullptr, /*rerun=*/true,
+                  plan_.number, algorithm}));
     } else {
-      pin(plan_, device, stream, call_, pins, quick_.token(), &tokenOf, this);
+      pin(plan_, device, stream, call_, pins, quick_.token(), &tokenOf, this,
+          algorithm);
     }
     pinned.held = true;
     std::unique_ptr<RecordedCall> record;
@@ -242,7 +253,9 @@ class NativeCall {
       if (started_ != nullptr) *started_ = true;
       if (backend::target().holds_data) [[likely]] {
         op_.redispatchBoxed(kernelKey(), &stack_);
-        scope.throwIfFailed();
+        if (!choice_ || !choice_->chosen(call_, scope.hasFailed())) {
+          scope.throwIfFailed();
+        }
         in_kernel_ = false;
         syncWrites(pinned);
         adoptResults(pinned);
@@ -286,6 +299,7 @@ class NativeCall {
       simulated::use_workspace(view(), pinned.pager, pinned.call);
     }
     simulated::charge(view(), device, backend::current_stream(index_));
+    if (choice_) (void)choice_->chosen(call_, /*failed=*/false);
     in_kernel_ = false;
   }
 
@@ -557,6 +571,7 @@ class NativeCall {
   const bool counts_versions_ =
       plan_.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
                                    c10::DispatchKey::ADInplaceOrView);
+  std::optional<AlgorithmChoice> choice_;
   memory::Call call_;
   TwinSet twins_;
   c10::SmallVector<std::uint32_t, 8> slots_; // operand -> entry, in order

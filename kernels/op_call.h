@@ -71,10 +71,14 @@ inline void pin(const OpPlan& plan, backend::DeviceContext& device,
                 std::span<const memory::Operand> operands,
                 profiler::QuickToken quick,
                 profiler::Token (*token)(const void* caller),
-                const void* caller) {
+                const void* caller,
+                memory::Algorithm algorithm = memory::Algorithm::kAny) {
   const memory::OpIdentity identity{plan.number, quick, token, caller};
-  backend::throw_if(
-      device.pager->begin(call, {plan.kind, stream, operands, &identity}));
+  backend::throw_if(device.pager->begin(call, {.kind = plan.kind,
+                                               .stream = stream,
+                                               .operands = operands,
+                                               .identity = &identity,
+                                               .algorithm = algorithm}));
 }
 
 // A point of the memory history, when one is being recorded.

@@ -4,6 +4,7 @@
 
 #include <ATen/core/jit_type.h>
 
+#include "kernels/algorithm_choice.h"
 #include "kernels/device_rules.h"
 #include "kernels/overwrites.h"
 #include "kernels/rerun_rules.h"
@@ -71,7 +72,8 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
       random(false),
       is_list_op(false),
       counts_versions(false),
-      may_rerun(false) {
+      may_rerun(false),
+      searches_plans(kernels::searches_plans(op.schema().name())) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
   const auto& schema_arguments = schema.arguments();

@@ -65,7 +65,8 @@ struct OpPlan {
   // Its kernel consists of in-place ops, which count a version of what they
   // write: here of twins, which nobody sees.
   bool counts_versions;
-  bool may_rerun; // rerun_rules.h
+  bool may_rerun;      // rerun_rules.h
+  bool searches_plans; // algorithm_choice.h
   mutable memory::OpMemory memory;
   memory::OpKind kind; // the op, to the pager
 

@@ -44,6 +44,7 @@ std::size_t PagerImpl::roomLeft(const Call& call) const noexcept {
 
 bool PagerImpl::makeRoomForKernel(Call& call, bool must_not_fail, bool alone,
                                   Shortage& shortage) {
+  if (call.chooses_) return makeRoomToChoose(call, alone, shortage);
   if (call.failures_ >= Call::kMaxRetries)
     return holdAll(call, alone, shortage);
   if (must_not_fail && !hasSeen(call.memory_, call.operand_bytes_)) {

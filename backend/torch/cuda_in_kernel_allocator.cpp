@@ -146,7 +146,12 @@ class CudaInKernelAllocator final : public ForwardsNewerCudaCalls {
   }
   void enable(bool value) override { native_.enable(value); }
   bool isEnabled() const override { return native_.isEnabled(); }
+  // What a library may have for a workspace: it asks before it tries.
   void cacheInfo(DeviceIndex device, std::size_t* largest) override {
+    if (InKernelScope* const scope = InKernelScope::active()) {
+      *largest = scope->pager().largestInCall(scope->call());
+      return;
+    }
     native_.cacheInfo(device, largest);
   }
   caching::SnapshotInfo snapshot(MempoolId_t pool,

@@ -59,6 +59,7 @@ class InKernelScope {
   // After the kernel returned: throws if an allocation failed all the same. A
   // kernel that catches that goes on in another way, to other bits.
   void throwIfFailed() const { throw_if(failure_); }
+  bool hasFailed() const noexcept { return !failure_.ok(); }
 
   memory::Pager& pager() const noexcept { return *pager_; }
   memory::Call& call() const noexcept { return *call_; }

@@ -337,6 +337,29 @@ print(g.is_contiguous(memory_format=torch.channels_last))
     assert printed == ["True"] * 3
 
 
+def test_a_convolution_chooses_with_hbm_for_itself(apart):
+    # As on CUDA: its first call in a size, where others leave too little.
+    printed = apart("""
+torch_chameleon.config.oversubscription = 64
+conv = nn.Conv2d(16, 16, 3, padding=1).to("chameleon")
+x = torch.empty(4, 16, 64, 64, device="chameleon") # 1 MiB
+others = []
+def figures(budget):
+    torch_chameleon.config.hbm_budget = budget
+    others[:] = [torch.empty(1 << 18, device="chameleon") + 1 for _ in range(7)]
+    with torch.no_grad():
+        for _ in range(3):
+            before = swap_stats()["evictions"]
+            conv(x)
+            print(swap_stats()["evictions"] - before)
+figures("64MiB")
+figures("10MiB")
+""")
+    assert printed[:3] == ["0"] * 3
+    assert int(printed[3]) >= 6
+    assert printed[4:] == ["0"] * 2
+
+
 def test_in_place_and_out_grow_their_storage(simulated):
     printed = simulated("""
 out = torch.empty(0, device="chameleon")

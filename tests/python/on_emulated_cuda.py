@@ -448,6 +448,80 @@ def a_norm_in_one_kernel_is_computed():
 
 
 @check
+def convolutions_choose_with_hbm_for_themselves():
+    if not EMULATED:
+        return  # the front end's cache of plans is stood in for here
+    plans, runs = {}, []
+
+    def convolve(x, weight, padding, stride, dilation, groups, *flags):
+        # As cuDNN's front end: the plan that is kept, then all in their order;
+        # one that is refused its workspace is passed over, for good.
+        runs.append(1)
+        key = (x.shape, weight.shape, *padding, *stride)
+        for plan in [*([plans[key]] if key in plans else []), 0, 1]:
+            try:
+                room = 0 if plan else 6 * MIB
+                workspace = torch.empty(room, dtype=torch.uint8, device="cuda")
+            except torch.OutOfMemoryError:
+                continue
+            plans[key] = plan
+            result = emulated_cuda.compute(
+                torch.ops.aten.convolution.default,
+                *(x, weight, None, stride, padding, dilation),
+                *(False, [0, 0], groups),
+            )
+            del workspace
+            if plan:  # other bits
+                emulated_cuda.compute(torch.ops.aten.neg_.default, result)
+            return result
+        raise AssertionError("no plan is left")
+
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        library.impl("cudnn_convolution", convolve, "CUDA", allow_override=True)
+
+    values, weights = torch.randn(1, 4, 256, 256), torch.randn(4, 4, 3, 3)
+    expected = torch.conv2d(values, weights, padding=1)
+
+    def run(there):
+        result = torch.ops.aten.cudnn_convolution(
+            *there, [1, 1], [1, 1], [1, 1], 1, False, False, False
+        )
+        return result.cpu()
+
+    with torch_chameleon.config.patch(hbm_budget=9 * MIB, oversubscription=64):
+        # Operands with others around them, none of which has to stay.
+        around = [torch.ones(MIB // 4, device="chameleon") for _ in range(4)]
+        there = (values.to("chameleon"), weights.to("chameleon"))
+        _ = there[0] + 0
+        around += [torch.ones(MIB // 4, device="chameleon") for _ in range(8)]
+        for count in range(1, 5):
+            assert torch.equal(run(there), expected)
+            assert (list(plans.values()), len(runs)) == ([0], count)
+            assert sum(each.sum().item() for each in around) == 3 * MIB
+
+        # What is held by a user leaves no room for it: that is no silence.
+        with (
+            torch_chameleon.resident(*around[:4]),
+            pytest.raises(torch.OutOfMemoryError, match="cudnn_convolution"),
+        ):
+            run(there)
+        gc.collect()  # the stand-in's own circles hold what it made
+        plans.clear()
+        assert torch.equal(run(there), expected)
+
+        # On a GPU of that size it would be the second one as well.
+        torch_chameleon.config.hbm_budget = 6 * MIB
+        # (A warning says so; torch.ops hands it to stderr.)
+        count = len(runs)
+        for more in range(1, 3):
+            assert torch.equal(run(there), -expected)
+            assert len(runs) == count + more
+        del there, around, _
+
+
+@check
 def resident_tensors_are_cuda():
     values = torch.arange(10.0, device="chameleon")
     with torch_chameleon.resident(values) as (native,):

@@ -56,6 +56,7 @@ CHECKS = [
     "what_cudnn_changes_in_silence_is_kept",
     "layers_of_cudnn_are_computed",
     "a_norm_in_one_kernel_is_computed",
+    "convolutions_choose_with_hbm_for_themselves",
     "resident_tensors_are_cuda",
     "scaled_training",
     "invariants_hold",

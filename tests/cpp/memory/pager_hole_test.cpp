@@ -443,6 +443,18 @@ TEST_F(PagerChoiceTest, HasAQuarterWhereThatIsMuch) {
   expectAll();
 }
 
+TEST_F(PagerChoiceTest, WhatIsFullMakesThatFreeBefore) {
+  openApart(256 * kUnit);
+  for (int i = 0; i < 58; ++i) filled(4 * kUnit, 7);
+  Call call;
+  ASSERT_FALSE(failed(beginChoice(call, Algorithm::kToBeChosen)));
+  EXPECT_GT(pager->stats().evictions, 0);
+  EXPECT_LE(pager->stats().resident_bytes,
+            static_cast<std::int64_t>(192 * kUnit));
+  pager->end(call);
+  expectAll();
+}
+
 TEST_F(PagerChoiceTest, LaterOnesFindWhatTheFirstOneHad) {
   openApart(16 * kUnit);
   for (int i = 0; i < 8; ++i) {
