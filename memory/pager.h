@@ -205,7 +205,7 @@ class Pager {
   void recordUse(Block& block, runtime::Stream stream);
   // The host waits for everything submitted. What was timed is known then.
   runtime::Error synchronize();
-  void trim();                  // frees released blocks, empty host slabs
+  void trim(); // frees released blocks, empty host slabs
 
   // Called around every wait of a thread for another call (the Python layer
   // gives up the GIL there). Process-wide; set once before first use.
