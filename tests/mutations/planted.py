@@ -486,10 +486,8 @@ MUTATIONS = (
     Mutation(
         "a version is not counted",
         "kernels/direct_call.cpp",
-        "    if (counts_versions_ && !outer.is_inference()) "
-        "outer.bump_version();\n",
-        "    if (counts_versions_ && outer.is_inference()) "
-        "outer.bump_version();\n",
+        "    if (counts_versions_) outer.bump_version();\n",
+        "    if (!counts_versions_) outer.bump_version();\n",
         ("tests/python/test_in_place.py", "tests/python/test_autograd.py"),
     ),
     Mutation(
