@@ -44,7 +44,7 @@ void check_options(std::optional<at::Layout> layout,
 // Deterministic mode leaves no tensor with whatever was in memory.
 at::Tensor filled_if_deterministic(at::Tensor tensor) {
   const at::Context& context = at::globalContext();
-  if (tensor.numel() != 0 && context.deterministicAlgorithms() &&
+  if (context.deterministicAlgorithms() &&
       context.deterministicFillUninitializedMemory()) [[unlikely]] {
     at::native::fill_empty_deterministic_(tensor);
   }

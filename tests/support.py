@@ -65,11 +65,27 @@ def packed(tensor):
     return tensor.flatten().clone(memory_format=torch.contiguous_format)
 
 
+_ROWS = ("crow_indices", "col_indices", "values")
+_COLUMNS = ("ccol_indices", "row_indices", "values")
+PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: _ROWS,
+    torch.sparse_bsr: _ROWS,
+    torch.sparse_csc: _COLUMNS,
+    torch.sparse_bsc: _COLUMNS,
+}
+
+
 def same_bits(a, b):
     """Whether two tensors, wherever they are, have the same bits."""
     a, b = a.detach().cpu(), b.detach().cpu()
-    if a.dtype != b.dtype or a.shape != b.shape:
+    if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
         return False
+    if a.layout in PARTS:
+        return all(
+            same_bits(getattr(a, part)(), getattr(b, part)())
+            for part in PARTS[a.layout]
+        )
     return torch.equal(
         packed(a).view(torch.uint8),
         packed(b).view(torch.uint8),
