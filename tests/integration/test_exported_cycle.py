@@ -81,7 +81,6 @@ from torch_chameleon import config, profiler
 
 config.physical_device, config.recompute = "simulated", "off"
 config.oversubscription = 64
-torch.set_default_device("chameleon")
 
 def training(name):
     if name == "convolutions":
@@ -96,7 +95,8 @@ def training(name):
     return model, x, make(model.parameters())
 
 config.hbm_budget = "8GiB"
-model, x, optimizer = training(NAME)
+with torch.device("chameleon"):
+    model, x, optimizer = training(NAME)
 for k in (1, 1.5, 1.25):
     for step in range(12):
         torch_chameleon.reset_swap_stats()
