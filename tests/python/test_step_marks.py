@@ -71,7 +71,8 @@ def marks(monkeypatch):
     monkeypatch.setattr(_steps, "_usual_backwards", 1)
     found = []
     monkeypatch.setattr(_C, "step", found.append)
-    return found
+    with torch_chameleon.config.patch(step_marks="auto"):
+        yield found
 
 
 def test_an_optimizer_marks(marks):

@@ -5,8 +5,17 @@ CONFORMANCE_PART        a part of the tests (selection.py)
 """
 
 import pytest
+import torch_chameleon
 
 from conformance import counting, selection
+
+
+def pytest_configure():
+    """No step is one: else cases that evict all are told that they are slow.
+
+    Warnings are compared with native's.
+    """
+    torch_chameleon.config.step_marks = "off"
 
 
 def pytest_collection_modifyitems(config, items):
