@@ -50,7 +50,7 @@ std::size_t default_hbm_budget_bytes(const DeviceRuntime& runtime);
 // host_budget where none is given: 80 % of the host memory that is available
 // when the device is first used (machine_memory.h says what is read), and later
 // of what the machine gains. On cpu the device takes its share from the same
-// memory, so that is left out, down to 10 %. 0: nothing could be read.
+// memory, so that is left out, down to 10 %.
 inline constexpr double kDefaultHostShare = 0.8;
 std::size_t default_host_budget_bytes(const DeviceRuntime& runtime,
                                       std::size_t hbm_budget_bytes);

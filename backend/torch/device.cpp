@@ -44,13 +44,9 @@ memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
     limits.host_budget_bytes = *given;
   } else {
     const auto devices = static_cast<std::size_t>(device_count());
-    const std::size_t all =
-        runtime::default_host_budget_bytes(device, limits.hbm_budget_bytes);
-    TORCH_CHECK(all > 0 || device.hostMemory().total_bytes > 0,
-                "chameleon: how much host memory there is cannot be read from "
-                "/proc/meminfo, so evicted tensors have no default limit; set "
-                "torch_chameleon.config.host_budget");
-    limits.host_budget_bytes = all / devices;
+    limits.host_budget_bytes =
+        runtime::default_host_budget_bytes(device, limits.hbm_budget_bytes) /
+        devices;
     limits.host_growth_share =
         runtime::kDefaultHostShare / static_cast<double>(devices);
   }

@@ -68,11 +68,8 @@ def _optimizer_stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     _since_mark += 1
     _told_by_optimizer = _since_mark > _UNMARKED
     _count_backwards()
-    if not _told_by_optimizer:
-        return
-    if _C.get_option("step_marks") == "auto":
-        _C.step(index)
-    _tell()
+    if _told_by_optimizer:
+        _found(index)
 
 
 def _count_backwards() -> None:
@@ -84,8 +81,12 @@ def backward_ended(index: int) -> None:
     """A backward pass ended on device `index`, in no other one."""
     global _backwards
     _backwards += 1
-    if _backwards <= _PATIENCE * (_usual_backwards + 1):
-        return
+    if _backwards > _PATIENCE * (_usual_backwards + 1):
+        _found(index)
+
+
+def _found(index: int) -> None:
+    """A step ended that the program did not mark."""
     if _C.get_option("step_marks") == "auto":
         _C.step(index)
     _tell()

@@ -9,27 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
+from integration.changing_programs import DEVICE, Size
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
-DEVICE = "chameleon"
 Step = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class Size:
-    """Of a transformer and its batches."""
-
-    layers: int
-    width: int
-    heads: int
-    vocabulary: int
-    batch: int
-    length: int
 
 
 FULL = Size(

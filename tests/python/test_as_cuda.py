@@ -1,13 +1,9 @@
 """torch_chameleon.as_cuda: programs that say "cuda"."""
 
-import json
-import os
 import pathlib
-import subprocess
-import sys
 
-import emulated_cuda
 import pytest
+import scripted_checks
 import torch
 from torch_chameleon._as_cuda import calls
 
@@ -21,54 +17,14 @@ CHECKS = [
     )
     if before == "@check"
 ]
-PHYSICAL = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=pytest.mark.skipif(
-            not emulated_cuda.can_be_built(), reason=emulated_cuda.NEEDS
-        ),
-    ),
-]
-
-
-def on_cpu():
-    """What the script says became of each check, by name."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(
-                [str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")]
-            ),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def outcomes(request):
-    """A function that runs the script and returns what it says, by check."""
-    known = {}
-
-    def run(physical):
-        if physical not in known:
-            folder = request.config.cache.mkdir("emulated_cuda")
-            known[physical] = (
-                on_cpu()
-                if physical == "cpu"
-                else emulated_cuda.outcomes(SCRIPT, folder, "late")
-            )
-        return known[physical]
-
-    return run
+    return scripted_checks.outcomes(SCRIPT, request, "late")
 
 
-@pytest.mark.parametrize("physical", PHYSICAL)
+@pytest.mark.parametrize("physical", scripted_checks.PHYSICAL)
 @pytest.mark.parametrize("check", CHECKS)
 def test_as_cuda(outcomes, physical, check):
     assert outcomes(physical)[check] == "ok"

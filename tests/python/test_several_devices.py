@@ -4,14 +4,10 @@ The cpu runtime stands for two of them, then the emulated driver does. All
 checks run in one process each, since the other files' has one device.
 """
 
-import json
-import os
 import pathlib
-import subprocess
-import sys
 
-import emulated_cuda
 import pytest
+import scripted_checks
 
 SCRIPT = pathlib.Path(__file__).with_name("on_two_devices.py")
 CHECKS = [
@@ -31,54 +27,12 @@ CHECKS = [
 ]
 
 
-PHYSICAL = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=pytest.mark.skipif(
-            not emulated_cuda.can_be_built(), reason=emulated_cuda.NEEDS
-        ),
-    ),
-]
-
-
-def on_cpu():
-    """What the script says became of each check, by name."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(
-                [str(SCRIPT.parents[1]), os.environ.get("PYTHONPATH", "")]
-            ),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.fixture(scope="module")
 def outcomes(request):
-    """A function that runs the script and returns what it says, by check."""
-    known = {}
-
-    def run(physical):
-        if physical not in known:
-            folder = request.config.cache.mkdir("emulated_cuda")
-            known[physical] = (
-                on_cpu()
-                if physical == "cpu"
-                else emulated_cuda.outcomes(SCRIPT, folder, "late devices=2")
-            )
-        return known[physical]
-
-    return run
+    return scripted_checks.outcomes(SCRIPT, request, "late devices=2")
 
 
-@pytest.mark.parametrize("physical", PHYSICAL)
+@pytest.mark.parametrize("physical", scripted_checks.PHYSICAL)
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_two_devices(outcomes, physical, check):
     assert outcomes(physical)[check] == "ok"

@@ -9,17 +9,6 @@ Nothing stands between a program and a call that takes no device.
 
 import os
 
-from torch_chameleon._as_cuda import (
-    amp,
-    calls,
-    cuda_module,
-    elsewhere,
-    extensions,
-    files,
-    graphs,
-    tensors,
-)
-
 __all__ = ["as_cuda"]
 
 _VARIABLE = "CHAMELEON_AS_CUDA"
@@ -55,6 +44,18 @@ def as_cuda() -> None:
         return
     _is_on = True
     os.environ[_VARIABLE] = "1"
+    # Not before: most programs that import the package never ask for it.
+    from torch_chameleon._as_cuda import (
+        amp,
+        calls,
+        cuda_module,
+        elsewhere,
+        extensions,
+        files,
+        graphs,
+        tensors,
+    )
+
     for part in (
         *(cuda_module, calls, tensors, graphs, amp, files, elsewhere),
         extensions,

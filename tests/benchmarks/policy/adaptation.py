@@ -52,18 +52,10 @@ def run(budget: int, policy: str, arguments: list) -> dict:
     """One run, in its own process."""
     import torch
     from integration import adaptation
-    from torch_chameleon import config, swap_stats
+    from point import simulate
+    from torch_chameleon import swap_stats
 
-    config.physical_device = "simulated"
-    config.simulated_gpu = {
-        "base": "h200",
-        "memory": "2TiB",
-        "host_memory": "2TiB",
-        "name": "h200",
-    }
-    config.hbm_budget = budget
-    config.oversubscription = 64.0
-    config.policy, config.recompute = policy, "off"
+    simulate("h200", budget, policy, "")
     torch.set_default_dtype(torch.bfloat16)
     rows = adaptation.judge(adaptation.run(*arguments))
     return {"rows": rows, "peak_bytes": swap_stats()["peak_resident_bytes"]}

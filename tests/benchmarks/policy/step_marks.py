@@ -32,15 +32,11 @@ def run(shape: str, k: float, steps: int, marks: str) -> dict:
     import torch
     import torch_chameleon as tc
     from integration.training_shapes import SHAPES
+    from point import UNLIMITED, simulate
 
+    simulate("h100", UNLIMITED, "joint", "")
     config = tc.config
-    config.physical_device = "simulated"
-    config.simulated_gpu = {
-        "base": "h100",
-        "memory": "2TiB",
-        "host_memory": "2TiB",
-    }
-    config.oversubscription, config.step_marks = 64.0, marks
+    config.step_marks = marks
     step = SHAPES[shape]()
     times, compute = [], 0.0
     for number in range(steps + 1):
@@ -63,6 +59,14 @@ def run(shape: str, k: float, steps: int, marks: str) -> dict:
     return {"compute_ms": compute, "ms": times}
 
 
+def figures(shape: str, k: float, steps: int, marks: str) -> dict:
+    """`run` in a process of its own; its error as a row, if it fails."""
+    import child
+
+    arguments = {"shape": shape, "k": k, "steps": steps, "marks": marks}
+    return child.figures(pathlib.Path(__file__), arguments, {})
+
+
 def settled(times: list[float]) -> int:
     """From which step on, counted from 1, all are near the last ones' mean."""
     limit = NEAR * statistics.fmean(times[-LAST:])
@@ -71,7 +75,6 @@ def settled(times: list[float]) -> int:
 
 
 def main() -> None:
-    import child
     from integration.training_shapes import SHAPES
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -85,9 +88,7 @@ def main() -> None:
     print("|--|--|--|--|--|--|")
     for shape in chosen.shape:
         for marks in chosen.marks:
-            arguments = {"shape": shape, "k": chosen.k}
-            arguments |= {"steps": chosen.steps, "marks": marks}
-            row = child.figures(pathlib.Path(__file__), arguments, {})
+            row = figures(shape, chosen.k, chosen.steps, marks)
             if "error" in row:
                 print(f"| {shape} | {marks} | {row['error']} |", flush=True)
                 continue

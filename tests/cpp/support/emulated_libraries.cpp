@@ -84,8 +84,7 @@ int drop(T* made) {
 } // namespace
 
 // NOLINTBEGIN(readability-identifier-naming): the libraries' names
-// ---- cuBLAS
-// ----------------------------------------------------------------------
+// ---- cuBLAS -----------------------------------------------------------
 
 EXPORT int cublasCreate_v2(Handle** handle) { return make(handle); }
 EXPORT int cublasDestroy_v2(Handle* handle) { return drop(handle); }
@@ -113,8 +112,7 @@ EXPORT int cublasGetPointerMode_v2(Handle* handle, int* mode) {
   return kSuccess;
 }
 
-// ---- cuDNN
-// -----------------------------------------------------------------------
+// ---- cuDNN -----------------------------------------------------------
 
 EXPORT int cudnnCreate(Handle** handle) { return make(handle); }
 EXPORT int cudnnDestroy(Handle* handle) { return drop(handle); }
