@@ -59,6 +59,7 @@ StepCounts PagerImpl::stepCounts() const noexcept {
   counts.stall_ns = counters_.stall_ns.load(std::memory_order_relaxed);
   counts.bytes_in = counters_.bytes_in.load(std::memory_order_relaxed);
   counts.bytes_out = counters_.bytes_out.load(std::memory_order_relaxed);
+  counts.rerun_ns = counters_.rerun_ns.load(std::memory_order_relaxed);
   counts.ops = static_cast<std::int64_t>(seen.ops);
   counts.forecast_misses = static_cast<std::int64_t>(seen.forecast_misses);
   return counts;
@@ -124,7 +125,9 @@ std::optional<StepFigures> PagerImpl::lastStep() {
 // What the meter does not know.
 double PagerImpl::complete(StepMeter::Last& last) {
   StepFigures& step = last.figures;
-  if (!last.knows_compute) step.compute_ns = computeEstimate(last.path, step);
+  if (!last.knows_compute) {
+    step.compute_ns = computeEstimate(last.path, step) + step.rerun_ns;
+  }
   const LinkModel link = link_.now();
   const auto in = static_cast<double>(step.bytes_in);
   const auto out = static_cast<double>(step.bytes_out);
@@ -133,6 +136,12 @@ double PagerImpl::complete(StepMeter::Last& last) {
                 (in + out) / link.both_bytes_per_ns});
   step.bound_ns = static_cast<std::int64_t>(
       std::max(static_cast<double>(step.compute_ns), transfer_ns));
+  if (!last.knows_stall) {
+    // What was not compute was waiting, as far as copies can explain it.
+    step.stall_ns =
+        std::min(static_cast<std::int64_t>(transfer_ns),
+                 std::max<std::int64_t>(0, step.duration_ns - step.compute_ns));
+  }
   return transfer_ns;
 }
 
@@ -163,12 +172,6 @@ void PagerImpl::watchStep(StepMeter::Last& last) {
   double transfer_ns = 0;
   // Estimates take time, and a step that moved nothing needs none.
   if (step.bytes_in + step.bytes_out > 0) transfer_ns = complete(last);
-  if (!last.knows_stall) {
-    // What was not compute was waiting, as far as copies can explain it.
-    step.stall_ns =
-        std::min(static_cast<std::int64_t>(transfer_ns),
-                 std::max<std::int64_t>(0, step.duration_ns - step.compute_ns));
-  }
   const Lock lock(*this);
   const bool foreseen = kForeseen * step.forecast_misses <= step.ops;
   policy_->stepEnded(foreseen ? step.plan.get() : nullptr, step.duration_ns);

@@ -66,6 +66,7 @@ void StepMeter::rebase(const StepCounts& counts) noexcept {
     boundary.counts.stall_ns -= counts.stall_ns;
     boundary.counts.bytes_in -= counts.bytes_in;
     boundary.counts.bytes_out -= counts.bytes_out;
+    boundary.counts.rerun_ns -= counts.rerun_ns;
   }
 }
 
@@ -106,6 +107,7 @@ std::optional<StepMeter::Last> StepMeter::stepAt(std::size_t index) {
   }
   step.bytes_in = to.counts.bytes_in - from.counts.bytes_in;
   step.bytes_out = to.counts.bytes_out - from.counts.bytes_out;
+  step.rerun_ns = to.counts.rerun_ns - from.counts.rerun_ns;
   step.ops = to.counts.ops - from.counts.ops;
   step.forecast_misses =
       to.counts.forecast_misses - from.counts.forecast_misses;

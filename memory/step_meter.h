@@ -25,6 +25,7 @@ struct StepCounts {
   std::int64_t stall_ns = 0; // the host's, where compute runs inline
   std::int64_t bytes_in = 0;
   std::int64_t bytes_out = 0;
+  std::int64_t rerun_ns = 0; // as their ops were timed before
   std::int64_t ops = 0; // that the profiler saw
   std::int64_t forecast_misses = 0;
 };
@@ -32,9 +33,10 @@ struct StepCounts {
 // Figures of the last step that ended.
 struct StepFigures {
   std::int64_t duration_ns = 0;
-  // Kernels ran. Measured where the device keeps that time, else estimated
-  // from the ops that were timed.
+  // Kernels ran, re-runs too. Measured where the device keeps that time, else
+  // estimated from the ops that were timed.
   std::int64_t compute_ns = 0;
+  std::int64_t rerun_ns = 0; // of it, as their ops were timed before
   std::int64_t stall_ns = 0; // compute waited for bytes
   std::int64_t bytes_in = 0;
   std::int64_t bytes_out = 0;

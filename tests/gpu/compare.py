@@ -17,6 +17,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from pathlib import Path
 
 import lease_workloads as workloads
@@ -116,7 +117,10 @@ def compared(name, expected):
             torch.chameleon.init()
             torch_chameleon._C.set_stress("all" if is_little else "never", 0)
             torch_chameleon.reset_swap_stats()
-            values = getattr(workloads, name)("chameleon")
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                values = getattr(workloads, name)("chameleon")
+            row["warned"] = ours_of(warned)
             torch.chameleon.synchronize()
             torch_chameleon._C.check_invariants(0, 2)
             stats = torch_chameleon.swap_stats()
@@ -132,6 +136,12 @@ def compared(name, expected):
             row["error"], good = traceback.format_exc(limit=-3), False
         print(json.dumps(row), flush=True)
     return good
+
+
+def ours_of(warned):
+    """What chameleon warned of: of another plan of cuDNN's, say."""
+    texts = {str(each.message) for each in warned}
+    return sorted(text for text in texts if "chameleon" in text)
 
 
 def differences(ours, values, unstable):

@@ -13,6 +13,7 @@ line a finding), log.txt, traces.zip (steps, for their bounds) and <gpu>.json
     doctor      the package's own self-test
     bits        trainings at k = 1, 2, 4, 4 beside native
     operators   one by one beside native, in a shuffled order
+    scripts     that say "cuda", as they are, under `run`
     silent_writers  ops that write what their schema does not say
     rest        the operators that there was no time for
     TRAINING/WAY/BUDGET
@@ -21,12 +22,13 @@ line a finding), log.txt, traces.zip (steps, for their bounds) and <gpu>.json
     bits/NAME, operators/PREFIX
                 only these
 
-Without a row: all of `rows.by_worth()`. `--on cpu` and `--on emulated` try that
-where no GPU is, at toy size: none of it is a measurement. `--bin` has the
-programs that `ci/gpu pack` builds.
+ROW+ROW runs both at a time. Without a row: all of `rows.by_worth()`. `--on cpu`
+and `--on emulated` try that where no GPU is, at toy size: none of it is a
+measurement. `--bin` has the programs that `ci/gpu pack` builds.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import resource
@@ -110,8 +112,15 @@ class Lease:
             quick = ["--quick"] if self._place == "emulated" else []
             return [self._step("probe", self._bin / "driver_probe", *quick)]
         if kind == "first":
-            script = HERE / "python/on_emulated_cuda.py"
-            return [self._step("first", sys.executable, script)]
+            return [
+                self._step(name, sys.executable, HERE / f"python/{script}.py")
+                for name, script in rows.FIRST.items()
+            ]
+        if kind == "scripts":
+            names = [which] if which else []
+            script = HERE / "gpu/scripts.py"
+            command = (sys.executable, script, self._place, *names)
+            return [self._step(row, *command, is_plain=True)]
         if kind == "silent_writers":
             script = HERE / "gpu/silent_writers.py"
             # One process of native PyTorch, which asks chameleon in another.
@@ -252,7 +261,7 @@ def main() -> int:
     add("--bin", type=pathlib.Path, default=places.ROOT / "bin")
     add("row", nargs="*")
     options = parser.parse_args()
-    for row in options.row:
+    for row in itertools.chain(*(each.split("+") for each in options.row)):
         if row.partition("/")[0] not in rows.KINDS and row.count("/") != 2:
             parser.error(
                 f"no such row: {row!r}; there are {', '.join(rows.KINDS)} and "
@@ -261,7 +270,8 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     # A dump of what dies would write all that it has pinned.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    groups = [[row] for row in options.row] or rows.by_worth(options.on)
+    groups = [row.split("+") for row in options.row]
+    groups = groups or rows.by_worth(options.on)
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="lease-"))
     try:
         return 0 if Lease(options, scratch).run(groups) else 1

@@ -1,9 +1,10 @@
 """What a lease found, as one file that a table can be made of.
 
 {"machine": {...}, "points": {"TRAINING WAY BUDGET": {...}}, "bits": {...},
-"operators": {...}, "probe": [...], "steps": {...}}. It is written anew after
-each row that changes it, and goes on with what the file had before. `is_gpu`
-of the machine says whether anything in it is a measurement of a GPU.
+"operators": {...}, "scripts": {...}, "probe": [...], "steps": {...}}. It is
+written anew after each row that changes it, and goes on with what the file had
+before. `is_gpu` of the machine says whether anything in it is a measurement of
+a GPU.
 """
 
 import contextlib
@@ -121,6 +122,8 @@ class Results:
             self.all["points"][_key(step)]["profile"] = row["profile"]
         elif "probe" in row:
             self._anew("probe", []).append(_plain(row))
+        elif "script" in row:
+            self._add_script(step, row)
         elif "workload" in row:
             self._add_bits(step, row)
         elif "operators" in row:
@@ -131,10 +134,10 @@ class Results:
             names = self._anew("operators", {}).setdefault("names", [])
             names.append(row["operator"])
             self.failed[step] = f"{row['operator']} differs"
-        elif step == "first":
+        elif step in ("first", "as_cuda"):
             checks = _plain(row)
             bad = [name for name, became in checks.items() if became != "ok"]
-            self.all["first"] = {"ok": len(checks) - len(bad), "failed": bad}
+            self.all[step] = {"ok": len(checks) - len(bad), "failed": bad}
             if bad:
                 self.failed[step] = f"failed: {' '.join(bad)}"
         else:
@@ -181,6 +184,12 @@ class Results:
         for why in ("error", "different"):
             if row.get(why):
                 self.failed[step] = f"{row['workload']}: {why}"
+
+    def _add_script(self, step: str, row: dict) -> None:
+        self.all.setdefault("scripts", {})[row["script"]] = _plain(row)
+        ways = [row.get(way, {}) for way in ("resident", "evicted")]
+        if "error" in row or any(way.get("different") for way in ways):
+            self.failed[step] = f"{row['script']}: error or different"
 
     def _write(self) -> None:
         part = self.file.with_suffix(".part")

@@ -15,6 +15,9 @@ import torch
 from torch import nn
 
 KERNELS = torch.nn.attention.SDPBackend
+# So many modules of cuDNN's layers: one op with its workspace, some 60 MiB on
+# a GPU, has to fit a quarter of all.
+DEPTH = 16
 
 
 def _trained(model, batch, device, optimizer, steps=4, amp=False):
@@ -49,7 +52,7 @@ def _mlp():
 def _images():
     torch.manual_seed(2)
     blocks, width = [], 3
-    for _ in range(10):  # alike, so that one op fits a quarter of all
+    for _ in range(2 * DEPTH):
         blocks += [nn.Conv2d(width, 32, 3, padding=1)]
         blocks += [nn.BatchNorm2d(32), nn.ReLU()]
         width = 32
@@ -79,10 +82,9 @@ class _Recurrent(nn.Module):
     def __init__(self, kind):
         super().__init__()
         torch.manual_seed(3)
-        # One op of cuDNN's is all layers of a module: many modules, so that
-        # one op fits a quarter of all.
         self.parts = nn.ModuleList(
-            kind(128, 64, 2, dropout=0.25, bidirectional=True) for _ in range(8)
+            kind(128, 64, 2, dropout=0.25, bidirectional=True)
+            for _ in range(DEPTH)
         )
 
     def forward(self, batch):

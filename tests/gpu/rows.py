@@ -1,12 +1,15 @@
 """What a lease does, in the order of its worth, and how long each may take."""
 
 KINDS = ("probe", "first", "doctor", "bits", "operators")
-KINDS += ("silent_writers", "rest")
+KINDS += ("scripts", "silent_writers", "rest")
 
 # By worth: what a GPU has of its own first. Functions of lease_workloads.py.
 WORKLOADS = ("adamw_fused", "adamw_foreach", "convolutions", "transformer")
 WORKLOADS += ("attention", "lstm", "random_numbers", "scaled_sgd", "gru")
 WORKLOADS += ("streams",)
+
+# Checks in one process each, under tests/python.
+FIRST = {"first": "on_emulated_cuda", "as_cuda": "on_as_cuda"}
 
 # Where some are left out: what only a GPU has. Attention is CUDA's own kernels,
 # which an emulated GPU does not compute.
@@ -34,6 +37,7 @@ _LIMITS = {"probe": 30, "first": 60, "doctor": 40, "bits": 90, "rest": 90}
 _LIMITS |= {
     "silent_writers": 60,
     "operators": 90,
+    "scripts": 120,
     "llama_1.3b": 50,
     "llama_7b": 75,
 }
@@ -69,6 +73,7 @@ def by_worth(place: str) -> list[list[str]]:
         ["bits", "operators"],
         *([f"llama_1.3b/{way}"] for way in ways),
         *([f"llama_7b/{way}"] for way in sevens),
-        ["silent_writers"],
+        # An emulated GPU is none to a script of its own.
+        ["silent_writers", *(["scripts"] if place != "emulated" else [])],
         ["rest"],
     ]

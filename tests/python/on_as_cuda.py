@@ -9,6 +9,7 @@ import gc
 import importlib.util
 import io
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -31,7 +32,7 @@ torch.set_num_threads(1)
 EMULATED = emulated_cuda.is_present()
 if EMULATED:
     emulated_cuda.install()
-else:
+elif "CHAMELEON_PHYSICAL_DEVICE" not in os.environ:
     torch_chameleon.config.physical_device = "cpu"
 torch_chameleon.config.hbm_budget = 64 << 20
 made_before = torch.device("cuda", 0)

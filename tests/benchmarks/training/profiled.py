@@ -10,6 +10,11 @@ from torch.profiler import ProfilerActivity, profile
 
 Spans = Iterable[tuple[float, float]]  # from, to
 SHOWN = 40  # calls of CUDA, by name: the longest
+# The profiler takes a GPU's work for that of the backend that has a name.
+ON_GPU = (
+    torch.autograd.DeviceType.CUDA,
+    torch.autograd.DeviceType.PrivateUse1,
+)
 
 
 def covered(spans: Spans) -> float:
@@ -60,7 +65,7 @@ def profiled(step: Callable[[], dict], device: str, on_gpu: bool) -> dict:
     for event in found.profiler.kineto_results.events():
         name, begin = event.name(), event.start_ns() / 1e6
         ms = event.duration_ns() / 1e6
-        if event.device_type() == torch.autograd.DeviceType.CUDA:
+        if event.device_type() in ON_GPU:
             spans[kind_of(name)].append((begin, begin + ms))
         elif name.startswith("cu"):
             calls[name][0] += 1
