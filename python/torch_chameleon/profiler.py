@@ -138,8 +138,8 @@ def last_step(device: Device = None) -> StepFigures:
 
     - `duration_ns`: from the end of the step before to its own end, on the
       device's clock.
-    - `compute_ns`: kernels ran. Exact on `simulated`; on `cpu` estimated from
-      the ops of the step that were timed, a few each step.
+    - `compute_ns`: kernels ran, those of ops that ran again too. Exact on
+      `simulated`; else estimated from ops that were timed, a few each step.
     - `stall_ns`: compute waited for bytes.
     - `bytes_in`, `bytes_out`: copies that were submitted during the step.
     - `bound_ns`: the least time in which this compute could be done and these

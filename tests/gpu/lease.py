@@ -129,6 +129,7 @@ class Lease:
                     kind,
                     *(sys.executable, "-W", "ignore", script),
                     *("--on", self._place),
+                    *("--seconds", rows.limit_s(kind, self._place) - 30),
                 )
             ]
         if kind == "doctor":

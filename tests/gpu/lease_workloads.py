@@ -17,7 +17,7 @@ from torch import nn
 KERNELS = torch.nn.attention.SDPBackend
 # So many modules of cuDNN's layers: one op with its workspace, some 60 MiB on
 # a GPU, has to fit a quarter of all.
-DEPTH = 16
+DEPTH = 20
 
 
 def _trained(model, batch, device, optimizer, steps=4, amp=False):

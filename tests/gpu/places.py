@@ -79,5 +79,5 @@ def _install(native: bool) -> None:
     for kernels in ("cudnn", "flash", "mem_efficient"):
         getattr(torch.backends.cuda, f"enable_{kernels}_sdp")(False)
     lease_workloads.HALF_ROWS //= 32  # slow on the CPU
-    lease_workloads.DEPTH //= 3
+    lease_workloads.DEPTH //= 4
     emulated_cuda.install(native=native)

@@ -35,7 +35,7 @@ OPERATORS = {
 # Seconds at most on a GPU, by a row's kind or its training.
 _LIMITS = {"probe": 30, "first": 60, "doctor": 40, "bits": 90, "rest": 90}
 _LIMITS |= {
-    "silent_writers": 60,
+    "silent_writers": 90,
     "operators": 90,
     "scripts": 120,
     "llama_1.3b": 50,

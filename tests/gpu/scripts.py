@@ -18,7 +18,7 @@ import places
 
 SCRIPTS = places.ROOT / "tests/integration/cuda_scripts"
 AT_A_TIME = 8  # they have little for a GPU to do
-LIMIT_S = 100
+LIMIT_S = 60
 
 # Beside the script itself, where it has more than one way.
 ARGUMENTS = {"nanogpt": ["--dtype=bfloat16"]}

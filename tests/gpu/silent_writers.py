@@ -1,6 +1,7 @@
 """Which ops change an operand although their schema says that they read it.
 
     python tests/gpu/silent_writers.py [--on cuda|cpu|emulated] [--samples n]
+        [--seconds s]
 
 A host copy of a tensor is good until an op writes the tensor, so chameleon must
 know each of them (kernels/device_rules.cpp). Natively, operands that the schema
@@ -8,6 +9,7 @@ does not write are compared before and after every op: of PyTorch's database of
 operators, forward and backward, and on a GPU of the workloads, which have
 cuDNN's layers. On an emulated GPU operators are the CPU's, and cuDNN's a
 stand-in that writes what is known: its layers show that they would be found.
+After the seconds no further operator begins; their order is a shuffled one.
 Fails where an op changes an operand and chameleon does not know.
 """
 
@@ -15,8 +17,10 @@ import argparse
 import itertools
 import json
 import os
+import random
 import subprocess
 import sys
+import time
 
 import lease_workloads as workloads
 import places
@@ -32,7 +36,7 @@ class Watch(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.changed = set()
-        self.calls = 0
+        self.calls = self.operators = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -69,9 +73,13 @@ def bits(tensor):
     return row.resolve_conj().resolve_neg().view(torch.uint8)
 
 
-def operators(device, count):
-    """Runs samples of the database, forward and backward."""
-    for op in workloads.operators():
+def operators(device, count, end):
+    """Runs samples of the database, forward and backward; of how many ops."""
+    ops = workloads.operators()
+    random.Random(0).shuffle(ops)
+    for number, op in enumerate(ops):
+        if time.monotonic() > end:
+            return number
         if torch.float32 not in op.supported_dtypes(device):
             continue
         grad = op.supports_autograd
@@ -81,6 +89,7 @@ def operators(device, count):
                 _run(op, workloads.moved(sample, device))
         except Exception:
             continue  # what native refuses writes nothing
+    return len(ops)
 
 
 def _run(op, sample):
@@ -94,16 +103,17 @@ def _run(op, sample):
         sum(root.sum() for root in roots).backward()
 
 
-def watched(place, count):
+def watched(place, count, seconds):
+    end = time.monotonic() + seconds
     places.begin_native(place)
     device = places.NATIVE[place]
     watch = Watch()
     with watch:
-        if place != "emulated":  # its operators are the CPU's
-            operators(device, count)
         if device == "cuda":  # the CPU would take minutes
             for name in rows.SILENT_WRITERS[place]:
                 getattr(workloads, name)(device)
+        if place != "emulated":  # its operators are the CPU's
+            watch.operators = operators(device, count, end)
     return watch
 
 
@@ -125,11 +135,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--on", default="cuda", choices=places.PLACES)
     parser.add_argument("--samples", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=600)
     given = parser.parse_args()
-    watch = watched(given.on, given.samples)
+    watch = watched(given.on, given.samples, given.seconds)
     changed = sorted(map(list, watch.changed))
     missed = unknown(changed)
     row = {"workload": "silent_writers", "calls": watch.calls}
+    row["of"] = watch.operators
     row |= {"changed": changed, "unknown": missed}
     print(json.dumps(row), flush=True)
     os._exit(1 if missed else 0)  # threads may still let go of the mode

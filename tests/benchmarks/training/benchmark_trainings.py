@@ -32,6 +32,8 @@ class Training:
         blocks: The repeated modules, in order: what is checkpointed or
             sharded one by one.
         batch: How many examples a step has.
+        rewind: What is drawn for the steps begins anew: steps that are timed
+            are the same ones every way.
         optimizer: Over the model's trainable parameters.
     """
 
@@ -40,6 +42,7 @@ class Training:
     loss: Loss
     blocks: Sequence[nn.Module]
     batch: int
+    rewind: Callable[[], None] = lambda: None
     optimizer: torch.optim.Optimizer = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -271,7 +274,8 @@ def bert_large(device: str, small: bool) -> Training:
         with torch.autocast(device, dtype=torch.bfloat16):
             return model(tokens, labels=tokens).loss
 
-    return Training(model, _adamw, loss, list(model.bert.encoder.layer), batch)
+    blocks = list(model.bert.encoder.layer)
+    return Training(model, _adamw, loss, blocks, batch, lambda: draw.seed(0))
 
 
 def moe(device: str, small: bool) -> Training:

@@ -236,6 +236,7 @@ def measure(
 
             torch_chameleon.reset_swap_stats()
             mallocs = 0 if is_modelled else cuda_mallocs()
+        made.rewind()
         rows: list[dict] = []
         while not rows or (len(rows) < STEPS and time.monotonic() < end):
             rows.append(loop())

@@ -5,9 +5,10 @@
 FOLDER is what `ci/gpu lease` filled. What it measured goes to <gpu>.json of the
 results, row by row, with two figures that are not measured: the least time in
 which any policy could have made the step (from its trace, with the link as it
-was measured), and what chameleon's model of that GPU says of the row. Both take
-a while, which a lease has not. Without FOLDER there is only the table, of all
-results. Without --readme it is printed; with it, it goes between the marks.
+was measured) without running anything again, and what chameleon's model of that
+GPU says of the row. Both take a while, which a lease has not. Without FOLDER
+there is only the table, of all results. Without --readme it is printed; with
+it, it goes between the marks.
 
 What a lease found with something else in the GPU's place is refused.
 """
@@ -36,11 +37,13 @@ END = "<!-- to here -->"
 NOTHING = "Not measured yet: no GPU was at hand."
 HEAD = (
     *("training", "memory", "way", "ms a step", "worst", "of in memory"),
-    *("modelled, ms", "measured/modelled", "GB in/out", "bound/ours", "stall"),
+    *("modelled, ms", "measured/modelled", "GB in/out"),
+    *("least by swapping alone", "stall"),
     *("host waits", "commits", "peak, GiB", "host, GiB"),
 )
 MODELLED = ("in_memory", "chameleon", "checkpoint")
 MODEL_S = 600.0
+_SCRIPT_WAYS = ("resident", "evicted")
 _COUNTS = ("host_waits", "commits")  # a step
 _GIB = 1 << 30
 
@@ -74,7 +77,7 @@ def taken_in(folder: pathlib.Path, results: pathlib.Path) -> pathlib.Path:
     _add_modelled(new["points"], new["machine"]["gpu"])
     # What was measured again replaces what was; the rest stays.
     merged = {**old, **{key: new[key] for key in new if new[key]}}
-    for each in ("points", "bits", "steps"):
+    for each in ("points", "bits", "scripts", "steps"):
         merged[each] = {**old.get(each, {}), **new.get(each, {})}
     file.write_text(json.dumps(merged).replace('}, "', '},\n"') + "\n")
     return file
@@ -90,7 +93,6 @@ def _add_bounds(points: dict, traces: pathlib.Path) -> None:
             if name in names and "ms" in row and row["budget_bytes"]:
                 text = gzip.decompress(archive.read(name))
                 row["bound_ms"] = bound_ms(text, row["budget_bytes"])
-                row["bound/ours"] = row["bound_ms"] / row["ms"]
 
 
 def bound_ms(trace: bytes, budget: int) -> float:
@@ -167,8 +169,9 @@ def _row(key: str, row: dict, roomy_ms: float | None) -> list[str]:
     training, way, given = key.split()
     start = [training, _memory(given, row), row.get("way", way)]
     if "ms" not in row:
-        return [*start, row["error"], *[""] * (len(HEAD) - 4)]
-    ratio, modelled = row.get("bound/ours"), row.get("modelled_ms")
+        why = row["error"].split(":")[0]
+        return [*start, why, *[""] * (len(HEAD) - 4)]
+    least, modelled = row.get("bound_ms"), row.get("modelled_ms")
     return [
         *start,
         f"{row['ms']:.1f}",
@@ -177,7 +180,7 @@ def _row(key: str, row: dict, roomy_ms: float | None) -> list[str]:
         f"{modelled:.1f}" if modelled else "-",
         f"{row['ms'] / modelled:.2f}" if modelled else "-",
         f"{row['in_gb']:.1f}/{row['out_gb']:.1f}" if "in_gb" in row else "-",
-        f"{ratio:.2f}" if ratio else "-",
+        f"{least:.1f}" if least else "-",
         f"{row['stall_share']:.2f}" if "stall_share" in row else "-",
         *(f"{row[key]:.1f}" if key in row else "-" for key in _COUNTS),
         f"{row['peak_bytes'] / _GIB:.1f}",
@@ -196,11 +199,12 @@ def _bits(results: dict) -> str:
     if runs:
         compared = sum(run.get("compared", 0) for run in runs)
         different = sum(len(run.get("different", ())) for run in runs)
-        broken = sum("error" in run for run in runs)
+        broken = [_failure(run) for run in runs if "error" in run]
         parts.append(
             f"{len(results['bits'])} trainings, {len(runs)} runs at k = 1, 2, "
             f"4 and 4: {compared} results compared with native CUDA's, "
-            f"{different} different, {broken} runs failed."
+            f"{different} different, {len(broken)} runs failed"
+            + (f" ({', '.join(sorted(set(broken)))})." if broken else ".")
         )
     counts = results.get("operators", {})
     if counts:
@@ -209,7 +213,26 @@ def _bits(results: dict) -> str:
             f"{counts['same']} the same, {counts['different']} different, "
             f"{counts['unstable']} that do not repeat natively."
         )
+    scripts = results.get("scripts", {}).values()
+    if scripts:
+        parts.append(_scripts(list(scripts)))
     return " ".join(parts)
+
+
+def _failure(run: dict) -> str:
+    kind = run["error"].strip().splitlines()[-1].split(":")[0]
+    return f"{run['workload']} at k = {run['k']:g}: {kind}"
+
+
+def _scripts(rows: list[dict]) -> str:
+    ends = [row for row in rows if "evicted" in row]
+    lines = sum(row["stable"] for row in ends)
+    bad = sum(row[way]["different"] for row in ends for way in _SCRIPT_WAYS)
+    return (
+        f'{len(ends)} scripts that say "cuda", untouched, under `run`, '
+        "resident and with everything evicted before every op: "
+        f"{lines} lines of losses, {bad} that differ from native CUDA's."
+    )
 
 
 def _overlap(points: dict) -> str:
@@ -255,16 +278,29 @@ def table(results: dict) -> str:
         f"*Measured on* {machine['gpu']}, driver {machine['driver']}, torch "
         f"{machine.get('torch', '?')}, {when}, with "
         "`./ci/gpu lease`. Times and bytes are of one step; *modelled* is "
-        "what `simulated` says of the same step on that card. "
-        + " ".join(filter(None, (_bits(results), _overlap(points)))),
+        "what `simulated` says of the same step on that card; *least by "
+        "swapping alone* is a bound that nothing beats without running ops "
+        "again. " + " ".join(filter(None, (_bits(results), _overlap(points)))),
         "",
         f"| {' | '.join(HEAD)} |",
         "|" + "---|" * len(HEAD),
     ]
-    for key, row in points.items():
+    for key, row in sorted(points.items(), key=_place_of(points)):
         roomy = points.get(f"{key.split()[0]} in_memory 0", {})
         lines.append(f"| {' | '.join(_row(key, row, roomy.get('ms')))} |")
     return "\n".join(lines)
+
+
+def _place_of(points: dict):
+    """Rows of a training stand together, by memory, all of it first."""
+    trainings = list(dict.fromkeys(key.split()[0] for key in points))
+
+    def place(item: tuple[str, dict]) -> tuple:
+        training, way, _ = item[0].split()
+        budget = item[1].get("budget_bytes") or 1 << 60
+        return trainings.index(training), -budget, way != "in_memory", way
+
+    return place
 
 
 def of_all(results: pathlib.Path) -> str:
