@@ -19,6 +19,9 @@ LEFT_OUT = {
     "emulated": ("attention",),
 }
 
+# Few where each takes long, and an emulated GPU is none to a script of its own.
+SCRIPTS = {"cuda": ["scripts"], "cpu": ["scripts/mnist"], "emulated": []}
+
 # Those in which ops are watched.
 SILENT_WRITERS = {
     "cuda": WORKLOADS,
@@ -73,7 +76,6 @@ def by_worth(place: str) -> list[list[str]]:
         ["bits", "operators"],
         *([f"llama_1.3b/{way}"] for way in ways),
         *([f"llama_7b/{way}"] for way in sevens),
-        # An emulated GPU is none to a script of its own.
-        ["silent_writers", *(["scripts"] if place != "emulated" else [])],
+        ["silent_writers", *SCRIPTS[place]],
         ["rest"],
     ]

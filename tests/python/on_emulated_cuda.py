@@ -93,6 +93,20 @@ def training_has_the_bits_of_the_cpu():
         assert torch.equal(ours, native)
 
 
+@check
+def a_step_tells_what_it_waited_for():
+    # The device waits for copies, and the host does not see it.
+    trained("chameleon")
+    last = torch_chameleon.profiler.last_step()
+    assert last["bytes_in"] > 0
+    waited = max(0, last["duration_ns"] - last["compute_ns"])
+    moved = last["bound_ns"]  # what copies can explain, unless compute is more
+    if moved > last["compute_ns"]:
+        assert last["stall_ns"] == min(moved, waited)
+    else:
+        assert 0 < last["stall_ns"] <= waited or waited == 0
+
+
 def live():
     """What there is of CUDA's things once all work is over."""
     gc.collect()

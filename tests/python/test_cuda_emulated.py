@@ -39,6 +39,7 @@ CHECKS = [
     "import_touches_nothing",
     "bits_survive_eviction",
     "training_has_the_bits_of_the_cpu",
+    "a_step_tells_what_it_waited_for",
     "a_training_leaves_nothing",
     "a_steady_step_asks_cuda_for_nothing",
     "large_tensors_come_back",
