@@ -22,6 +22,9 @@ constexpr std::size_t kUnitBytes = std::size_t{32} << 20;
 // are queued behind it, however small it is.)
 constexpr std::size_t kLargeShare = std::size_t{1} << 14;
 
+// An allocation looks at so many places at most: some ten microseconds.
+constexpr std::size_t kMostPlaces = 256;
+
 std::size_t round_up(std::size_t bytes, std::size_t power_of_two) {
   return (bytes + power_of_two - 1) & ~(power_of_two - 1);
 }
@@ -112,9 +115,9 @@ Extent* Arena::takeUp(Extent* extent) {
   return extent;
 }
 
-// Looks at all places in all holes: their ends, and the borders of what is in
-// them. The one that `stream` can have first; of those a hole that is filled
-// exactly; of those the nearest to `end`.
+// Looks at places in holes: their ends, and the borders of what is in them; of
+// very many at some, in the holes that fit best. The one that `stream` can have
+// first; of those a hole that is filled exactly; of those the nearest to `end`.
 Extent* Arena::choose(std::size_t bytes, End end, ExtentUse use,
                       StreamIndex stream) {
   struct Place {
@@ -126,10 +129,12 @@ Extent* Arena::choose(std::size_t bytes, End end, ExtentUse use,
   Extent* found = nullptr;
   std::size_t found_at = 0;
   Place best{};
+  std::size_t looks = 0;
   extents_.visitFree(bytes, [&](Extent* hole) {
     const std::size_t last = hole->offset + hole->bytes - bytes;
     const auto consider = [&](std::size_t offset) {
       if (offset < hole->offset || offset > last) return;
+      ++looks;
       const Place place{freed_.youngest(offset, bytes, stream),
                         hole->bytes != bytes,
                         end == End::kBottom ? offset : range_bytes_ - offset};
@@ -147,7 +152,9 @@ Extent* Arena::choose(std::size_t bytes, End end, ExtentUse use,
                    consider(above);
                    if (above >= bytes) consider(above - bytes);
                    if (offset >= bytes) consider(offset - bytes);
+                   return looks < kMostPlaces;
                  });
+    return looks < kMostPlaces;
   });
   if (found == nullptr) return nullptr;
   return extents_.allocateAt(found, found_at, bytes, use);

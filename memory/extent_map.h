@@ -87,11 +87,16 @@ class ExtentMap {
   std::size_t freeBytes() const noexcept { return free_bytes_; }
   std::size_t usedBytes() const noexcept { return limit_ - free_bytes_; }
   std::size_t largestFree() const noexcept { return index_.largestBytes(); }
-  // Calls visit(extent) for each free extent of at least `bytes`, in no order
-  // of address. It must not change the map.
+  // Calls visit(extent) for each free extent of at least `bytes`, about the
+  // smallest first, until one says false / for all, about the largest first.
+  // It must not change the map.
   template <typename Visit>
   void visitFree(std::size_t bytes, Visit&& visit) const {
     index_.visit(round(bytes), std::forward<Visit>(visit));
+  }
+  template <typename Visit>
+  void visitLargestFree(Visit&& visit) const {
+    index_.visitFromLargest(std::forward<Visit>(visit));
   }
   Extent* first() const noexcept { return first_; }   // then follow ->next
   Extent* closed() const noexcept { return closed_; } // null: nothing closed

@@ -40,9 +40,12 @@ class FreeIndex {
   Extent* find(std::size_t bytes, End end) const noexcept;
   std::size_t largestBytes() const noexcept; // 0: it is empty
   // Calls visit(extent) for each extent of at least `bytes`, by size class, in
-  // no order within a class.
+  // no order within a class, until one says false.
   template <typename Visit>
   void visit(std::size_t bytes, Visit&& visit) const;
+  // The same from the largest class down.
+  template <typename Visit>
+  void visitFromLargest(Visit&& visit) const;
 
   // Aborts with a sentence when a list or a tree is broken. Returns how many
   // extents are in the index. O(extents).
@@ -62,13 +65,18 @@ class FreeIndex {
   static std::size_t sizeClass(std::size_t bytes) noexcept;
 
   std::size_t firstOccupied(std::size_t size_class) const noexcept;
+  std::size_t lastOccupied(std::size_t below) const noexcept; // kClasses: none
+  // Of one class. False: a visit said so.
+  template <typename Visit>
+  bool visitClass(std::size_t size_class, std::size_t bytes,
+                  Visit& visit) const;
   Extent* findLarge(std::size_t size_class, std::size_t bytes,
                     End end) const noexcept;
   void insertLarge(Extent* extent) noexcept;
   void removeLarge(Extent* extent) noexcept;
   bool staysAlone(const Extent* extent, std::size_t bytes) const noexcept;
   template <typename Visit>
-  static void visitTree(Extent* node, std::size_t bytes, Visit& visit);
+  static bool visitTree(Extent* node, std::size_t bytes, Visit& visit);
 
   std::array<std::uint64_t, (kClasses + 63) / 64> occupied_{};
   std::array<List, kSmallClasses> lists_{};
@@ -95,6 +103,19 @@ inline std::size_t FreeIndex::firstOccupied(
     bits = occupied_[word];
   }
   return word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+}
+
+inline std::size_t FreeIndex::lastOccupied(std::size_t below) const noexcept {
+  std::size_t word = below / 64;
+  std::uint64_t bits =
+      word < occupied_.size()
+          ? occupied_[word] & ((std::uint64_t{1} << below % 64) - 1)
+          : 0;
+  while (bits == 0) {
+    if (word == 0) return kClasses;
+    bits = occupied_[--word];
+  }
+  return word * 64 + 63 - static_cast<std::size_t>(std::countl_zero(bits));
 }
 
 inline Extent* FreeIndex::find(std::size_t bytes, End end) const noexcept {
@@ -179,24 +200,38 @@ template <typename Visit>
 void FreeIndex::visit(std::size_t bytes, Visit&& visit) const {
   for (std::size_t size_class = firstOccupied(sizeClass(bytes));
        size_class != kClasses; size_class = firstOccupied(size_class + 1)) {
-    if (size_class >= kSmallClasses) {
-      visitTree(roots_[size_class - kSmallClasses], bytes, visit);
-      continue;
-    }
-    for (Extent* extent = lists_[size_class].head; extent != nullptr;
-         extent = extent->links[1]) {
-      visit(extent);
-    }
+    if (!visitClass(size_class, bytes, visit)) return;
   }
 }
 
 template <typename Visit>
-void FreeIndex::visitTree(Extent* node, std::size_t bytes, Visit& visit) {
+void FreeIndex::visitFromLargest(Visit&& visit) const {
+  for (std::size_t size_class = lastOccupied(kClasses); size_class != kClasses;
+       size_class = lastOccupied(size_class)) {
+    if (!visitClass(size_class, 0, visit)) return;
+  }
+}
+
+template <typename Visit>
+bool FreeIndex::visitClass(std::size_t size_class, std::size_t bytes,
+                           Visit& visit) const {
+  if (size_class >= kSmallClasses) {
+    return visitTree(roots_[size_class - kSmallClasses], bytes, visit);
+  }
+  for (Extent* extent = lists_[size_class].head; extent != nullptr;
+       extent = extent->links[1]) {
+    if (!visit(extent)) return false;
+  }
+  return true;
+}
+
+template <typename Visit>
+bool FreeIndex::visitTree(Extent* node, std::size_t bytes, Visit& visit) {
   for (; node != nullptr; node = node->links[1]) {
     if (node->bytes < bytes) continue;
-    visitTree(node->links[0], bytes, visit);
-    visit(node);
+    if (!visitTree(node->links[0], bytes, visit) || !visit(node)) return false;
   }
+  return true;
 }
 
 } // namespace chameleon::memory

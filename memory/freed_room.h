@@ -33,12 +33,13 @@ class FreedRoom {
   // 0: none.
   std::uint64_t youngest(std::size_t offset, std::size_t bytes,
                          StreamIndex stream) const;
-  // Calls visit(offset, bytes) for the pieces in a range, ascending.
+  // Calls visit(offset, bytes) for the pieces in a range, ascending, until one
+  // says false.
   template <typename Visit>
   void visit(std::size_t offset, std::size_t bytes, Visit&& visit) const {
     for (auto at = firstIn(offset);
          at != pieces_.end() && at->first < offset + bytes; ++at) {
-      visit(at->first, at->second.bytes);
+      if (!visit(at->first, at->second.bytes)) return;
     }
   }
   std::size_t size() const noexcept { return pieces_.size(); }

@@ -27,6 +27,12 @@ constexpr std::size_t kMovesPerKept = 80;
 // A copy costs some microseconds beside its bytes: in these HBM moves so much.
 constexpr std::size_t kCopyBytes = 2 << 20;
 
+// Of more extents than this only those around the largest holes are looked at:
+// what is moved least lies there, and a search stays as short as it is among
+// so many.
+constexpr std::size_t kMostExtents = 1024;
+constexpr std::size_t kMostHoles = 64;
+
 // While blocks move.
 class HolesByOffset {
  public:
@@ -55,6 +61,43 @@ class HolesByOffset {
   }
   std::map<std::size_t, Extent*> holes_;
 };
+
+std::vector<Extent*> all_extents(const ExtentMap& map) {
+  std::vector<Extent*> extents;
+  for (Extent* each = map.first(); each != nullptr; each = each->next) {
+    extents.push_back(each);
+  }
+  return extents;
+}
+
+// Those within `bytes` of one of the largest holes, in address order; null
+// stands for all that lies between two of them.
+std::vector<Extent*> extents_around_holes(const ExtentMap& map,
+                                          std::size_t bytes) {
+  std::vector<Extent*> holes;
+  map.visitLargestFree([&](Extent* hole) {
+    holes.push_back(hole);
+    return holes.size() < kMostHoles;
+  });
+  std::ranges::sort(holes, {}, &Extent::offset);
+  std::vector<Extent*> extents;
+  std::size_t end = 0; // of the last of them
+  for (Extent* hole : holes) {
+    const std::size_t from = hole->offset - std::min(hole->offset, bytes);
+    Extent* next = hole->offset < end ? extents.back()->next : hole;
+    if (hole->offset >= end) {
+      while (next->offset > std::max(from, end)) next = next->previous;
+      if (next->offset > end) extents.push_back(nullptr);
+    }
+    const std::size_t to = hole->offset + hole->bytes + bytes;
+    for (; next != nullptr && next->offset < to; next = next->next) {
+      extents.push_back(next);
+      end = next->offset + next->bytes;
+    }
+    if (extents.size() > kMostExtents) break;
+  }
+  return extents;
+}
 
 } // namespace
 
@@ -101,12 +144,20 @@ bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
                            StreamIndex stream, Shortage& shortage) {
   if (arena_->freeBytes() < bytes) return false;
   const PhaseRange range("compact");
-  std::vector<Extent*> extents;
+  const ExtentMap& map = arena_->extents();
+  // What has no other way is worth the whole search.
+  const bool all = limit == SIZE_MAX || map.extentCount() <= kMostExtents;
+  const std::vector<Extent*> extents =
+      all ? all_extents(map) : extents_around_holes(map, bytes);
   std::vector<Part> parts;
-  for (Extent* extent = arena_->extents().first(); extent != nullptr;
-       extent = extent->next) {
-    extents.push_back(extent);
-    parts.push_back(partOf(*extent, stream));
+  std::size_t end = 0; // of the part before
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    if (extents[i] == nullptr) { // what is not looked at stays
+      parts.push_back({Part::Kind::kStays, extents[i + 1]->offset - end, 0});
+    } else {
+      parts.push_back(partOf(*extents[i], stream));
+    }
+    end += parts.back().bytes;
   }
   const auto found = find_evacuation(parts, bytes, limit);
   return found && evacuate(extents, *found, shortage);

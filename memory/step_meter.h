@@ -26,7 +26,7 @@ struct StepCounts {
   std::int64_t bytes_in = 0;
   std::int64_t bytes_out = 0;
   std::int64_t rerun_ns = 0; // as their ops were timed before
-  std::int64_t ops = 0; // that the profiler saw
+  std::int64_t ops = 0;      // that the profiler saw
   std::int64_t forecast_misses = 0;
 };
 

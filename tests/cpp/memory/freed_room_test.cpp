@@ -49,6 +49,7 @@ TEST_F(FreedRoomTest, TakingTheMiddleLeavesBothSides) {
   std::vector<std::pair<std::size_t, std::size_t>> left;
   room_.visit(0, 4096, [&](std::size_t offset, std::size_t bytes) {
     left.emplace_back(offset, bytes);
+    return true;
   });
   EXPECT_EQ(left, (std::vector<std::pair<std::size_t, std::size_t>>{
                       {0, 512}, {1024, 1024}}));
