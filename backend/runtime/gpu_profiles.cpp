@@ -28,43 +28,55 @@ constexpr std::size_t kGiB = std::size_t{1} << 30;
 //      5090: as in [5].
 //  [7] Ampere GA102 GPU Architecture white paper, appendix A, GeForce RTX
 //      3090: as in [5].
+//  [8] V100 data sheet, specifications of the SXM2 modules.
+//  [9] T4 data sheet, specifications. FP64 is 1/32 of FP32: Turing GPU
+//      Architecture white paper.
+// [10] A10 data sheet, specifications. FP64 is 1/64 of FP32, as in [7].
+// [11] L4 data sheet, specifications. FP64 is 1/64 of FP32, as in [5].
+// [12] Product pages of the GeForce RTX 4080 and 4070: cores and boost clock.
+//      FP32 is two operations a core and clock; the rest is to FP32 as in [5].
+// Volta and Turing have no TF32 and no BF16: such products run as FP32.
 // On the data-centre parts FP64 and FP32 products run at: FP64 tensor cores
 // [1-3]; FP32 on CUDA cores (TF32 has its own row). Data sheets give memory in
-// GB; memory chips come in powers of two, so those are GiB here.
+// GB; memory chips come in powers of two, so those are GiB here. Where ECC
+// lives in the memory itself (GDDR6 of T4, A10, L4, L40S) it takes a sixteenth.
 //
 // Entered by hand; other publications confirmed the L40S, the 5090's memory and
-// bandwidth and part of the 4090, the rest has not been checked a second time.
+// bandwidth, part of the 4090, V100, T4, 4080 and 4070, the rest has not been
+// checked a second time.
 //
 // Assumptions, where no data sheet has a figure:
 //  - h200, achieved: 700e12 FLOP/s of BF16 and 4.0e12 B/s; rtx4090: 160e12 and
 //    1.0e12. The others take h200's fractions.
 //  - kernel launch 3 us, copy latency 7 us a copy, both serial.
-//  - link: PCIe 5.0 x16 carries 63 GB/s each way and PCIe 4.0 x16 31.5 GB/s
-//    (PCI-SIG, 128b/130b coding); copies reach 55 and 25 GB/s one way, 90 and
-//    40 GB/s both ways together.
+//  - link: PCIe 5.0, 4.0 and 3.0 x16 carry 63, 31.5 and 15.75 GB/s each way
+//    (PCI-SIG, 128b/130b coding); copies reach 55, 25 and 12.5 GB/s one way,
+//    90, 40 and 20 GB/s both ways together.
 //  - host memory: an eighth of a DGX system's with 8 such GPUs (2 TB: H200,
 //    H100, A100 80GB; 1 TB: A100 40GB; DGX data sheets), else a usual
 //    workstation's.
-//  - attention: flash and memory-efficient kernels exist for all (PyTorch
-//    builds both from compute capability 8.0 on).
+//  - attention: memory-efficient kernels exist for all; PyTorch has flash
+//    attention from compute capability 8.0 on, so V100 and T4 have none.
 struct Link {
   double one_way;
   double both;
 };
 constexpr Link kPcie5{55e9, 90e9};
 constexpr Link kPcie4{25e9, 40e9};
+constexpr Link kPcie3{12.5e9, 20e9};
 constexpr double kComputeFraction = 700.0 / 989.4;
 constexpr double kBandwidthFraction = 4.0 / 4.8;
 
 struct Figures {
   const char* name;
-  std::size_t memory_gib;
+  double memory_gib;
   std::size_t host_gib;
   double hbm_gb_per_s;
   double fp64, fp32, tf32, fp16, bf16; // TFLOP/s
   Link link;
   double compute_fraction = kComputeFraction;
   double bandwidth_fraction = kBandwidthFraction;
+  bool flash_attention = true;
 };
 
 constexpr Figures kFigures[] = {
@@ -73,17 +85,28 @@ constexpr Figures kFigures[] = {
     {"h100", 80, 256, 3350, 66.9, 66.9, 494.7, 989.4, 989.4, kPcie5},  // [2]
     {"a100-80gb", 80, 256, 2039, 19.5, 19.5, 156, 312, 312, kPcie4},   // [3]
     {"a100-40gb", 40, 128, 1555, 19.5, 19.5, 156, 312, 312, kPcie4},   // [3]
-    {"l40s", 48, 128, 864, 1.43, 91.6, 183, 362.05, 362.05, kPcie4},   // [4]
+    {"l40s", 45, 128, 864, 1.43, 91.6, 183, 362.05, 362.05, kPcie4},   // [4]
     {"rtx4090", 24, 64, 1008, 1.29, 82.6, 82.6, 165.2, 165.2, kPcie4,  // [5]
      160.0 / 165.2, 1000.0 / 1008.0},
     {"rtx5090", 32, 128, 1792, 1.64, 104.8, 104.8, 209.5, 209.5, kPcie5}, // [6]
     {"rtx3090", 24, 64, 936, 0.556, 35.6, 35.6, 71, 71, kPcie4},          // [7]
+    {"v100-16gb", 16, 64, 900, 7.8, 15.7, 15.7, 125, 15.7, kPcie3,        // [8]
+     kComputeFraction, kBandwidthFraction, false},
+    {"v100-32gb", 32, 64, 900, 7.8, 15.7, 15.7, 125, 15.7, kPcie3, // [8]
+     kComputeFraction, kBandwidthFraction, false},
+    {"t4", 15, 64, 320, 0.253, 8.1, 8.1, 65, 8.1, kPcie3, // [9]
+     kComputeFraction, kBandwidthFraction, false},
+    {"a10", 22.5, 64, 600, 0.488, 31.2, 62.5, 125, 125, kPcie4},       // [10]
+    {"l4", 22.5, 64, 300, 0.473, 30.3, 60, 121, 121, kPcie4},          // [11]
+    {"rtx4080", 16, 64, 716.8, 0.762, 48.7, 48.7, 97.5, 97.5, kPcie4}, // [12]
+    {"rtx4070", 12, 64, 504.2, 0.455, 29.1, 29.1, 58.3, 58.3, kPcie4}, // [12]
 };
 
 GpuProfile profile_of(const Figures& figures) {
   GpuProfile profile;
   profile.name = figures.name;
-  profile.memory_bytes = figures.memory_gib * kGiB;
+  profile.memory_bytes =
+      static_cast<std::size_t>(figures.memory_gib * static_cast<double>(kGiB));
   profile.host_memory_bytes = figures.host_gib * kGiB;
   profile.hbm_bytes_per_s = figures.hbm_gb_per_s * 1e9;
   profile.flops_per_s = {figures.fp64 * 1e12, figures.fp32 * 1e12,
@@ -96,7 +119,7 @@ GpuProfile profile_of(const Figures& figures) {
   profile.link_out_bytes_per_s = figures.link.one_way;
   profile.link_both_bytes_per_s = figures.link.both;
   profile.copy_latency_ns = 7000;
-  profile.flash_attention = true;
+  profile.flash_attention = figures.flash_attention;
   profile.efficient_attention = true;
   return profile;
 }

@@ -46,7 +46,8 @@ constexpr std::array kSpecs = {
     OptionSpec{"simulated_gpu", OptionKind::kText, "h200",
                "CHAMELEON_SIMULATED_GPU", "", true,
                "Which GPU is simulated: h200, h100, a100-80gb, a100-40gb, "
-               "l40s, rtx4090, rtx5090, rtx3090, or figures such as "
+               "l40s, rtx4090, rtx5090, rtx3090, v100-16gb, v100-32gb, t4, "
+               "a10, l4, rtx4080, rtx4070, or figures such as "
                "\"base=h200, memory=96GiB\" (in Python: a dict).",
                0, 0, &check_gpu},
     OptionSpec{"simulated_reads", OptionKind::kChoice, "zeros",

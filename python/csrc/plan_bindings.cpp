@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/runtime/gpu_profiles.h"
+#include "backend/runtime/machine_memory.h"
 #include "backend/torch/error.h"
 #include "memory/policy/what_if.h"
 #include "profiler/trace_reader.h"
@@ -47,17 +48,30 @@ py::dict what_if(const std::string& path,
   return row;
 }
 
+py::dict profile_row(const runtime::GpuProfile& profile) {
+  py::dict row;
+  row["name"] = profile.name;
+  row["memory_bytes"] = profile.memory_bytes;
+  row["host_memory_bytes"] = profile.host_memory_bytes;
+  row["link_in_bytes_per_s"] = profile.link_in_bytes_per_s;
+  row["link_out_bytes_per_s"] = profile.link_out_bytes_per_s;
+  return row;
+}
+
 std::vector<py::dict> gpu_profiles() {
   std::vector<py::dict> rows;
   for (const runtime::GpuProfile& profile : runtime::gpu_profiles()) {
-    py::dict row;
-    row["name"] = profile.name;
-    row["memory_bytes"] = profile.memory_bytes;
-    row["link_in_bytes_per_s"] = profile.link_in_bytes_per_s;
-    row["link_out_bytes_per_s"] = profile.link_out_bytes_per_s;
-    rows.push_back(row);
+    rows.push_back(profile_row(profile));
   }
   return rows;
+}
+
+py::dict gpu_profile(const std::string& text) {
+  return profile_row(backend::value_or_throw(runtime::parse_gpu_profile(text)));
+}
+
+std::size_t machine_memory_bytes() {
+  return runtime::machine_memory().total_bytes;
 }
 
 } // namespace
@@ -65,6 +79,8 @@ std::vector<py::dict> gpu_profiles() {
 void bind_plan(py::module_& m) {
   m.def("what_if", &what_if);
   m.def("gpu_profiles", &gpu_profiles);
+  m.def("gpu_profile", &gpu_profile);
+  m.def("machine_memory_bytes", &machine_memory_bytes);
 }
 
 } // namespace chameleon::python

@@ -27,15 +27,16 @@ TEST(GpuProfiles, Names) {
   std::string names;
   for (const GpuProfile& profile : gpu_profiles()) names += profile.name + " ";
   EXPECT_EQ(names,
-            "h200 h100 a100-80gb a100-40gb l40s rtx4090 rtx5090 rtx3090 ");
+            "h200 h100 a100-80gb a100-40gb l40s rtx4090 rtx5090 rtx3090 "
+            "v100-16gb v100-32gb t4 a10 l4 rtx4080 rtx4070 ");
 }
 
 TEST(GpuProfiles, EveryFigureIsThere) {
   for (const GpuProfile& profile : gpu_profiles()) {
-    EXPECT_GE(profile.memory_bytes, 24 * kGiB) << profile.name;
+    EXPECT_GE(profile.memory_bytes, 12 * kGiB) << profile.name;
     EXPECT_GT(profile.host_memory_bytes, profile.memory_bytes) << profile.name;
     for (const double rate : profile.flops_per_s) {
-      EXPECT_GT(rate, 0.5e12) << profile.name;
+      EXPECT_GT(rate, 0.25e12) << profile.name;
     }
     EXPECT_GT(profile.compute_fraction, 0.5);
     EXPECT_LE(profile.compute_fraction, 1);
@@ -47,6 +48,20 @@ TEST(GpuProfiles, EveryFigureIsThere) {
     EXPECT_LE(profile.link_both_bytes_per_s,
               profile.link_in_bytes_per_s + profile.link_out_bytes_per_s);
   }
+}
+
+TEST(GpuProfiles, BeforeAmpereThereIsNoFlashAttention) {
+  for (const GpuProfile& profile : gpu_profiles()) {
+    const bool is_old =
+        profile.name == "t4" || profile.name.starts_with("v100");
+    EXPECT_NE(profile.flash_attention, is_old) << profile.name;
+    EXPECT_TRUE(profile.efficient_attention) << profile.name;
+  }
+}
+
+TEST(GpuProfiles, EccInTheMemoryTakesASixteenth) {
+  EXPECT_EQ(parse_gpu_profile("a10")->memory_bytes, 24 * kGiB / 16 * 15);
+  EXPECT_EQ(parse_gpu_profile("l40s")->memory_bytes, 48 * kGiB / 16 * 15);
 }
 
 TEST(GpuProfiles, WhatKernelsReach) {
@@ -89,12 +104,14 @@ TEST(GpuProfiles, SomeFiguresOverABase) {
 TEST(GpuProfiles, RefusalsInOneSentence) {
   EXPECT_EQ(failure("h300"),
             "must be one of h200, h100, a100-80gb, a100-40gb, l40s, rtx4090, "
-            "rtx5090, rtx3090, or figures such as \"base=h200, "
+            "rtx5090, rtx3090, v100-16gb, v100-32gb, t4, a10, l4, rtx4080, "
+            "rtx4070, or figures such as \"base=h200, "
             "memory=96GiB\"");
   EXPECT_EQ(failure(""), failure("h300"));
   EXPECT_EQ(failure("base=h300"),
             "base = \"h300\" must be one of h200, h100, a100-80gb, a100-40gb, "
-            "l40s, rtx4090, rtx5090, rtx3090");
+            "l40s, rtx4090, rtx5090, rtx3090, v100-16gb, v100-32gb, t4, a10, "
+            "l4, rtx4080, rtx4070");
   EXPECT_EQ(failure("base=h200, memroy=1GiB").substr(0, 32),
             "there is no figure \"memroy\"; the");
   EXPECT_EQ(failure("base=h200, memory=1GiB, memory=2GiB"),
