@@ -2,6 +2,7 @@
 
 Each of `cuda_scripts/` trains on the CPU and under `python -m torch_chameleon
 run`, and prints the same: every loss, with every digit.
+`plan` answers for each.
 """
 
 import importlib.util
@@ -98,6 +99,25 @@ def test_losses_are_the_cpu_s(command, budget):
     assert stats["peak_resident_bytes"] <= budget
     assert stats["peak_logical_bytes"] > 2.9 * budget
     assert stats["evictions"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "budget"), CASES)
+def test_plan_answers(command, budget, tmp_path):
+    """What `run` holds at a time, the first steps hold too, about."""
+    before = {path: path.stat() for path in SCRIPTS.iterdir()}
+    file = tmp_path / "plan.json"
+    told, _ = trained(
+        [
+            *("-m", "torch_chameleon", "plan", "--gpu", "t4"),
+            *("--json", str(file), *command),
+        ]
+    )
+    assert told[2].startswith("  fits       yes, 12.9 GiB hold all of it")
+    figures = json.loads(file.read_text())
+    assert 2 * budget < figures["peak_bytes"] < 5 * budget
+    assert figures["in_memory_ns"] > 0
+    assert {path: path.stat() for path in SCRIPTS.iterdir()} == before
 
 
 def test_all_scripts_are_run():

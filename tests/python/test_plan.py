@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from torch_chameleon import _C, plan
-from torch_chameleon.plan import report
+from torch_chameleon.plan import arguments, machine, planner, report, steps
 from torch_chameleon.plan.process import ScriptError, run_script
 from torch_chameleon.plan.script import Run
 
@@ -80,23 +80,23 @@ def trace(tmp_path: pathlib.Path) -> str:
 
 
 def test_lists_are_no_largest_op(trace):
-    assert plan.largest_op(trace) == ("a", 100 * MEGA)
+    assert planner.largest_op(trace) == ("a", 100 * MEGA)
 
 
 def test_a_piece_of_lists_has_a_tensor_of_each(tmp_path):
     """One parameter with its gradient and two moments; and three of them."""
     name = "aten::_fused_adamw_"
     one = written(tmp_path, op("a", 1, 2, 3), op(name, *range(4)))
-    assert plan.largest_op(one) == (name, 400 * MEGA)
+    assert planner.largest_op(one) == (name, 400 * MEGA)
     name = "aten::_foreach_mul_.List"
     three = written(tmp_path, op("a", 1), op(name, *range(6)))
-    assert plan.largest_op(three) == (name, 200 * MEGA)
+    assert planner.largest_op(three) == (name, 200 * MEGA)
 
 
-def test_curve_leaves_out_what_does_not_fit(trace):
-    rows = plan.curve(trace, 200 * MEGA, 100 * MEGA)
-    assert [row["k"] for row in rows] == [1.0]
-    assert rows[0]["step_ns"] == 3 * MEGA
+def test_swapping_alone_is_the_planner_s_model(trace):
+    assert planner.swapping_ns(trace, 200 * MEGA) == 3 * MEGA
+    assert planner.swapping_ns(trace, 10 * MEGA) is None
+    assert planner.swapping_ns(trace, None) is None
 
 
 def test_a_trace_that_is_none_is_one_sentence(tmp_path):
@@ -109,41 +109,178 @@ def test_profiles_have_names_and_memory():
     assert cards["rtx4090"] == 24 << 30
 
 
+FIGURES = {
+    "script": "train.py",
+    "gpu": "rtx4090",
+    "budget_bytes": 24 << 30,
+    "budget_is_given": True,
+    "memory_bytes": 24 << 30,
+    "host_budget_bytes": 64 << 30,
+    "host_source": "--host",
+    "peak_bytes": 30 << 30,
+    "least_budget_bytes": 7680 << 20,
+    "largest_op": "aten::mm",
+    "largest_op_bytes": 1 << 20,
+    "in_memory_ns": 1e8,
+    "step_ns": 2e8,
+    "swapping_ns": 3e8,
+    "stall_ns": 1e8,
+    "bytes_in": 10**9,
+    "bytes_out": 10**9,
+    "host_bytes": 1 << 30,
+    "settled": True,
+    "steps": 8,
+    "curve": [],
+    "reads": [],
+    "kept_away": {},
+}
+
+
 @pytest.mark.parametrize(
-    ("fits", "sentence"),
+    ("figures", "sentence"),
     [
-        ("in memory", "yes, into 24.0 GiB"),
-        ("no", "no, not into 24.0 GiB: the limit is 4 times; here it is 5.0"),
-        ("swapped", "1.25 times what 24.0 GiB hold"),
+        ({"fits": "in memory"}, "yes, 24.0 GiB hold all of it"),
+        ({"fits": "swapped"}, "a step takes 2.00 times its time in memory"),
+        (
+            {"fits": "no", "why": "budget"},
+            "no, not into 24.0 GiB: it needs 7.50 GiB, a quarter of its peak",
+        ),
+        (
+            {"fits": "no", "why": "host", "host_bytes": 99 << 30},
+            "no, the host is too small: it needs 99.0 GiB, and has 64.0 GiB "
+            "(--host)",
+        ),
+        (
+            {"fits": "swapped", "settled": False, "steps": 3},
+            "the script made only 3 steps",
+        ),
+        (
+            {"fits": "swapped", "reads": ["train.py:7"]},
+            "1 or False was read at train.py:7",
+        ),
     ],
 )
-def test_report_says_whether_it_fits(fits, sentence):
-    k = {"in memory": 0.5, "no": 5, "swapped": 1.25}[fits]
-    text = report.text_of(
-        {
-            "script": "train.py",
-            "gpu": "rtx4090",
-            "budget_bytes": 24 << 30,
-            "memory_bytes": 24 << 30,
-            "peak_bytes": int((24 << 30) * k),
-            "largest_op": "aten::mm",
-            "largest_op_bytes": 1 << 20,
-            "in_memory_ns": 1e8,
-            "link_bytes_per_s": 25e9,
-            "fits": fits,
-            "step_ns": 2e8,
-            "bound_ns": 1.9e8,
-            "stall_ns": 1e8,
-            "bytes_in": 10**9,
-            "bytes_out": 10**9,
-            "host_bytes": 1 << 30,
-            "link_factor": 2.0,
-            "curve": [],
-            "kept_away": {},
-        }
+def test_the_report_answers(figures, sentence):
+    assert sentence in report.text_of(FIGURES | figures)
+
+
+def test_units_that_read_well():
+    assert report.duration(15.5e9) == "15.5 s"
+    assert report.duration(1_018_000) == "1.02 ms"
+    assert report.duration(999_900) == "1.00 ms"
+    assert report.decimal(64e6) == "64.0 MB"
+    assert report.size(60 << 20) == "60.0 MiB"
+    assert report.size(0) == "0 bytes"
+
+
+def test_less_memory_is_never_faster():
+    figures = FIGURES | {"fits": "swapped", "budget_bytes": 20, "step_ns": 3e8}
+    rows = [
+        {"budget_bytes": 10, "step_ns": 2e8, "swapping_ns": None},
+        {"budget_bytes": 30, "step_ns": 9e7, "swapping_ns": 9e7},
+    ]
+    planner._order(figures, rows)
+    assert [row["step_ns"] for row in rows] == [1e8, 3e8]
+    assert [row["swapping_ns"] for row in rows] == [1e8, None]
+    assert figures["step_ns"] == 3e8
+
+
+def step_of(ops: int, duration: float, plan: int = 1) -> dict[str, Any]:
+    return {
+        "ops": ops,
+        "duration_ns": duration,
+        "bytes_in": 5,
+        "bytes_out": 5,
+        "plan": {"actions": plan, "modelled_duration_ns": 1},
+    }
+
+
+def test_a_validation_pass_is_no_step():
+    found = [step_of(12, 90), *(step_of(10, 50) for _ in range(2))]
+    found += [step_of(30, 120), step_of(10, 52)]
+    assert steps.figures_of(found)["duration_ns"] == 50
+    assert not steps.are_enough(found[:2], 8)  # one is no comparison
+    assert steps.are_enough(found[:3], 8)
+    assert not steps.are_enough(found[:4], 4)  # it ends with the other kind
+    assert steps.are_enough(found, 4)
+
+
+@pytest.mark.parametrize(("before", "now"), [(0, 0), (0, 3), (2, 3)])
+def test_steps_are_compared_when_there_is_a_plan(before, now):
+    found = [step_of(12, 90), step_of(10, 50, before), step_of(10, 50, now)]
+    assert not steps.are_enough(found, 8)
+    assert steps.are_enough([*found, step_of(10, 50, 3)], 8) == (now == 3)
+
+
+def test_a_card_gives_what_cuda_takes():
+    """Of an H100 with nothing else on it: measured."""
+    assert abs(machine.default_budget(80 << 30) / 2**30 - 70.80) < 0.1
+
+
+def test_the_host_is_this_machine_s_or_the_card_s():
+    total = _C.machine_memory_bytes()
+    assert machine.default_host("t4") == (
+        int(total * 0.8),
+        "80 % of this machine's",
     )
-    assert sentence in text
-    assert ("50 GB/s each way; this one has 25" in text) == (fits == "swapped")
+    given = machine.default_host("base=t4, host_memory=10GiB")
+    assert given == (8 << 30, "80 % of its host's")
+
+
+@pytest.mark.parametrize("gpu", ["t4", "base=t4, memory=8GiB, name=mine"])
+def test_a_run_has_room_on_any_card(gpu):
+    profile = _C.gpu_profile(machine.with_room(gpu))
+    assert profile["memory_bytes"] == profile["host_memory_bytes"] == 2 << 40
+    assert profile["name"] == ("t4" if gpu == "t4" else "mine")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--budget", "16"], '"16" has no unit: say "16GiB"'),
+        (["--budget", "0"], '"0" is no room for anything'),
+        (["--budget", "1.5.2"], "1.5.2"),
+        (["--budget", "20KiB"], "less than 1 MiB"),
+        (["--host", "much"], "much"),
+        (["--steps", "one"], "must be a number, 2 or more"),
+        (["--gpu", "h300"], "--gpu = 'h300' must be one of h200, h100"),
+        (["--plot", "nowhere/plan.png"], "there is no folder nowhere"),
+        (["--json", "."], "is a folder, not a file"),
+        (["--gpus", "t4"], "train.py"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence(
+    tmp_path, monkeypatch, capsys, given, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("train.py").write_text("")
+    with pytest.raises(SystemExit) as left:
+        arguments.parse([*given, "train.py"])
+    error = capsys.readouterr().err
+    assert left.value.code == 2
+    assert error.startswith("torch_chameleon plan: ")
+    assert error.count("\n") == 1
+    if given[0] != "--gpus":
+        assert sentence in error
+
+
+def test_sizes_and_the_card_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("train.py").write_text("")
+    monkeypatch.setenv("CHAMELEON_SIMULATED_GPU", "base=l4, memory=20GiB")
+    options = arguments.parse(
+        ["--budget", "1.5GiB", "--host", "3GiB", "train.py", "--lr", "1"]
+    )
+    assert (options.budget, options.host) == (3 << 29, 3 << 30)
+    assert options.gpu == "base=l4, memory=20GiB"
+    assert options.arguments == ["--lr", "1"]
+
+
+def test_our_options_behind_the_script_are_pointed_out(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text('reader.add_argument("--steps")')
+    options = arguments.parse([str(script), "--steps", "9", "--budget=16GiB"])
+    assert arguments.ours_among(options) == ["--budget"]
 
 
 def run_plan(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -165,13 +302,18 @@ def test_a_script_that_says_cuda(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "loss" not in done.stdout
+    assert "plan: a step with room for everything" in done.stderr
     found = json.loads(figures.read_text())
     parameters = 6 * (1536 * 1536 + 1536) * 4
     assert found["peak_bytes"] > 4 * parameters  # gradients, two moments
     assert found["fits"] == "swapped"
     assert found["step_ns"] > found["in_memory_ns"]
-    slowdowns = [row["step_ns"] for row in found["curve"]]
-    assert slowdowns == sorted(slowdowns)
+    points = sorted(
+        [*found["curve"], found], key=lambda point: -point["budget_bytes"]
+    )
+    times = [point["step_ns"] for point in points]
+    assert times == sorted(times)
+    assert found["reads"] == ["train.py:24"]  # GradScaler's are torch's own
 
 
 @pytest.mark.slow
@@ -179,7 +321,7 @@ def test_a_script_that_says_cuda(tmp_path):
     ("text", "sentence"),
     [
         ("raise ValueError('no data here')", "ValueError: no data here"),
-        ("pass", "ended after 0 optimizer steps"),
+        ("pass", "ended after 0 steps"),
     ],
 )
 def test_a_script_that_does_not_train(tmp_path, text, sentence):
@@ -191,9 +333,10 @@ def test_a_script_that_does_not_train(tmp_path, text, sentence):
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_that_is_missing():
-    with pytest.raises(SystemExit, match="no file missing.py"):
+def test_a_file_that_is_missing(capsys):
+    with pytest.raises(SystemExit):
         plan.main(["missing.py"])
+    assert "no file missing.py" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -264,7 +407,14 @@ def run_text(text, folder, **rest):
     pathlib.Path("train.py").write_text(text)
     folder.mkdir()
     return run_script(
-        Run(script="train.py", arguments=[], gpu="h200", steps=2, **rest),
+        Run(
+            script="train.py",
+            arguments=[],
+            gpu="h200",
+            budgets=[None],
+            steps=2,
+            **rest,
+        ),
         folder,
     )
 
@@ -291,7 +441,7 @@ for step in range(2):
 )
 def test_what_a_script_prints_and_leaves_running(saving, tmp_path, text):
     result = run_text(BESIDE.format(text), tmp_path / "run")
-    assert len(result["steps"]) == 2
+    assert result["points"][0]["steps"] == 2
 
 
 @pytest.mark.skipif(
@@ -312,7 +462,7 @@ open({str(started)!r}, "w").write(str(child.pid))
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("import sys; sys.exit(0)", "ended after 0 optimizer steps"),
+        ("import sys; sys.exit(0)", "ended after 0 steps"),
         ("import os; os._exit(0)", "ended its process before it had trained"),
         ("import os; os.write(2, b'\\xff'); 1 / 0", "ZeroDivisionError"),
     ],
@@ -339,7 +489,7 @@ def test_a_signal_leaves_nothing_behind(saving, tmp_path, number):
         process.send_signal(number)
         error = process.communicate(timeout=60)[1]
     assert process.returncode == 1
-    assert error == "torch_chameleon plan: interrupted\n"
+    assert error.splitlines()[-1] == "torch_chameleon plan: interrupted"
     assert not list(temporary.iterdir())
 
 
@@ -353,7 +503,9 @@ def contents(folder):
 def test_a_script_that_saves(saving, tmp_path):
     before = contents(saving)
     (tmp_path / "run").mkdir()
-    run = Run(script="train.py", arguments=[], gpu="h200", steps=3)
+    run = Run(
+        script="train.py", arguments=[], gpu="h200", budgets=[None], steps=3
+    )
     result = run_script(run, tmp_path / "run")
     assert contents(saving) == before
     assert result["kept_away"] == {
@@ -377,3 +529,136 @@ def test_a_plan_of_a_script_that_saves(saving):
         "(old.txt)."
     )
     assert contents(saving) == before
+
+
+def test_a_script_that_resumes(saving, tmp_path):
+    """Values that do not exist can be divided by, as AdamW does."""
+    text = """
+import torch
+net = torch.nn.Linear(8, 8).to("cuda")
+optimizer = torch.optim.AdamW(net.parameters())
+net(torch.ones(2, 8, device="cuda")).sum().backward()
+optimizer.step()
+torch.save(optimizer.state_dict(), "state.pt")
+again = torch.optim.AdamW(net.parameters())
+again.load_state_dict(torch.load("state.pt", map_location="cuda"))
+for step in range(9):
+    net(torch.ones(2, 8, device="cuda")).sum().backward()
+    again.step()
+"""
+    result = run_text(text, tmp_path / "run")
+    assert result["points"]
+    assert result["reads"] == ["train.py:12"]
+
+
+@pytest.mark.slow
+def test_values_that_are_given_for_none(saving, tmp_path):
+    text = """
+x = torch.zeros(2, 3, device="cuda")
+assert x.tolist() == [[1.0] * 3] * 2 and x.sum().item() == 1.0
+assert int(x.long().sum()) == 1 and not (x == 0).all()
+assert torch.zeros(2).tolist() == [0.0, 0.0]
+"""
+    assert run_text(BESIDE.format(text), tmp_path / "run")["points"]
+
+
+def test_large_weights_are_made_on_the_device(saving, tmp_path):
+    text = "assert torch.nn.Linear(1024, 1024).weight.device.type != 'cpu'"
+    assert run_text(BESIDE.format(text), tmp_path / "run")["points"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "net = torch.nn.Linear(8, 8)"
+            "\nsgd = torch.optim.SGD(net.parameters())"
+            "\nwhile True: net(torch.ones(2, 8)).sum().backward(); sgd.step()"
+            "\nreader.add_argument('--accel')",
+            "trains on the CPU: SGD's parameters are there. Is it told to use "
+            "the GPU, by --accel",
+        ),
+        (
+            "torch.distributed.init_process_group('nccl')",
+            "trains in several processes",
+        ),
+        (
+            "import torch.multiprocessing as mp\nmp.spawn(print, nprocs=2)",
+            "trains in several processes",
+        ),
+        (
+            "if torch.ones(2, device='cuda').sum().item(): raise KeyError(3)",
+            "read at train.py:3",
+        ),
+    ],
+)
+def test_what_no_plan_is_made_of(saving, tmp_path, text, sentence):
+    with pytest.raises(ScriptError, match=sentence):
+        run_text(BESIDE.format(text), tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_needs_values(saving, tmp_path):
+    """What comes behind enough steps is not needed."""
+    text = BESIDE.format("") + "\nraise IndexError('no such length')"
+    result = run_text(text.replace("range(2)", "range(3)"), tmp_path / "run")
+    assert result["points"][0]["steps"] == 2
+
+
+@pytest.mark.slow
+def test_a_training_without_an_optimizer(saving, tmp_path):
+    text = """
+import torch
+net = torch.nn.Linear(64, 64).to("cuda")
+for step in range(99):
+    net(torch.ones(2, 64, device="cuda")).sum().backward()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter -= parameter.grad
+"""
+    assert run_text(text, tmp_path / "run")["points"]
+
+
+@pytest.mark.slow
+def test_one_run_goes_from_budget_to_budget(saving, tmp_path):
+    text = """
+import torch
+from torch import nn
+net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(8))).to("cuda")
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(99):
+    optimizer.zero_grad()
+    net(torch.ones(64, 512, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    pathlib.Path("train.py").write_text(text)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    budgets = [None, 24 << 20, 16 << 20]
+    result = run_script(
+        Run(script="train.py", arguments=[], gpu="t4", budgets=budgets), folder
+    )
+    roomy, *others = result["points"]
+    assert roomy["bytes_in"] == roomy["bytes_out"] == 0
+    assert all(point["bytes_in"] > 0 for point in others)
+    assert roomy["duration_ns"] < min(each["duration_ns"] for each in others)
+
+
+@pytest.mark.slow
+def test_a_host_that_is_too_small(saving, tmp_path):
+    text = """
+import torch
+from torch import nn
+net = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8))).to("cuda")
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(99):
+    optimizer.zero_grad()
+    net(torch.ones(64, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    pathlib.Path("train.py").write_text(text)
+    done = run_plan("--budget", "60MiB", "--host", "16MiB", "train.py")
+    assert done.returncode == 1
+    assert "no, the host is too small: it needs" in done.stdout
+    assert "and has 16.0 MiB (--host)" in done.stdout

@@ -14,17 +14,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 _LARGE_BYTES = 1 << 20  # smaller ones stay what they are: scripts read them
-_FACTORIES = frozenset(
-    getattr(torch, name)
-    for name in (
-        *("empty", "zeros", "ones", "full", "rand", "randn", "normal"),
-        *("empty_strided",),
-    )
+_FACTORIES = (
+    *("empty", "zeros", "ones", "full", "rand", "randn", "normal"),
+    *("empty_strided",),
 )
 
 
 class _OnTheDevice(TorchFunctionMode):
     """Large tensors without values are on it from the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Their hashes are others since "cuda" means chameleon.
+        self._factories = frozenset(getattr(torch, name) for name in _FACTORIES)
 
     def __torch_function__(
         self,
@@ -34,7 +36,7 @@ class _OnTheDevice(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _FACTORIES and kwargs.get("device") is None:
+        if func in self._factories and kwargs.get("device") is None:
             return _made(func, args, kwargs)
         return func(*args, **kwargs)
 

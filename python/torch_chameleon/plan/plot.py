@@ -4,58 +4,69 @@ from pathlib import Path
 from typing import Any
 
 _GIB = 1 << 30
+_MIB = 1 << 20
 
 
-def write_plot(path: Path, figures: dict[str, Any]) -> bool:
-    """Draws the slowdown over budgets.
+def write_plot(path: Path, figures: dict[str, Any]) -> None:
+    """Draws the slowdown over budgets. Needs matplotlib.
 
     Args:
         path: The picture to write.
         figures: Of `plan`.
-
-    Returns:
-        Whether it was drawn: False where matplotlib is missing.
     """
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        return False
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
+    unit, name = (
+        (_GIB, "GiB") if figures["peak_bytes"] >= _GIB else (_MIB, "MiB")
+    )
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     compute = figures["in_memory_ns"]
-    axes.plot(
-        [row["budget_bytes"] / _GIB for row in figures["curve"]],
-        [row["step_ns"] / compute for row in figures["curve"]],
-        color="#1f4e9c",
-        marker="o",
-        label="planner's model",
-    )
+    points = [*figures["curve"]]
+    if figures["fits"] == "swapped":
+        points.append(figures)
+    points.sort(key=lambda point: point["budget_bytes"])
+    for key, label, style in (
+        ("step_ns", "a step", {"color": "#1f4e9c", "marker": "o"}),
+        (
+            "swapping_ns",
+            "by swapping alone",
+            {"color": "#999999", "lw": 0.8, "ls": "--"},
+        ),
+    ):
+        known = [point for point in points if point[key] is not None]
+        axes.plot(
+            [point["budget_bytes"] / unit for point in known],
+            [point[key] / compute for point in known],
+            label=label,
+            **style,
+        )
     if figures["fits"] == "swapped":
         axes.plot(
-            figures["budget_bytes"] / _GIB,
+            figures["budget_bytes"] / unit,
             figures["step_ns"] / compute,
             color="#b3202c",
             marker="s",
             ls="",
-            label="simulated run",
+            label="the budget",
         )
-    axes.axvline(
-        figures["memory_bytes"] / _GIB,
-        color="#666666",
-        ls=":",
-        label=f"memory of {figures['gpu']}",
-    )
+    if figures["memory_bytes"] < 2 * figures["peak_bytes"]:
+        axes.axvline(
+            figures["memory_bytes"] / unit,
+            color="#666666",
+            ls=":",
+            label=f"memory of {figures['gpu']}",
+        )
     axes.set(
-        xlabel="budget, GiB",
+        xlabel=f"budget, {name}",
         ylabel="step / step in memory",
         ylim=(0.9, None),
         title=f"{Path(figures['script']).name} on {figures['gpu']}, modelled; "
-        f"peak {figures['peak_bytes'] / _GIB:.1f} GiB",
+        f"peak {figures['peak_bytes'] / unit:.1f} {name}",
     )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
-    return True

@@ -12,8 +12,9 @@ import sys
 from typing import Any
 
 from torch_chameleon.plan import overlay
-from torch_chameleon.plan.script import Run
+from torch_chameleon.plan.script import NOTE, Run
 
+_CHILD = "from torch_chameleon.plan.script import main; main()"
 _running: set[int] = set()  # process groups
 
 
@@ -50,7 +51,7 @@ def run_script(run: Run, folder: pathlib.Path) -> dict[str, Any]:
     with errors.open("wb") as file:
         status = _run_to_end(
             [
-                *(sys.executable, "-m", "torch_chameleon.plan.script"),
+                *(sys.executable, "-c", _CHILD),
                 *(json.dumps(dataclasses.asdict(run)), str(result)),
             ],
             env=environment,
@@ -104,10 +105,15 @@ def _error_of(output: str, script: str) -> str:
     lines = output.strip().splitlines()
     file = os.path.abspath(script)
     places = [line for line in lines if f'File "{file}"' in line]
+    notes = [line for line in lines if line.startswith(NOTE)]
+    lines = [line for line in lines if line not in notes]
     starts = [
         number
         for number, line in enumerate(lines)
         if re.match(r"[\w.]*(Error|Exception|Exit)\b", line)
     ]
     error = lines[starts[-1] :][:3] if starts else lines[-3:]
-    return "\n".join(f"  {line.strip()}" for line in [*places[-1:], *error])
+    notes = [note.removeprefix(NOTE) for note in notes]
+    return "\n".join(
+        f"  {line.strip()}" for line in [*places[-1:], *error, *notes]
+    )

@@ -3,9 +3,11 @@
 from typing import Any
 
 from torch_chameleon.plan import overlay
+from torch_chameleon.plan.reads import named
 
-_GB = 1e9
-_GIB = 1 << 30
+_UNITS_OF_TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
+_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1024, "KiB"))
+_DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def text_of(figures: dict[str, Any]) -> str:
@@ -18,7 +20,7 @@ def text_of(figures: dict[str, Any]) -> str:
         f"{figures['script']} on {figures['gpu']}, modelled: nothing ran on "
         "a GPU",
         "",
-        *(f"  {name:<12}{text}" for name, text in _answers(figures)),
+        *(f"  {name:<11}{text}" for name, text in _answers(figures)),
     ]
     if figures["curve"]:
         lines += ["", *_table(*_curve(figures))]
@@ -29,86 +31,146 @@ def text_of(figures: dict[str, Any]) -> str:
 
 
 def _answers(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    budget, peak = figures["budget_bytes"], figures["peak_bytes"]
-    rows = [
+    rows = [("fits", _fits(figures))]
+    if figures["fits"] == "swapped":
+        rows += _swapped(figures)
+    else:
+        rows.append(("step", f"{duration(figures['in_memory_ns'])} in memory"))
+    rows += [
         (
             "peak",
-            f"{_gib(peak)} of tensors at a time; at least "
-            f"{_gib(figures['largest_op_bytes'])} at once, for "
-            f"{figures['largest_op']}",
+            f"{size(figures['peak_bytes'])} of tensors at a time; "
+            f"{figures['largest_op']} needs "
+            f"{size(figures['largest_op_bytes'])} at once",
         ),
-        ("in memory", f"{_ms(figures['in_memory_ns'])} a step"),
+        ("budget", _budget(figures)),
     ]
-    if figures["fits"] == "in memory":
-        return [*rows, ("fits", f"yes, into {_gib(budget)}")]
-    k = peak / budget
-    if figures["fits"] == "no":
-        why = (
-            "one op alone needs more"
-            if figures["largest_op_bytes"] > budget
-            else f"the limit is 4 times; here it is {k:.1f}"
-        )
-        return [*rows, ("fits", f"no, not into {_gib(budget)}: {why}")]
-    step = figures["step_ns"]
-    slowdown = step / figures["in_memory_ns"]
-    rows += [
-        ("fits", f"swapped: {k:.2f} times what {_gib(budget)} hold"),
-        (
-            "step",
-            f"{_ms(step)}, {slowdown:.2f} times as long as in memory; with "
-            f"these bytes at least {_ms(figures['bound_ns'])}",
-        ),
-        (
-            "moved",
-            f"{_gb(figures['bytes_in'])} in, {_gb(figures['bytes_out'])} out "
-            f"a step; {figures['stall_ns'] / step:.0%} of it compute waits",
-        ),
-        ("host", f"{_gib(figures['host_bytes'])} of pinned memory"),
-    ]
-    factor, link = figures["link_factor"], figures["link_bytes_per_s"]
-    if factor is None:
-        rows.append(("hidden", "by no link that exists"))
-    elif factor == 1:
-        rows.append(("hidden", "by this link, nearly"))
-    else:
+    if figures["reads"]:
         rows.append(
             (
-                "hidden",
-                f"by a link of {factor * link / _GB:.0f} GB/s each way; this "
-                f"one has {link / _GB:.0f}",
+                "values",
+                f"do not exist; 1 or False was {named(figures['reads'])}: "
+                "what depends on them may be otherwise",
             )
         )
     return rows
 
 
+def _fits(figures: dict[str, Any]) -> str:
+    budget = figures["budget_bytes"]
+    if figures["fits"] == "in memory":
+        return f"yes, {size(budget)} hold all of it"
+    if figures["fits"] == "swapped":
+        return (
+            "yes, by swapping and running ops again: a step takes "
+            f"{_times(figures['step_ns'], figures)} times its time in memory"
+        )
+    if figures["why"] == "host":
+        return (
+            "no, the host is too small: it needs "
+            f"{size(figures['host_bytes'])}, and has "
+            f"{size(figures['host_budget_bytes'])} ({figures['host_source']})"
+        )
+    return (
+        f"no, not into {size(budget)}: it needs "
+        f"{size(figures['least_budget_bytes'])}, "
+        + (
+            f"for {figures['largest_op']} alone"
+            if figures["largest_op_bytes"] * 4 > figures["peak_bytes"]
+            else "a quarter of its peak"
+        )
+    )
+
+
+def _swapped(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    step = figures["step_ns"]
+    return [
+        (
+            "step",
+            f"{duration(step)}; in memory {duration(figures['in_memory_ns'])}",
+        ),
+        (
+            "moved",
+            f"{decimal(figures['bytes_in'])} in, "
+            f"{decimal(figures['bytes_out'])} out a step; compute waits "
+            f"{figures['stall_ns'] / step:.0%} of it",
+        ),
+        ("host", _host(figures)),
+        *_unsettled(figures),
+    ]
+
+
+def _unsettled(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    if figures["settled"]:
+        return []
+    return [
+        (
+            "but",
+            f"the script made only {figures['steps']} steps, and the first "
+            "are slower: let it make more",
+        )
+    ]
+
+
+def _host(figures: dict[str, Any]) -> str:
+    text = (
+        f"{size(figures['host_bytes'])} at the peak, pinned, of "
+        f"{size(figures['host_budget_bytes'])} ({figures['host_source']})"
+    )
+    more = figures.get("with_host")
+    if more is None:
+        return text
+    return (
+        f"{text}; with {size(more['host_bytes'])} a step takes "
+        f"{duration(more['step_ns'])}, {_times(more['step_ns'], figures)} times"
+    )
+
+
+def _budget(figures: dict[str, Any]) -> str:
+    if figures["budget_is_given"]:
+        return f"{size(figures['budget_bytes'])} (--budget)"
+    return (
+        f"{size(figures['budget_bytes'])} of "
+        f"{size(figures['memory_bytes'])}: 90 % of what is free beside a "
+        "context, as on cuda"
+    )
+
+
 def _curve(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    names = ["budget", "peak/budget", "step (model, swaps alone)", "slowdown"]
+    names = ["budget", "peak/budget", "step", "slowdown", "swapping alone"]
     return names, [
         [
-            _gib(row["budget_bytes"]),
+            size(row["budget_bytes"]),
             f"{row['k']:.2f}",
-            _ms(row["step_ns"]),
-            f"{row['step_ns'] / figures['in_memory_ns']:.2f}",
+            duration(row["step_ns"]),
+            _times(row["step_ns"], figures),
+            "-"
+            if row["swapping_ns"] is None
+            else _times(row["swapping_ns"], figures),
         ]
         for row in figures["curve"]
     ]
 
 
 def _cards(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    names = ["card", "memory", "in memory", "step (model, swaps alone)"]
-    names += ["slowdown"]
+    names = ["card", "memory", "budget", "in memory", "step", "slowdown"]
     return names, [
         [
             row["gpu"],
-            _gib(row["memory_bytes"]),
-            _ms(row["in_memory_ns"]),
-            "-" if row["step_ns"] is None else _ms(row["step_ns"]),
+            size(row["memory_bytes"]),
+            size(row["budget_bytes"]),
+            duration(row["in_memory_ns"]),
+            "-" if row["step_ns"] is None else duration(row["step_ns"]),
             "does not fit"
             if row["step_ns"] is None
             else f"{row['step_ns'] / row['in_memory_ns']:.2f}",
         ]
         for row in figures["cards"]
     ]
+
+
+def _times(duration_ns: float, figures: dict[str, Any]) -> str:
+    return f"{duration_ns / figures['in_memory_ns']:.2f}"
 
 
 def _table(names: list[str], rows: list[list[str]]) -> list[str]:
@@ -124,15 +186,40 @@ def _table(names: list[str], rows: list[list[str]]) -> list[str]:
     ]
 
 
-def _gib(size: float) -> str:
-    if size < _GIB:
-        return f"{size / _GIB * 1024:.0f} MiB"
-    return f"{size / _GIB:.1f} GiB"
+def size(number: float) -> str:
+    """Bytes of memory, as 28.4 GiB.
+
+    Args:
+        number: Bytes.
+    """
+    return _in_units(number, _BINARY, "bytes")
 
 
-def _gb(size: float) -> str:
-    return f"{size / _GB:.1f} GB"
+def decimal(number: float) -> str:
+    """Bytes that move, as 6.02 GB.
+
+    Args:
+        number: Bytes.
+    """
+    return _in_units(number, _DECIMAL, "bytes")
 
 
-def _ms(duration_ns: float) -> str:
-    return f"{duration_ns / 1e6:.4g} ms"
+def duration(duration_ns: float) -> str:
+    """A time, as 782 ms.
+
+    Args:
+        duration_ns: The time.
+    """
+    return _in_units(duration_ns, _UNITS_OF_TIME, "ns")
+
+
+def _in_units(
+    number: float, units: tuple[tuple[float, str], ...], rest: str
+) -> str:
+    """Three digits, and never a power of ten."""
+    for factor, unit in units:
+        value = number / factor
+        if value >= 0.9995:
+            digits = max(0, 2 - len(str(int(value + 0.0005))) + 1)
+            return f"{value:.{digits}f} {unit}"
+    return f"{number:.0f} {rest}"

@@ -1,10 +1,10 @@
 """One run of a user's script on the simulated GPU, in a process of its own.
 
-    python -m torch_chameleon.plan.script ARGUMENTS FILE
+    main() with the command line ARGUMENTS FILE
 
-ARGUMENTS are those of `Run` as JSON. A training step ends where the script's
-first optimizer has stepped; after `steps` of them the script is stopped, and
-the figures are written to FILE.
+ARGUMENTS are those of `Run` as JSON. The script trains within one budget after
+the other, a few steps each, and is then stopped; the figures are written to
+FILE.
 """
 
 import contextlib
@@ -12,8 +12,10 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -21,17 +23,22 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import torch_chameleon
-from torch_chameleon import _C, _script, config, profiler
+from torch_chameleon import _C, _script, _steps, config, profiler
 from torch_chameleon._as_cuda import as_cuda
-from torch_chameleon.plan import no_uploads, no_values, overlay
+from torch_chameleon.plan import machine, no_uploads, no_values, overlay
+from torch_chameleon.plan.reads import Reads
+from torch_chameleon.plan.steps import are_enough, figures_of
 
-_UNLIMITED = "2TiB"
+_UNLIMITED = 2 << 40
 # What the plan asks about; a script that sets it for itself does not.
 _PLANNED = (
     *("physical_device", "simulated_gpu", "policy", "oracle_trace"),
-    *("hbm_budget", "host_budget", "oversubscription"),
+    *("hbm_budget", "host_budget", "oversubscription", "max_slowdown"),
 )
 _set_option = _C.set_option
+NOTE = "torch_chameleon plan: "  # begins a line for the user on stderr
+_LEAST_STEPS = 2  # the first one makes the optimizer's state
+_CPU_STEPS = 4  # of optimizers; then the script trains on the CPU
 
 
 @dataclasses.dataclass
@@ -41,20 +48,21 @@ class Run:
     Attributes:
         script: The user's file.
         arguments: Its command line.
-        gpu: The simulated card.
-        steps: Training steps to run.
-        budget: Bytes of HBM to live in; None: there is always room.
-        policy: What decides on swapping.
-        trace: Where to write the last step's trace, in the overlay's folder;
-            empty: nowhere.
+        gpu: The simulated card, or its figures.
+        budgets: Bytes of device memory to live in, one after the other, from
+            large to small; None: there is always room.
+        host: Bytes of host memory; None: there is always room.
+        steps: Steps of the training within each budget, at most.
+        trace: Where to write traces of the steps that are reported, in the
+            overlay's folder, as TRACE.0, TRACE.1 and so on; empty: nowhere.
     """
 
     script: str
     arguments: list[str]
     gpu: str
-    steps: int
-    budget: int | None = None
-    policy: str = "forecast"
+    budgets: list[int | None]
+    host: int | None = None
+    steps: int = 8
     trace: str = ""
 
 
@@ -62,37 +70,71 @@ class _EnoughStepsError(BaseException):
     """Leaves the script; no `except Exception` of it may keep this."""
 
 
-class _Steps:
-    """Counts the steps of the first optimizer that steps."""
+class _StoppedError(BaseException):
+    """Leaves the script, for a reason that is its message."""
 
-    def __init__(self, wanted: int) -> None:
-        self.wanted = wanted
-        self.done = 0
-        self.figures: list[dict[str, Any]] = []
-        self._optimizer: torch.optim.Optimizer | None = None
 
-    def __call__(
-        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
-    ) -> None:
-        self._optimizer = self._optimizer or optimizer
-        if optimizer is not self._optimizer:
+class _Budgets:
+    """Goes from budget to budget when steps within one told enough."""
+
+    def __init__(self, run: Run) -> None:
+        self.points: list[dict[str, Any]] = []
+        self._run = run
+        self._steps: list[dict[str, Any]] = []
+
+    def begin(self) -> None:
+        """Makes the next budget the one in force."""
+        budget = self._run.budgets[len(self.points)]
+        try:
+            _set_option("hbm_budget", str(budget or _UNLIMITED))
+        except ValueError as error:  # what is there cannot leave
+            raise torch.OutOfMemoryError(str(error)) from None
+        torch_chameleon.reset_swap_stats()
+        self._steps = []
+        if self._run.trace:
+            profiler.record_timeline()  # times every op: durations are exact
+
+    @property
+    def steps(self) -> int:
+        """Steps within the budget in force."""
+        return len(self._steps)
+
+    def step_ended(self) -> None:
+        """Listens to the ends of steps."""
+        self._steps.append({**profiler.last_step()})
+        if not are_enough(self._steps, self._run.steps):
             return
-        torch_chameleon.step()
-        self.figures.append({**profiler.last_step()})
-        self.done += 1
-        if self.done >= self.wanted:
+        self.end()
+        if len(self.points) == len(self._run.budgets):
             raise _EnoughStepsError
+        self.begin()
+
+    def end(self) -> None:
+        """Keeps what the steps within the budget in force told, if any."""
+        if len(self._steps) < _LEAST_STEPS:
+            return
+        if self._run.trace:
+            profiler.record_timeline(False)
+            profiler.export_trace(f"{self._run.trace}.{len(self.points)}")
+        stats = torch_chameleon.swap_stats()
+        names = ("peak_logical_bytes", "peak_host_bytes")
+        self.points.append(
+            {name: stats[name] for name in names}
+            | {
+                "steps": self.steps,
+                "settled": are_enough(self._steps, self._run.steps),
+            }
+            | figures_of(self._steps)
+        )
+        self._steps = []
 
 
 def _set_up(run: Run) -> None:
     config.physical_device = "simulated"
-    # Room for everything beside the budget: what does not fit is said by name.
-    config.simulated_gpu = (
-        f"base={run.gpu}, memory={_UNLIMITED}, host_memory={_UNLIMITED}"
-    )
-    config.hbm_budget = _UNLIMITED if run.budget is None else run.budget
+    config.simulated_gpu = machine.with_room(run.gpu)
+    config.host_budget = _UNLIMITED if run.host is None else run.host
     config.oversubscription = 64.0
-    config.policy = run.policy
+    config.policy = "forecast"
     as_cuda()
     no_values.install()
 
@@ -102,38 +144,120 @@ def _set_by_script(key: str, text: str | None) -> None:
         _set_option(key, text)
 
 
+def _watch_for_the_cpu(budgets: _Budgets, script: str) -> None:
+    """Stops a script that trains where no plan is needed."""
+    seen = 0
+
+    def stepped(optimizer: torch.optim.Optimizer, *rest: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if budgets.points or budgets.steps or seen < _CPU_STEPS:
+            return
+        kinds = {
+            parameter.device.type
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        if kinds == {"cpu"}:
+            raise _StoppedError(
+                f"{script} trains on the CPU: {type(optimizer).__name__}'s "
+                f"parameters are there. {_switches(script)}"
+            )
+
+    register_optimizer_step_post_hook(stepped)
+
+
+def _switches(script: str) -> str:
+    text = pathlib.Path(script).read_text(errors="replace")
+    found = re.findall(
+        r"[\"'](--(?:use[-_])?(?:accel|accelerator|cuda|gpu|gpus|device)"
+        r"(?:[-_]id)?)[\"']",
+        text,
+    )
+    if not found:
+        return 'A plan is of what is on "cuda".'
+    return f"Is it told to use the GPU, by {' or '.join(sorted(set(found)))}?"
+
+
+@contextlib.contextmanager
+def _one_process(script: str) -> Iterator[None]:
+    """Refuses what needs processes beside the script's own."""
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise _StoppedError(
+            f"{script} trains in several processes (torch.distributed), and a "
+            "plan is of one without them: give it the options for a single GPU"
+        )
+
+    import torch.distributed
+    import torch.multiprocessing
+
+    with contextlib.ExitStack() as stack:
+        for owner, name in (
+            (torch.distributed, "init_process_group"),
+            (torch.multiprocessing, "spawn"),
+            (torch.multiprocessing, "start_processes"),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, refuse))
+        yield
+
+
 def _train(run: Run) -> dict[str, Any]:
     """Runs the script; returns its figures."""
     _set_up(run)
-    if run.trace:
-        profiler.record_timeline()  # times every op, so durations are exact
-    steps = _Steps(run.steps)
-    register_optimizer_step_post_hook(steps)
-    torch_chameleon.reset_swap_stats()
+    reads = Reads(run.script)
+    reads.install()
+    budgets = _Budgets(run)
+    budgets.begin()
+    _steps.listen(budgets.step_ended)
+    _watch_for_the_cpu(budgets, run.script)
+    error = None
     with (
         mock.patch.object(_C, "set_option", _set_by_script),
-        contextlib.suppress(_EnoughStepsError),
+        _one_process(run.script),
     ):
         try:
             _script.run_script(run.script, run.arguments)
+        except _EnoughStepsError:
+            pass
+        except _StoppedError as stopped:
+            return {"error": str(stopped)}
+        except torch.OutOfMemoryError as exhausted:
+            error = str(exhausted)
+        except Exception:
+            # What depends on values, such as an evaluation, may fail when
+            # enough was seen.
+            if budgets.steps < _LEAST_STEPS and not budgets.points:
+                _explain(reads)
+                raise
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
                 raise
-    if steps.done < 2:
+    if error is None:
+        budgets.end()  # it had fewer steps than it was asked for
+    if not budgets.points and error is None:
         return {
-            "error": f"{run.script} ended after {steps.done} optimizer steps; "
-            "a plan needs two (is it a training script, and are its "
+            "error": f"{run.script} ended after {budgets.steps} steps on the "
+            "GPU; a plan needs two (is it a training script, and are its "
             "arguments right?)"
         }
-    if run.trace:
-        profiler.record_timeline(False)
-        profiler.export_trace(run.trace)
-    stats = torch_chameleon.swap_stats()
     return {
-        "steps": steps.figures,
-        "peak_logical_bytes": stats["peak_logical_bytes"],
-        "peak_host_bytes": stats["peak_host_bytes"],
+        "points": budgets.points,
+        "out_of_memory": error,
+        "reads": reads.places(),
     }
+
+
+def _explain(reads: Reads) -> None:
+    """Says behind the error's traceback what may have led to it."""
+    places = reads.places()
+    if places:
+        print(
+            f"{NOTE}values do not exist under plan, what is read is 1 or "
+            f"False; {reads.sentence()}",
+            file=sys.__stderr__,
+            flush=True,
+        )
 
 
 def main() -> None:
