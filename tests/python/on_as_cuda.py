@@ -36,6 +36,8 @@ elif "CHAMELEON_PHYSICAL_DEVICE" not in os.environ:
     torch_chameleon.config.physical_device = "cpu"
 torch_chameleon.config.hbm_budget = 64 << 20
 made_before = torch.device("cuda", 0)
+with torch.device("cpu"):  # torch remembers which functions take a device
+    used_before = torch.empty(2)
 torch_chameleon.as_cuda()
 torch_chameleon.as_cuda()
 OURS = torch.device("chameleon", 0)
@@ -109,6 +111,14 @@ MADE = {
     ),
     "packed": lambda: nn.utils.rnn.pack_sequence([torch.ones(2)]).cuda().data,
 }
+
+
+@check
+def a_device_s_context_that_was_used_before():
+    assert used_before.device.type == "cpu"
+    with torch.device("cuda"):
+        assert torch.empty(2).is_cuda
+        assert nn.Linear(2, 2).weight.is_cuda
 
 
 @check

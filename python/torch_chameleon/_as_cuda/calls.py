@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils import _device
 
 from torch_chameleon import _C
 
@@ -73,4 +74,7 @@ def install() -> None:
         _C.alias_cuda_in(function, or_none=True)
     for constructor in _CONSTRUCTORS:
         _C.alias_cuda_in(constructor)
+    # A function's hash changes with its pointer, so a set of them that torch
+    # has made before would know none of them.
+    _device._device_constructors.cache_clear()
     _C.equate_cuda_devices()
