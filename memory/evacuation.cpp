@@ -11,9 +11,6 @@ namespace {
 
 using Kind = Part::Kind;
 
-// Pieces looked at before the search gives up: a millisecond or two.
-constexpr std::size_t kMostLooks = std::size_t{1} << 16;
-
 // What it costs to make holes for what fits into none, by its bytes: a guess.
 constexpr std::size_t kMisfit = 32;
 
@@ -56,8 +53,10 @@ struct Hole {
 // none of the places that it finds.
 class Layout {
  public:
-  // `looks` counts the pieces looked at, of this one and its copies.
-  Layout(std::span<const Part> parts, std::size_t& looks);
+  // `looks` counts the pieces looked at, of this one and its copies; of more
+  // than `most_looks` the search gives up.
+  Layout(std::span<const Part> parts, std::size_t most_looks,
+         std::size_t& looks);
 
   // Those that could be emptied for less than `most_cost`, if there were holes
   // for their blocks.
@@ -104,11 +103,13 @@ class Layout {
   Holes holes_; // ascending
   std::vector<Evacuation::Move> moves_;
   std::size_t cost_ = 0;
+  std::size_t most_looks_;
   std::size_t* looks_;
 };
 
-Layout::Layout(std::span<const Part> parts, std::size_t& looks)
-    : looks_(&looks) {
+Layout::Layout(std::span<const Part> parts, std::size_t most_looks,
+               std::size_t& looks)
+    : most_looks_(most_looks), looks_(&looks) {
   std::size_t offset = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
@@ -251,7 +252,7 @@ bool Layout::makeHole(std::size_t bytes, std::size_t most_cost) {
   if (sliding) most_cost = std::min(most_cost, cost_ + sliding->cost + 1);
   if (cost_ >= most_cost) return false;
   Places cheaper = places(bytes, most_cost - cost_);
-  while (*looks_ < kMostLooks) {
+  while (*looks_ < most_looks_) {
     const std::optional<Place> place = cheaper.next();
     if (!place) break;
     if (misfit(*place) > 0) continue;
@@ -332,9 +333,10 @@ void Layout::addHole(Holes& holes, const Hole& hole) {
 
 std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
                                           std::size_t bytes,
-                                          std::size_t most_cost) {
+                                          std::size_t most_cost,
+                                          std::size_t most_looks) {
   std::size_t looks = 0;
-  const Layout now(parts, looks);
+  const Layout now(parts, most_looks, looks);
   std::optional<Evacuation> best;
   const auto take = [&](Layout& after, std::size_t offset) {
     most_cost = after.cost();
@@ -354,7 +356,7 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   std::vector<std::pair<std::size_t, Place>> tight;
   Places places = now.places(bytes, most_cost);
   looks = 0;
-  while (looks < kMostLooks) {
+  while (looks < most_looks) {
     const std::optional<Place> place = places.next();
     if (!place) break;
     const std::size_t misfit = now.misfit(*place);
@@ -370,7 +372,7 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   std::vector<std::size_t> failed; // where places begin
   looks = 0;
   for (const auto& [guess, place] : tight) {
-    if (looks >= kMostLooks) break;
+    if (looks >= most_looks) break;
     if (place.cost >= most_cost) continue;
     const std::size_t offset = now.offset(place);
     const auto is_near = [&](std::size_t other) {

@@ -27,11 +27,15 @@ constexpr std::size_t kMovesPerKept = 80;
 // A copy costs some microseconds beside its bytes: in these HBM moves so much.
 constexpr std::size_t kCopyBytes = 2 << 20;
 
-// Of more extents than this only those around the largest holes are looked at:
-// what is moved least lies there, and a search stays as short as it is among
-// so many.
-constexpr std::size_t kMostExtents = 1024;
-constexpr std::size_t kMostHoles = 64;
+// Of more extents than a search may look at only those around the largest holes
+// are: what is moved least lies there.
+constexpr std::size_t kLooksPerHole = 16;
+
+// A search should not take longer than to have as much leave over the link,
+// which moves some 256 bytes in the time of a look.
+std::size_t looks_worth(std::size_t bytes) {
+  return std::clamp<std::size_t>(bytes / 256, 512, kMostLooks);
+}
 
 // While blocks move.
 class HolesByOffset {
@@ -74,10 +78,11 @@ std::vector<Extent*> all_extents(const ExtentMap& map) {
 // stands for all that lies between two of them.
 std::vector<Extent*> extents_around_holes(const ExtentMap& map,
                                           std::size_t bytes) {
+  const std::size_t most_extents = looks_worth(bytes);
   std::vector<Extent*> holes;
   map.visitLargestFree([&](Extent* hole) {
     holes.push_back(hole);
-    return holes.size() < kMostHoles;
+    return holes.size() < most_extents / kLooksPerHole;
   });
   std::ranges::sort(holes, {}, &Extent::offset);
   std::vector<Extent*> extents;
@@ -94,7 +99,7 @@ std::vector<Extent*> extents_around_holes(const ExtentMap& map,
       extents.push_back(next);
       end = next->offset + next->bytes;
     }
-    if (extents.size() > kMostExtents) break;
+    if (extents.size() > most_extents) break;
   }
   return extents;
 }
@@ -146,7 +151,8 @@ bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
   const PhaseRange range("compact");
   const ExtentMap& map = arena_->extents();
   // What has no other way is worth the whole search.
-  const bool all = limit == SIZE_MAX || map.extentCount() <= kMostExtents;
+  const std::size_t looks = limit == SIZE_MAX ? kMostLooks : looks_worth(bytes);
+  const bool all = limit == SIZE_MAX || map.extentCount() <= looks;
   const std::vector<Extent*> extents =
       all ? all_extents(map) : extents_around_holes(map, bytes);
   std::vector<Part> parts;
@@ -159,7 +165,7 @@ bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
     }
     end += parts.back().bytes;
   }
-  const auto found = find_evacuation(parts, bytes, limit);
+  const auto found = find_evacuation(parts, bytes, limit, looks);
   return found && evacuate(extents, *found, shortage);
 }
 
