@@ -129,8 +129,10 @@ Forward fused(const at::Tensor& query, const at::Tensor& key,
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       query, key, value, dropout_p, is_causal, mask, scale);
   const at::Tensor none;
-  return {output,          logsumexp, none, none, query.sym_size(2),
-          key.sym_size(2), none,      none, none};
+  // torch.compile saves a seed and an offset, and expects them to be tensors.
+  const at::Tensor unused = at::empty({0}, query.options().dtype(at::kLong));
+  return {output,          logsumexp, none,   none, query.sym_size(2),
+          key.sym_size(2), unused,    unused, none};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> fused_backward(

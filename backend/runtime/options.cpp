@@ -77,6 +77,12 @@ constexpr std::array kSpecs = {
                "take; where three in a row take longer, the next op raises "
                "torch_chameleon.SlowdownError. None: there is one warning.",
                1.0, 1e6},
+    OptionSpec{"compile", OptionKind::kChoice, "error", "CHAMELEON_COMPILE",
+               "error|eager", false,
+               "What torch.compile's default back end does with this device's "
+               "tensors: `error` says in one sentence what to use in its "
+               "place; `eager` uses it: backend \"aot_eager\", with one "
+               "warning."},
     OptionSpec{"oracle_trace", OptionKind::kText, "", "CHAMELEON_ORACLE_TRACE",
                "", false,
                "The trace that policy `oracle` replays: a file in the format "

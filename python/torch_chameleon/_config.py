@@ -125,6 +125,7 @@ class Config:
     recompute = _Text()
     step_marks = _Text()
     max_slowdown = _Number()
+    compile = _Text()
     oracle_trace = _Text()
     debug = _Number()
 

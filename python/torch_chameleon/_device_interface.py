@@ -1,13 +1,10 @@
-"""The device as torch.compile knows it: its front end does, Inductor does not.
+"""The device as torch.compile's front end knows it.
 
 torch._dynamo keeps a table of device interfaces: which functions are streams,
-events and device changes. Inductor writes kernels that take addresses, which
-tensors here do not have. Importing either takes a second, so they are changed
-when somebody else imports them.
+events and device changes. Importing it takes a second, so it is changed when
+somebody else imports it.
 """
 
-import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -80,30 +77,6 @@ def _register(module: Any) -> None:
         module.register_interface_for_device(f"chameleon:{index}", interface)
 
 
-def _refuse(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(compile_fx)
-    def checked(
-        model_: Any, example_inputs_: Sequence[Any], *args: Any, **options: Any
-    ) -> Any:
-        for given in example_inputs_:
-            if isinstance(given, torch.Tensor) and (
-                given.device.type == "chameleon"
-            ):
-                raise NotImplementedError(
-                    "Inductor writes kernels that take addresses, and "
-                    "chameleon tensors have none: use torch.compile(..., "
-                    'backend="aot_eager"), or no torch.compile.'
-                )
-        return compile_fx(model_, example_inputs_, *args, **options)
-
-    return checked
-
-
-def _guard_inductor(module: Any) -> None:
-    module.compile_fx = _refuse(module.compile_fx)
-
-
 def install() -> None:
-    """Changes both, now or when they are imported; once a process."""
+    """Registers the device, now or when the table is imported."""
     after_import("torch._dynamo.device_interface", _register)
-    after_import("torch._inductor.compile_fx", _guard_inductor)

@@ -12,10 +12,13 @@ from torch_chameleon import (
     _backward,
     _custom_ops,
     _data_parallel,
+    _decompositions,
     _device_interface,
     _flex_attention,
     _guards,
+    _inductor,
     _load_safetensors,
+    _meta_kernels,
     _module_to,
     _printing,
     _processes,
@@ -41,7 +44,10 @@ def _register() -> None:
     _processes.install()
     _data_parallel.install()
     _printing.install()
+    _decompositions.install()
+    _meta_kernels.install()
     _device_interface.install()
+    _inductor.install()
     _load_safetensors.install()
     _backward.install()
     _flex_attention.install()

@@ -97,4 +97,6 @@ def _tell() -> None:
         listener()
 
 
+# In a compiled optimizer it runs as it is, after what was compiled.
+_optimizer_stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
 register_optimizer_step_post_hook(_optimizer_stepped)

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch_chameleon
 from support import MIB, on_both, same_bits, values
-from torch_chameleon import _C
 
 ROOT = Path(__file__).parents[2]
 
@@ -181,28 +180,3 @@ caching_device_properties()
 print(torch_chameleon._C.first_use())
 """
     assert fresh(code) == "None"
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_without_inductor(backend):
-    def run(device):
-        def compute(x):
-            return (x.sin() @ x.T).relu().sum()
-
-        x = values(device, 4, 4).requires_grad_()
-        compiled = torch.compile(compute, backend=backend)
-        result = compiled(x)
-        result.backward()
-        return result, x.grad
-
-    on_both(run)
-    torch._dynamo.reset()
-    assert _C.first_use() is not None
-
-
-@pytest.mark.slow  # imports Inductor
-def test_inductor_is_refused_in_a_sentence():
-    compiled = torch.compile(lambda x: x.sin() + 1)
-    with pytest.raises(Exception, match="Inductor.*addresses.*aot_eager"):
-        compiled(torch.ones(3, device="chameleon"))
-    torch._dynamo.reset()

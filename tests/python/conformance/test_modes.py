@@ -307,14 +307,6 @@ def test_case(case, pager):
     suite.verify()
 
 
-@pytest.mark.slow
-def test_inductor_says_that_it_has_no_code_for_the_device():
-    torch._dynamo.reset()
-    function = torch.compile(torch.sin, backend="inductor")
-    with pytest.raises(Exception, match="Device chameleon not supported"):
-        function(torch.ones(3, device="chameleon"))
-
-
 # ---- fake tensors ----------------------------------------------------------
 def fake(device, function):
     """Shapes, strides and dtypes that a function has on fake tensors."""
