@@ -21,6 +21,7 @@ from torch_chameleon import _build_info, profiler
 from torch_chameleon import _register as _register
 from torch_chameleon._as_cuda import as_cuda, is_asked_for
 from torch_chameleon._config import config
+from torch_chameleon._environment import warn_of_misspelt
 from torch_chameleon._replace_file import replace_file
 from torch_chameleon._report import recording, report
 from torch_chameleon._resident import resident
@@ -48,5 +49,6 @@ __all__ = [
     "watch",
 ]
 
+warn_of_misspelt()
 if is_asked_for():
     as_cuda()

@@ -2,7 +2,10 @@
 
 import copy
 import io
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -168,3 +171,36 @@ def test_pinning():
     assert not torch.ones(3, device="chameleon").is_pinned()
     with pytest.raises(RuntimeError, match="pin"):
         torch.ones(3, device="chameleon").pin_memory()
+
+
+WITHOUT_THE_PACKAGE = """
+import sys, torch
+path = sys.argv[1]
+for load in (
+    lambda: torch.load(path),
+    lambda: torch.ones(2, device="chameleon"),
+):
+    try:
+        load()
+    except RuntimeError as error:
+        print(error)
+print(torch.load(path, map_location="cpu"))
+"""
+
+
+@pytest.mark.slow
+def test_loaded_without_the_package(tmp_path):
+    path = tmp_path / "saved.pt"
+    torch.save(torch.arange(3, device="chameleon"), path)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(path)],
+        env={**os.environ, "CHAMELEON_AUTOLOAD": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    restore, device, value = done.stdout.splitlines()
+    assert "restore data location" in restore
+    assert "(tagged with chameleon:0)" in restore
+    assert device.endswith("at start of device string: chameleon")
+    assert value == "tensor([0, 1, 2])"
