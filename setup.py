@@ -12,6 +12,7 @@ import os
 # A torch.backends entry point of an older build must not load meanwhile.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -96,6 +97,25 @@ class CMakeBuild(build_ext):
             package / "_build_info.py",
         ]
         self.copy_products(target)
+        self.strip_products(target, build)
+
+    def strip_products(self, target, build):
+        """Wheels go without debug information, nine tenths of the bytes.
+
+        What CMake built keeps it, and so do editable installs.
+        """
+        cache = (build / "CMakeCache.txt").read_text()
+        tool = re.search(r"^CMAKE_STRIP:FILEPATH=(.*)$", cache, re.MULTILINE)
+        if tool is None or not Path(tool[1]).is_file():
+            raise SystemExit(
+                "torch_chameleon: CMake found no strip; install binutils"
+            )
+        libraries = [
+            str(target / product.relative_to(self.folder))
+            for product in self.products
+            if product.suffix == ".so"
+        ]
+        subprocess.run([tool[1], "--strip-unneeded", *libraries], check=True)
 
     def copy_products(self, target):
         for product in self.products:

@@ -111,6 +111,19 @@ install_package() {
     --no-build-isolation --editable ".[$1]"
 }
 
+# Builds a wheel of SOURCES, a folder or an archive, into FOLDER, checks it, and
+# names it after the oldest system that it runs on.
+build_wheel() {
+  local python=$1 sources=$2 folder=$3 made
+  made=$(mktemp -d)
+  "$python" -m pip wheel "$sources" --quiet --no-deps --no-build-isolation \
+    --disable-pip-version-check --wheel-dir "$made"
+  "$python" "$ROOT/ci/check_wheel" --retag "$made"/torch_chameleon-*.whl
+  mkdir -p "$folder"
+  mv "$made"/*.whl "$folder"
+  rmdir "$made"
+}
+
 # Puts the tools of .venv first.
 use_venv() {
   export PATH=$VENV/bin:$PATH

@@ -1,9 +1,12 @@
-"""Source distributions are complete; wheels are named after their torch."""
+"""Source distributions are complete; wheels are small, and name their torch."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,90 @@ def test_version_names_the_torch(tmp_path):
     text = info.read_text()
     assert f"+torch{major}.{minor}\n" in text
     assert "Requires-Dist: torch" in text
+
+
+def check(wheel):
+    return subprocess.run(
+        [sys.executable, ROOT / "ci" / "check_wheel", wheel],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Of what is built, stripped; what was built keeps its symbols."""
+    folder = tmp_path_factory.mktemp("wheel")
+    setup(
+        folder,
+        *("build", "--build-base", str(folder / "build")),
+        *("bdist_wheel", "--bdist-dir", str(folder / "files")),
+        *("--dist-dir", str(folder)),
+    )
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.mark.slow
+def test_a_wheel(wheel):
+    done = check(wheel)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r": [1-3],\d{3},\d{3} bytes, glibc 2\.\d+", done.stdout)
+    built = next((ROOT / "build").glob("torch*/package/_C*.so"))
+    with zipfile.ZipFile(wheel) as file:
+        packed = file.getinfo(f"torch_chameleon/{built.name}").file_size
+    assert packed < built.stat().st_size / 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"torch_chameleon/_build_info.py": None}, "is missing"),
+        ({"torch_chameleon/tests/test_x.py": b""}, "is in it"),
+        ({"torch_chameleon/noise": os.urandom(4_000_000)}, "over 4,000,000"),
+    ],
+    ids=["stamp", "tests", "size"],
+)
+def test_a_wheel_that_is_wrong(wheel, change, complaint, tmp_path):
+    wrong = tmp_path / wheel.name
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(wrong, "w") as new:
+        for name in old.namelist():
+            if name not in change:
+                new.writestr(name, old.read(name), zipfile.ZIP_DEFLATED)
+        for name, content in change.items():
+            if content is not None:
+                new.writestr(name, content)
+    done = check(wrong)
+    assert done.returncode == 1
+    assert complaint in done.stdout
+
+
+@pytest.mark.slow
+def test_a_wheel_with_debug_information(wheel, tmp_path):
+    wrong = tmp_path / wheel.name
+    built = next((ROOT / "build").glob("torch*/package/lib/*.so"))
+    name = f"torch_chameleon/lib/{built.name}"
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(wrong, "w") as new:
+        for one in old.namelist():
+            content = built.read_bytes() if one == name else old.read(one)
+            new.writestr(one, content, zipfile.ZIP_DEFLATED)
+    done = check(wrong)
+    assert f"{name} has debug information" in done.stdout
+    other = shutil.copy(wheel, tmp_path / wheel.name.replace("2.", "3.", 1))
+    assert "is not named as" in check(other).stdout
+
+
+def test_the_conda_recipe_says_what_setup_does():
+    recipe = (ROOT / "ci" / "conda" / "meta.yaml").read_text()
+    project = (ROOT / "pyproject.toml").read_text()
+    version = re.search(r'^version = "(.*)"$', project, re.MULTILINE)[1]
+    assert f'{{% set version = "{version}" %}}' in recipe
+    pinned = re.search(r'"torch==([\d.]+)\.\*"', project)[1]
+    assert f'pytorch | default("{pinned}")' in recipe
+    for needed in re.findall(r'"(setuptools|cmake)(>=[^"]*)"', project):
+        assert f"- {' '.join(needed)}\n" in recipe
 
 
 @pytest.mark.slow
