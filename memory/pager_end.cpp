@@ -146,8 +146,7 @@ Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
   }
   const Lock lock(*this);
   const std::size_t all_bytes = needed_bytes + inside_bytes;
-  const std::size_t pinned = pinnedBytes();
-  std::size_t others = pinned; // what other calls and users hold
+  std::size_t others = pinnedBytes(); // what other calls and users hold
   if (call.active_) {
     const std::size_t own =
         call.operand_bytes_ + call.live_bytes() + call.adopted_bytes_;
@@ -159,7 +158,7 @@ Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
                      ", inside the kernel " + format_bytes(inside_bytes) +
                      "); budget " + format_bytes(limits_.hbm_budget_bytes) +
                      ", resident " + format_bytes(residentBytes()) +
-                     ", pinned " + format_bytes(pinned) + ", in one piece " +
+                     ", pinned " + format_bytes(others) + ", in one piece " +
                      format_bytes(largestRun(false, SIZE_MAX)) + ", host use " +
                      format_bytes(host_pool_->usedBytes()) + " of " +
                      format_bytes(host_pool_->budgetBytes()) + ". ";
@@ -173,9 +172,13 @@ Error PagerImpl::outOfMemory(const Call& call, std::size_t needed_bytes,
                 "torch_chameleon.config.host_budget, or use smaller "
                 "tensors"};
   }
+  // What a kernel allocates is not known before it has run once.
+  const char* unknown =
+      inside_bytes == 0 ? " and what its kernel allocates beside its operands"
+                        : "";
   return {ErrorCode::kOutOfDeviceMemory,
           text + "Raise torch_chameleon.config.hbm_budget to at least " +
-              format_bytes_up(all_bytes + others) +
+              format_bytes_up(all_bytes + others) + unknown +
               ", or use smaller tensors (a smaller batch)"};
 }
 

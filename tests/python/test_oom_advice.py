@@ -1,0 +1,73 @@
+"""The budget that an out-of-memory text names: enough, and no more than that.
+
+Before a kernel has begun only its operands are known, which the text says.
+Once it was refused inside, a kernel that allocates its result alone runs in the
+budget that the text names, and in none that is smaller.
+tests/python/conformance/test_smallest_budget.py has every op.
+"""
+
+import re
+
+import pytest
+import torch
+import torch_chameleon
+from support import MIB, values
+
+ADVICE = re.compile(
+    r"inside the kernel (?P<inside>.*)\); .*hbm_budget to at least "
+    r"(?P<budget>[\d.]+ \w+)(?P<unknown> and what its kernel allocates)?"
+)
+ONE_RESULT = {
+    "add": lambda x: x + x,
+    "mm": lambda x: x @ x.T,
+    "softmax": lambda x: x.softmax(1),
+    "cat": lambda x: torch.cat([x, x]),
+    "cumsum": lambda x: x.cumsum(0),
+    "exp": torch.exp,
+    "fft": torch.fft.rfft,
+    "nonzero": torch.nonzero,
+}
+
+
+def run(budget, action, operand):
+    with torch_chameleon.config.patch(hbm_budget=budget, oversubscription=1e6):
+        action(operand)
+        torch.chameleon.synchronize()
+
+
+@pytest.mark.parametrize("name", ONE_RESULT)
+def test_the_budget_that_is_named_is_enough(name):
+    action, operand = ONE_RESULT[name], values("chameleon", 1030, 257)
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        run(MIB // 2, action, operand)
+    first = ADVICE.search(str(error.value))
+    assert first["inside"] == "0 B"
+    assert first["unknown"]
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        run(first["budget"], action, operand)
+    second = ADVICE.search(str(error.value))
+    assert not second["unknown"]
+    run(second["budget"], action, operand)
+    with torch_chameleon.config.patch(hbm_budget=second["budget"]):
+        named = torch_chameleon.config.hbm_budget
+    with pytest.raises(torch.OutOfMemoryError):
+        run(named - named // 64, action, operand)
+    del error
+
+
+def test_what_others_hold_is_pinned():
+    operand, kept = (
+        values("chameleon", 1030, 257),
+        values("chameleon", 257, 257),
+    )
+    torch.exp(operand)  # from here on its result is known
+    with torch_chameleon.resident(kept):
+        with pytest.raises(torch.OutOfMemoryError) as error:
+            run(2 * MIB, torch.exp, operand)
+        text = str(error.value)
+        assert "pinned 258.50 KiB" in text
+        run(ADVICE.search(text)["budget"], torch.exp, operand)
+    with pytest.raises(torch.OutOfMemoryError, match="pinned 0 B") as error:
+        run(2 * MIB, torch.exp, operand)
+    run(ADVICE.search(str(error.value))["budget"], torch.exp, operand)
+    del error
