@@ -22,8 +22,11 @@ constexpr std::size_t kUnitBytes = std::size_t{32} << 20;
 // are queued behind it, however small it is.)
 constexpr std::size_t kLargeShare = std::size_t{1} << 14;
 
-// An allocation looks at so many places at most: some ten microseconds.
-constexpr std::size_t kMostPlaces = 256;
+// How many places an allocation looks at: a look takes as long as the link
+// takes for some 4 KiB, and the better place is worth less than a copy.
+std::size_t most_places(std::size_t bytes) {
+  return std::clamp<std::size_t>(bytes / 4096, 16, 256);
+}
 
 std::size_t round_up(std::size_t bytes, std::size_t power_of_two) {
   return (bytes + power_of_two - 1) & ~(power_of_two - 1);
@@ -130,6 +133,7 @@ Extent* Arena::choose(std::size_t bytes, End end, ExtentUse use,
   std::size_t found_at = 0;
   Place best{};
   std::size_t looks = 0;
+  const std::size_t most_looks = most_places(bytes);
   extents_.visitFree(bytes, [&](Extent* hole) {
     const std::size_t last = hole->offset + hole->bytes - bytes;
     const auto consider = [&](std::size_t offset) {
@@ -152,9 +156,9 @@ Extent* Arena::choose(std::size_t bytes, End end, ExtentUse use,
                    consider(above);
                    if (above >= bytes) consider(above - bytes);
                    if (offset >= bytes) consider(offset - bytes);
-                   return looks < kMostPlaces;
+                   return looks < most_looks;
                  });
-    return looks < kMostPlaces;
+    return looks < most_looks;
   });
   if (found == nullptr) return nullptr;
   return extents_.allocateAt(found, found_at, bytes, use);

@@ -42,7 +42,9 @@ namespace runtime = chameleon::runtime;
 
 constexpr std::size_t kOps = 10'000; // that are counted
 constexpr std::size_t kResultBytes = 4096;
-constexpr int kWarmSteps = 40;
+// Before these: plans are made and tried, or there are none.
+constexpr int kWarmSteps = 3;
+constexpr int kPlannedSteps = 40;
 
 void fail(const runtime::Error& error) {
   if (!error) return;
@@ -50,13 +52,20 @@ void fail(const runtime::Error& error) {
   std::exit(EXIT_FAILURE);
 }
 
+// Little address space, of which valgrind has not much.
+runtime::GpuProfile small_gpu() {
+  runtime::GpuProfile gpu = runtime::parse_gpu_profile("base=h200").value();
+  gpu.memory_bytes = std::size_t{1} << 30;
+  gpu.host_memory_bytes = std::size_t{4} << 30;
+  return gpu;
+}
+
 class Step {
  public:
   Step(std::string_view mode, std::size_t blocks)
       : varies_(mode == "varying"),
         name_(profiler::op_names().add("op")),
-        runtime_(runtime::make_simulated_runtime(
-            runtime::parse_gpu_profile("base=h200").value())) {
+        runtime_(runtime::make_simulated_runtime(small_gpu())) {
     std::size_t all_bytes = 0;
     for (std::size_t i = 0; i < blocks; ++i) {
       bytes_.push_back(std::size_t{512} << random_() % 5);
@@ -68,7 +77,7 @@ class Step {
         (fits ? 2 * all_bytes : all_bytes / 2) + 16 * kResultBytes;
     pager_ =
         Pager::create(*runtime_,
-                      {budget & ~std::size_t{511}, std::size_t{8} << 30, 64.0},
+                      {budget & ~std::size_t{511}, std::size_t{2} << 30, 4.0},
                       mode == "lru" ? "lru" : "forecast")
             .value();
     for (const std::size_t bytes : bytes_) {
@@ -135,8 +144,8 @@ int main(int argc, char** argv) {
   const std::size_t blocks =
       std::strtoul(argc > 2 ? argv[2] : "1000", nullptr, /*base=*/10);
   Step step(mode, blocks);
-  // Long enough to be known, and for plans to be tried.
-  for (int i = 0; i < kWarmSteps && i * blocks < 100 * kOps; ++i) {
+  const bool plans = mode == "steady" || mode == "resident";
+  for (int i = 0; i < (plans ? kPlannedSteps : kWarmSteps); ++i) {
     step.run(blocks);
   }
   const std::int64_t before = step.evictions();

@@ -125,8 +125,13 @@ class PagerStressTest : public PagerTest {
 std::atomic<int> PagerStressTest::hook_depth{0};
 
 TEST_F(PagerStressTest, WorkingSetsThatExceedTheBudgetTogether) {
-  exceedTogether({}, 20);
-  EXPECT_GT(pager->stats().host_waits, 0);
+  // On a busy machine the threads may happen to run one after another.
+  std::int64_t waits = 0;
+  for (int i = 0; i < 50 && waits == 0; ++i) {
+    exceedTogether({}, 20);
+    waits = pager->stats().host_waits;
+  }
+  EXPECT_GT(waits, 0);
 }
 
 TEST_F(PagerStressTest, TheSameOnAnAdversarialRuntime) {

@@ -86,7 +86,7 @@ TEST_F(Options, RefusalsNameKeyValueAndWhatIsAllowed) {
             "there is no option \"hbm_bugdet\"; there are hbm_budget, "
             "oversubscription, host_budget, physical_device, simulated_gpu, "
             "simulated_reads, policy, recompute, step_marks, max_slowdown, "
-            "oracle_trace, debug");
+            "compile, oracle_trace, debug");
   for (const char* text : {"nan", "inf", "-2", "+4", "1e999", "4x", ""}) {
     EXPECT_NE(failure("oversubscription", text), "") << text;
   }
