@@ -7,6 +7,7 @@
 #include "kernels/simulated/attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
@@ -129,8 +130,14 @@ Forward fused(const at::Tensor& query, const at::Tensor& key,
   auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       query, key, value, dropout_p, is_causal, mask, scale);
   const at::Tensor none;
-  // torch.compile saves a seed and an offset, and expects them to be tensors.
-  const at::Tensor unused = at::empty({0}, query.options().dtype(at::kLong));
+  // A compiled forward, which runs without grad mode, returns seed and offset
+  // for its backward, as tensors. Eagerly nobody looks at them, and the
+  // backward would have two operands that it has not natively. No op makes
+  // them.
+  at::Tensor unused;
+  if (!at::GradMode::is_enabled()) {
+    unused = at::Tensor(at::detail::empty_cpu({0}, at::kLong));
+  }
   return {output,          logsumexp, none,   none, query.sym_size(2),
           key.sym_size(2), unused,    unused, none};
 }
