@@ -27,15 +27,12 @@ constexpr std::size_t kMovesPerKept = 80;
 // A copy costs some microseconds beside its bytes: in these HBM moves so much.
 constexpr std::size_t kCopyBytes = 2 << 20;
 
-// Of more extents than a search may look at only those around the largest holes
-// are: what is moved least lies there.
-constexpr std::size_t kLooksPerHole = 16;
-
 // A search should not take longer than to have as much leave over the link,
 // which moves some 256 bytes in the time of a look.
 std::size_t looks_worth(std::size_t bytes) {
   return std::clamp<std::size_t>(bytes / 256, 512, kMostLooks);
 }
+constexpr std::size_t kLooksPerHole = 16;
 
 // While blocks move.
 class HolesByOffset {
@@ -74,15 +71,14 @@ std::vector<Extent*> all_extents(const ExtentMap& map) {
   return extents;
 }
 
-// Those within `bytes` of one of the largest holes, in address order; null
-// stands for all that lies between two of them.
+// Some `most` of those within `bytes` of the largest holes: what is moved least
+// lies there. In address order; null stands for all between two of them.
 std::vector<Extent*> extents_around_holes(const ExtentMap& map,
-                                          std::size_t bytes) {
-  const std::size_t most_extents = looks_worth(bytes);
+                                          std::size_t bytes, std::size_t most) {
   std::vector<Extent*> holes;
   map.visitLargestFree([&](Extent* hole) {
     holes.push_back(hole);
-    return holes.size() < most_extents / kLooksPerHole;
+    return holes.size() < most / kLooksPerHole;
   });
   std::ranges::sort(holes, {}, &Extent::offset);
   std::vector<Extent*> extents;
@@ -99,7 +95,7 @@ std::vector<Extent*> extents_around_holes(const ExtentMap& map,
       extents.push_back(next);
       end = next->offset + next->bytes;
     }
-    if (extents.size() > most_extents) break;
+    if (extents.size() > most) break;
   }
   return extents;
 }
@@ -150,11 +146,11 @@ bool PagerImpl::compactFor(std::size_t bytes, std::size_t limit,
   if (arena_->freeBytes() < bytes) return false;
   const PhaseRange range("compact");
   const ExtentMap& map = arena_->extents();
-  // What has no other way is worth the whole search.
-  const std::size_t looks = limit == SIZE_MAX ? kMostLooks : looks_worth(bytes);
-  const bool all = limit == SIZE_MAX || map.extentCount() <= looks;
+  const bool is_last_way = limit == SIZE_MAX; // worth the whole search
+  const std::size_t looks = is_last_way ? kMostLooks : looks_worth(bytes);
+  const bool all = is_last_way || map.extentCount() <= looks;
   const std::vector<Extent*> extents =
-      all ? all_extents(map) : extents_around_holes(map, bytes);
+      all ? all_extents(map) : extents_around_holes(map, bytes, looks);
   std::vector<Part> parts;
   std::size_t end = 0; // of the part before
   for (std::size_t i = 0; i < extents.size(); ++i) {

@@ -17,6 +17,8 @@ import shutil
 import subprocess
 from importlib import metadata
 
+import scripts
+
 FIELDS = ("name", "driver_version", "memory.total", "pcie.link.gen.max")
 FIELDS += ("pcie.link.width.max",)
 
@@ -187,8 +189,7 @@ class Results:
 
     def _add_script(self, step: str, row: dict) -> None:
         self.all.setdefault("scripts", {})[row["script"]] = _plain(row)
-        ways = [row.get(way, {}) for way in ("resident", "evicted")]
-        if "error" in row or any(way.get("different") for way in ways):
+        if not scripts.is_good(row):
             self.failed[step] = f"{row['script']}: error or different"
 
     def _write(self) -> None:

@@ -19,6 +19,7 @@ import places
 SCRIPTS = places.ROOT / "tests/integration/cuda_scripts"
 AT_A_TIME = 8  # they have little for a GPU to do
 LIMIT_S = 60
+WAYS = ("resident", "evicted")
 
 # Beside the script itself, where it has more than one way.
 ARGUMENTS = {"nanogpt": ["--dtype=bfloat16"]}
@@ -73,7 +74,7 @@ def compared(place, name):
         pairs = enumerate(zip(first, again, strict=True))
         stable = [i for i, (one, other) in pairs if one == other]
         row |= {"lines": len(first), "stable": len(stable)}
-        for way in ("resident", "evicted"):
+        for way in WAYS:
             ours, stats = trained(
                 place, ["-c", HERE, place, way, *command], is_native=False
             )
@@ -88,6 +89,12 @@ def compared(place, name):
     return row
 
 
+def is_good(row):
+    """Whether a script ended, and printed what it prints natively."""
+    ways = (row.get(way, {}) for way in WAYS)
+    return "error" not in row and not any(way.get("different") for way in ways)
+
+
 def main():
     place, *names = sys.argv[1:]
     names = names or sorted(path.stem for path in SCRIPTS.glob("*.py"))
@@ -95,9 +102,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
         for row in pool.map(lambda name: compared(place, name), names):
             print(json.dumps(row), flush=True)
-            ways = (row.get(way, {}) for way in ("resident", "evicted"))
-            good = good and "error" not in row
-            good = good and not any(way.get("different") for way in ways)
+            good = good and is_good(row)
     sys.exit(0 if good else 1)
 
 

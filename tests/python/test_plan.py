@@ -402,21 +402,27 @@ def wait_until(happened):
         time.sleep(0.01)
 
 
-def run_text(text, folder, **rest):
-    """Runs a script in this folder, for two steps."""
+def run_text(text, folder, **given):
+    """Runs a script in this folder, for two steps with room for all."""
     pathlib.Path("train.py").write_text(text)
     folder.mkdir()
+    usual = {"gpu": "h200", "budgets": [None], "steps": 2}
     return run_script(
-        Run(
-            script="train.py",
-            arguments=[],
-            gpu="h200",
-            budgets=[None],
-            steps=2,
-            **rest,
-        ),
-        folder,
+        Run(script="train.py", arguments=[], **(usual | given)), folder
     )
+
+
+# Eight layers of a width, trained with AdamW.
+LAYERS = """
+import torch
+from torch import nn
+net = nn.Sequential(*(nn.Linear({0}, {0}) for _ in range(8))).to("cuda")
+optimizer = torch.optim.AdamW(net.parameters())
+for step in range(99):
+    optimizer.zero_grad()
+    net(torch.ones(64, {0}, device="cuda")).sum().backward()
+    optimizer.step()
+"""
 
 
 # A training of two steps, and what scripts do beside it.
@@ -622,22 +628,10 @@ for step in range(99):
 
 @pytest.mark.slow
 def test_one_run_goes_from_budget_to_budget(saving, tmp_path):
-    text = """
-import torch
-from torch import nn
-net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(8))).to("cuda")
-optimizer = torch.optim.AdamW(net.parameters())
-for step in range(99):
-    optimizer.zero_grad()
-    net(torch.ones(64, 512, device="cuda")).sum().backward()
-    optimizer.step()
-"""
-    pathlib.Path("train.py").write_text(text)
-    folder = tmp_path / "run"
-    folder.mkdir()
     budgets = [None, 24 << 20, 16 << 20]
-    result = run_script(
-        Run(script="train.py", arguments=[], gpu="t4", budgets=budgets), folder
+    result = run_text(
+        *(LAYERS.format(512), tmp_path / "run"),
+        **{"gpu": "t4", "budgets": budgets, "steps": Run.steps},
     )
     roomy, *others = result["points"]
     assert roomy["bytes_in"] == roomy["bytes_out"] == 0
@@ -647,17 +641,7 @@ for step in range(99):
 
 @pytest.mark.slow
 def test_a_host_that_is_too_small(saving, tmp_path):
-    text = """
-import torch
-from torch import nn
-net = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8))).to("cuda")
-optimizer = torch.optim.AdamW(net.parameters())
-for step in range(99):
-    optimizer.zero_grad()
-    net(torch.ones(64, 1024, device="cuda")).sum().backward()
-    optimizer.step()
-"""
-    pathlib.Path("train.py").write_text(text)
+    pathlib.Path("train.py").write_text(LAYERS.format(1024))
     done = run_plan("--budget", "60MiB", "--host", "16MiB", "train.py")
     assert done.returncode == 1
     assert "no, the host is too small: it needs" in done.stdout

@@ -30,6 +30,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "policy"), str(HERE.parents[1] / "gpu")]
 
 import places  # noqa: E402
+import scripts  # noqa: E402
 
 RESULTS = HERE.parent / "results"
 BEGIN = "<!-- training/training_table.py writes from here -->"
@@ -43,7 +44,6 @@ HEAD = (
 )
 MODELLED = ("in_memory", "chameleon", "checkpoint")
 MODEL_S = 600.0
-_SCRIPT_WAYS = ("resident", "evicted")
 _COUNTS = ("host_waits", "commits")  # a step
 _GIB = 1 << 30
 
@@ -213,9 +213,8 @@ def _bits(results: dict) -> str:
             f"{counts['same']} the same, {counts['different']} different, "
             f"{counts['unstable']} that do not repeat natively."
         )
-    scripts = results.get("scripts", {}).values()
-    if scripts:
-        parts.append(_scripts(list(scripts)))
+    if results.get("scripts"):
+        parts.append(_scripts(list(results["scripts"].values())))
     return " ".join(parts)
 
 
@@ -227,7 +226,7 @@ def _failure(run: dict) -> str:
 def _scripts(rows: list[dict]) -> str:
     ends = [row for row in rows if "evicted" in row]
     lines = sum(row["stable"] for row in ends)
-    bad = sum(row[way]["different"] for row in ends for way in _SCRIPT_WAYS)
+    bad = sum(row[way]["different"] for row in ends for way in scripts.WAYS)
     return (
         f'{len(ends)} scripts that say "cuda", untouched, under `run`, '
         "resident and with everything evicted before every op: "
