@@ -217,6 +217,7 @@ bool PagerImpl::dropOldestHostCopy() noexcept {
 }
 
 void PagerImpl::linkCopy(Block& block) noexcept {
+  copy_bytes_ += block.rounded_bytes;
   block.older_copy = newest_copy_;
   block.newer_copy = nullptr;
   (newest_copy_ != nullptr ? newest_copy_->newer_copy : oldest_copy_) = &block;
@@ -224,6 +225,7 @@ void PagerImpl::linkCopy(Block& block) noexcept {
 }
 
 void PagerImpl::unlinkCopy(Block& block) noexcept {
+  copy_bytes_ -= block.rounded_bytes;
   (block.older_copy != nullptr ? block.older_copy->newer_copy : oldest_copy_) =
       block.newer_copy;
   (block.newer_copy != nullptr ? block.newer_copy->older_copy : newest_copy_) =

@@ -548,6 +548,7 @@ class PagerImpl {
   Block* recycled_ = nullptr; // by next_live
   Block* oldest_copy_ = nullptr;
   Block* newest_copy_ = nullptr;
+  std::size_t copy_bytes_ = 0; // of clean blocks that are in HBM too
   Call* calls_ = nullptr;      // with in-call extents
   std::size_t hole_bytes_ = 0; // of all calls' held holes
   Pager::Stress stress_ = Pager::Stress::kNever;

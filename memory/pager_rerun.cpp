@@ -113,15 +113,28 @@ void PagerImpl::freeUnheld() noexcept {
 // ---- the host is short of memory -------------------------------------------
 
 // Where the host could not take what is in HBM, and HBM is half full, all calls
-// are recorded, so that there is something to drop when the host is full.
+// are recorded, so that there is something to drop when the host is full. It
+// costs HBM: what a record reads is kept after its tensor died. A plan that
+// drops needs little of the host: where one is followed whose moves all fit
+// there, calls are recorded once both together are nearly full.
 void PagerImpl::noteHostUse() {
   if (!recompute_ && !host_short_) return;
+  const std::size_t budget = admission_.budgetBytes();
   const std::size_t used = arena_->usedBytes();
   const std::size_t host_free =
       host_pool_->budgetBytes() - host_pool_->usedBytes();
-  const std::size_t share = host_short_ ? 4 : 2; // so that it does not flicker
-  const bool is_short =
-      recompute_ && host_free < used && used > admission_.budgetBytes() / share;
+  // Of the budget, in eighths; less once it is short, so that it does not
+  // flicker.
+  const std::size_t eighth = budget / 8;
+  bool is_short =
+      recompute_ && host_free < used && used > eighth * (host_short_ ? 2 : 4);
+  if (is_short) {
+    const PlanPtr plan = policy_->plan();
+    const std::size_t both = budget - used + host_free + copy_bytes_;
+    is_short = plan == nullptr || plan->recorded.empty() ||
+               plan->modelled.bytes_in + eighth > host_pool_->budgetBytes() ||
+               both < eighth * (host_short_ ? 3 : 2);
+  }
   if (is_short == host_short_) return;
   const bool was = everyCallLocks();
   host_short_ = is_short;

@@ -50,3 +50,12 @@ def test_little_host_memory(policy):
     stats = trained("gpt", 2, policy, host_budget)
     assert stats["peak_host_bytes"] <= stats["host_budget"] == host_budget
     assert stats["rerun_ops"] > 0
+
+
+@pytest.mark.slow
+def test_a_host_that_holds_what_the_plan_moves():
+    """Is as good as any, also where it holds less than HBM does."""
+    plenty = trained("gpt", 2)
+    little = trained("gpt", 2, "forecast", plenty["hbm_budget"] // 2)
+    for key in ("rerun_ops", "bytes_in"):
+        assert little[key] == plenty[key]
