@@ -78,6 +78,12 @@ class Shadow(TorchDispatchMode):
             if _key(tensor) not in self.undefined
         )
 
+    def __exit__(self, kind, error, trace):
+        # What was put off may fail where no op is: at the end of a step.
+        if _BROKEN_RUN in str(error):
+            self.undefined |= self._listed
+        super().__exit__(kind, error, trace)
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         ours = [
@@ -104,9 +110,6 @@ class Shadow(TorchDispatchMode):
         ]
         if not ours and not made:
             return result
-        if func.overloadpacket.__name__.startswith("_foreach"):
-            self._listed.update(written)
-            self._listed.update(_key(tensor) for tensor in made)
         known = {_key(tensor) for tensor in ours}
         expected = func(
             *tree_map_only(torch.Tensor, self._shadow, args),
@@ -127,6 +130,9 @@ class Shadow(TorchDispatchMode):
             # Bytes are a kernel's workspace (oneDNN's LSTM), written in part.
             if self._count % 3 == 0 and tensor.dtype != torch.uint8:
                 self.alive.append(tensor.detach())
+        if func.overloadpacket.__name__.startswith("_foreach"):
+            self._listed.update(written)
+            self._listed.update(_key(tensor) for tensor in made)
         return result
 
     def _shadow(self, tensor):
