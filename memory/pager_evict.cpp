@@ -167,6 +167,11 @@ bool PagerImpl::evictNext(Shortage& shortage, std::size_t bytes,
     Block* const victim = policy_->victim(&evictable, need);
     if (victim == nullptr) break;
     const std::size_t victim_bytes = victim->rounded_bytes;
+    if (piece_bytes != 0 && chosen_bytes != 0 && victim_bytes > bytes) {
+      // Enough is free as it is: first look whether moves do by now.
+      set_aside_.push_back(victim);
+      break;
+    }
     if (out_bytes + victim_bytes > batch_bytes && !close()) {
       set_aside_.push_back(victim);
       break;
