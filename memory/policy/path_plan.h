@@ -41,7 +41,6 @@ struct PathPlan {
   std::vector<Held> held;
   Assignment assignment; // what is run again; empty: nothing
   int slack = 0;         // what the plan leaves, see slack_trial.h
-  double compute_ns = 0; // of the path's own ops, modelled
 
   // What is to be known of `plan` on its path.
   void setPlan(PlanPtr plan, const profiler::CycleMap& map);

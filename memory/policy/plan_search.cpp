@@ -20,11 +20,11 @@ constexpr double kFree = 1.002;
 // Where ops may be run again bytes cost little, and moves for fragments' sake
 // cost more (README.md). So such a plan may also take a little longer than one
 // that only swaps and leaves less.
-constexpr std::uint64_t kRerunSlackShare = 16;
+constexpr std::uint64_t kRerunSlackShare = 40;
 constexpr double kSlackWorth = 1.01;
 // But where such a plan waits for the link that long, moves take none of its
 // time, and room is worth more.
-constexpr std::uint64_t kLinkBoundSlackShare = 32;
+constexpr std::uint64_t kLinkBoundSlackShare = 80;
 constexpr double kLinkBound = 1.15;
 
 bool waits(const ModelledStep& modelled, double share) {
@@ -39,8 +39,6 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   options_.link = request.link;
   options_.keep_bytes = request.keep_bytes;
   const bool once = request.slack == SlackTrial::kOnce;
-  const bool swaps_only = request.slack == SlackTrial::kSwapsOnly;
-  if (swaps_only) slack_ = 0;
   if (once) {
     slack_ = SlackTrial::kOnceSlack;
     // Such victims are neither those of a path that is nearly the same, nor
@@ -58,10 +56,11 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   }
   if (!swapping.ok()) return;
   const bool hardly_waits = !waits((*swapping)->modelled, kHardlyWaits);
-  if (swaps_only && !hardly_waits) return;
   chosen_ = std::move(*swapping);
-  compute_ns_ = chosen_->modelled.compute_ns;
   carried_.emplace(map_.cycle);
+  most_tries_ =
+      std::clamp(kMostOps / std::max<std::size_t>(map_.cycle.ops(), 1),
+                 kLeastTries, kMostTries);
   if (chosen_->actions.empty()) return;
   // What leaves more for nothing stays, where there is as little to gain, and
   // so does what does not wait at all.
@@ -69,7 +68,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   const bool stays = roomy || !waits(chosen_->modelled, kFree);
   limit_ns_ = (stays ? 1 / kFree : kSlackWorth) * chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
-  if (!request.recompute || swaps_only || limit_ns_ <= compute_ns_ ||
+  if (!request.recompute || limit_ns_ <= chosen_->modelled.compute_ns ||
       !beginRound(kRerunSlackShare)) {
     return;
   }
@@ -121,7 +120,7 @@ bool PlanSearch::beginLastRound() {
 
 bool PlanSearch::tryNext() {
   if (!planner_) return false;
-  if (planner_->planned() < kMaxTries && planner_->tryNext()) return true;
+  if (planner_->planned() < most_tries_ && planner_->tryNext()) return true;
   return beginLastRound();
 }
 
@@ -163,7 +162,6 @@ PathPlanPtr PlanSearch::chosen() const {
   made->slack = request_.slack;
   if (chosen_ == nullptr) return made;
   made->assignment = assignment_;
-  made->compute_ns = compute_ns_;
   auto plan = std::make_shared<Plan>(*chosen_);
   plan->shares = carried_->under(*plan);
   made->setPlan(std::move(plan), map_);

@@ -96,10 +96,11 @@ def test_known_steps_cost_nothing_and_new_ones_one(program, marks, trained):
 @_MARKED
 @pytest.mark.parametrize("program", _PROGRAMS)
 def test_re_runs_cost_known_steps_less_than_moves(program, marks, trained):
-    """No known step is demand paged, and they take less time in all.
+    """No known step that goes as foreseen is demand paged; all take less time.
 
     Less moves with re-runs: what moves alone wait for, where a phase comes back
-    that begins as the last one did, can be more than a tenth of it.
+    that begins as the last one did, can be more than a tenth of it. And where a
+    phase is as long as it was when another one followed, that one is foreseen.
     """
     moved, rerun = (
         trained(program, marks, recompute) for recompute in ("off", "auto")
@@ -112,7 +113,9 @@ def test_re_runs_cost_known_steps_less_than_moves(program, marks, trained):
     assert [
         row
         for before, row in known
-        if row["paged"] and waited_for(row) > waited_for(before)
+        if row["paged"]
+        and waited_for(row) > waited_for(before)
+        and not row["forecast_misses"]
     ] == []
     assert sum(row["ms"] for _, row in known) <= sum(
         before["ms"] for before, _ in known

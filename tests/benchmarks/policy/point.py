@@ -26,7 +26,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
 from workloads import SMALL, VARYING, WORKLOADS  # noqa: E402
 
-MOST_WARM_UP = 220  # steps in which plans are compared
+MOST_WARM_UP = 24  # steps in which plans are compared
 STEADY_STEPS = 3  # a run ends when so many in a row take the same time,
 STEADY_SHARE = 1e-4  # within this share of it; figures are their means
 FIRST_STEPS = 8  # else figures are means of all but these, and a run ends when

@@ -78,7 +78,7 @@ TEST(PlanSearch, NothingIsDroppedWhereSwappingAloneTakesNoTime) {
     int free = 0;
     for (double bytes_per_ns = 50; free < 5; bytes_per_ns *= 1.01) {
       const PathPlanPtr swapping = search(cycle, budget, bytes_per_ns).plan();
-      const double least_ns = swapping->compute_ns;
+      const double least_ns = swapping->plan->modelled.compute_ns;
       if (swapping->plan->modelled.duration_ns > 1.001 * least_ns) continue;
       ++free;
       PlanSearch found =
@@ -88,28 +88,6 @@ TEST(PlanSearch, NothingIsDroppedWhereSwappingAloneTakesNoTime) {
       EXPECT_TRUE(found.plan()->plan->recorded.empty());
     }
   }
-}
-
-TEST(PlanSearch, SwapsOnlyAreAPlanWhereTheyTakeHardlyLonger) {
-  const Cycle cycle = residual_network(12);
-  const std::uint64_t budget = needs_of(cycle, 0).most_bytes / 2;
-  int plans = 0;
-  for (const double bytes_per_ns : {1, 250, 10'000}) {
-    const PathPlanPtr swapping = search(cycle, budget, bytes_per_ns).plan();
-    PlanSearch found = search(cycle, budget, bytes_per_ns, /*recompute=*/true,
-                              SlackTrial::kSwapsOnly);
-    EXPECT_FALSE(found.goesOn());
-    const ModelledStep& modelled = swapping->plan->modelled;
-    if (modelled.duration_ns > 1.05 * modelled.compute_ns) {
-      EXPECT_EQ(found.plan()->plan, nullptr);
-      continue;
-    }
-    ++plans;
-    EXPECT_EQ(found.plan()->slack, SlackTrial::kSwapsOnly);
-    EXPECT_EQ(found.plan()->plan->actions, swapping->plan->actions);
-  }
-  EXPECT_GT(plans, 0);
-  EXPECT_LT(plans, 3);
 }
 
 TEST(PlanSearch, WhatCannotBePlannedIsNoPlan) {
