@@ -27,10 +27,10 @@ std::string what_helps(SlowdownCause cause, const SlowdownWatch::Step& step) {
     case SlowdownCause::kLink:
       help =
           "These bytes keep the link busy; what helps is to move fewer: a "
-          "larger torch_chameleon.config.hbm_budget, a smaller batch";
-      if (!step.recompute) {
-        help += ", or torch_chameleon.config.recompute = \"auto\"";
-      }
+          "larger torch_chameleon.config.hbm_budget";
+      help += step.recompute ? " or a smaller batch"
+                             : ", a smaller batch, or "
+                               "torch_chameleon.config.recompute = \"auto\"";
       break;
     case SlowdownCause::kUnforeseen:
       help =
