@@ -30,7 +30,7 @@ constexpr std::size_t kCopyBytes = 2 << 20;
 // A search should not take longer than to have as much leave over the link,
 // which moves some 256 bytes in the time of a look.
 std::size_t looks_worth(std::size_t bytes) {
-  return std::clamp<std::size_t>(bytes / 256, 512, kMostLooks);
+  return std::clamp<std::size_t>(bytes / 256, 128, kMostLooks);
 }
 constexpr std::size_t kLooksPerHole = 16;
 

@@ -61,34 +61,22 @@ def gpt():
     return GPT(Shape(layers=3, width=96, heads=4, context=32, batch=8))
 
 
-def resnet():
-    import torchvision
-
-    return torchvision.models.resnet18(num_classes=10)
+MODELS = {"gpt": gpt, "experts": Experts}
 
 
-MODELS = {"gpt": gpt, "resnet": resnet, "experts": Experts}
-
-
-def batches(name, steps):
+def batches(steps):
     draws = torch.Generator().manual_seed(1)
     for _ in range(steps):
-        if name == "resnet":
-            yield (
-                torch.rand(4, 3, 32, 32, generator=draws),
-                torch.randint(10, (4,), generator=draws),
-            )
-        else:
-            yield tuple(
-                torch.randint(256, (8, 32), generator=draws) for _ in range(2)
-            )
+        yield tuple(
+            torch.randint(256, (8, 32), generator=draws) for _ in range(2)
+        )
 
 
 def train(name, device, before_step=lambda step: None):
     torch.manual_seed(0)
     model = MODELS[name]().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    for step, (x, y) in enumerate(batches(name, STEPS * (len(BUDGETS) + 1))):
+    for step, (x, y) in enumerate(batches(STEPS * (len(BUDGETS) + 1))):
         before_step(step)
         logits = model(x.to(device))
         loss = F.cross_entropy(logits.flatten(0, -2), y.to(device).flatten())

@@ -7,8 +7,8 @@ release and move, with its place in the arena, is the same, call by call.
 Given to both runs are the clock (durations are modelled, from shapes) and what
 kernels allocate beside their operands, of which Meta kernels know nothing: the
 run without data repeats what the CPU's kernels took and gave back. Not compared
-is what the two devices do by different ops: LSTM (one oneDNN op, or cells) and
-fused attention.
+is what the two devices do by different ops: LSTM, batch norm, fused attention;
+and convolutions, which cuDNN chooses an algorithm for with all of HBM.
 """
 
 import collections
@@ -66,7 +66,7 @@ def first_difference(one, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gpt", "resnet", "experts"])
+@pytest.mark.parametrize("model", ["gpt", "experts"])
 def test_the_same_with_and_without_data(model, tmp_path):
     real = run("cpu", model, tmp_path / "cpu.json")
     script = tmp_path / "kernel_memory.json"
