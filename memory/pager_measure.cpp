@@ -125,9 +125,16 @@ std::optional<StepFigures> PagerImpl::lastStep() {
 // What the meter does not know.
 double PagerImpl::complete(StepMeter::Last& last) {
   StepFigures& step = last.figures;
+  // What is measured goes before what is estimated, and no part of a step
+  // takes longer than the step.
   if (!last.knows_compute) {
-    step.compute_ns = computeEstimate(last.path, step) + step.rerun_ns;
+    const std::int64_t left_ns =
+        step.duration_ns - (last.knows_stall ? step.stall_ns : 0);
+    step.compute_ns =
+        std::min(computeEstimate(last.path, step) + step.rerun_ns, left_ns);
   }
+  step.compute_ns = std::clamp<std::int64_t>(
+      step.compute_ns, 0, std::max<std::int64_t>(step.duration_ns, 0));
   const LinkModel link = link_.now();
   const auto in = static_cast<double>(step.bytes_in);
   const auto out = static_cast<double>(step.bytes_out);
@@ -136,12 +143,11 @@ double PagerImpl::complete(StepMeter::Last& last) {
                 (in + out) / link.both_bytes_per_ns});
   step.bound_ns = static_cast<std::int64_t>(
       std::max(static_cast<double>(step.compute_ns), transfer_ns));
-  if (!last.knows_stall) {
-    // What was not compute was waiting, as far as copies can explain it.
-    step.stall_ns =
-        std::min(static_cast<std::int64_t>(transfer_ns),
-                 std::max<std::int64_t>(0, step.duration_ns - step.compute_ns));
-  }
+  // What was not compute was waiting, as far as copies can explain it.
+  if (!last.knows_stall) step.stall_ns = static_cast<std::int64_t>(transfer_ns);
+  step.stall_ns =
+      std::min(step.stall_ns,
+               std::max<std::int64_t>(0, step.duration_ns - step.compute_ns));
   return transfer_ns;
 }
 

@@ -70,6 +70,8 @@ py::dict last_step(c10::DeviceIndex index) {
   py::dict row;
   row["duration_ns"] = figures->duration_ns;
   row["compute_ns"] = figures->compute_ns;
+  row["other_ns"] =
+      figures->duration_ns - figures->compute_ns - figures->stall_ns;
   row["stall_ns"] = figures->stall_ns;
   row["bytes_in"] = figures->bytes_in;
   row["bytes_out"] = figures->bytes_out;
