@@ -109,6 +109,17 @@ def test_summary():
     text = torch.chameleon.memory_summary()
     assert "Allocated (logical)" in text
     assert "clean_evictions" in text
+    rows = [line.rsplit(maxsplit=2) for line in text.splitlines()[2:]]
+    names = [row[0] for row in rows]
+    assert len(set(text.splitlines())) == len(text.splitlines())
+    assert len(set(names)) == len(names)
+    with_units = ("stall", "rerun", "bytes_in", "pinned", "prefetched")
+    for row in rows:
+        if row[0] in with_units:
+            assert row[2] in ("ms", "B", "KiB", "MiB", "GiB"), row
+    # What tensors take is said once.
+    assert text.count("Allocated") == 1
+    assert "logical_bytes" not in text
     assert len(torch.chameleon.memory_summary(abbreviated=True)) < len(text)
     del held
 

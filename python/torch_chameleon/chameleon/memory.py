@@ -178,30 +178,49 @@ def get_per_process_memory_fraction(device: Device = None) -> float:
     return _C.swap_stats(index)["hbm_budget"] / total
 
 
+_LEVELS = (
+    ("Allocated (logical)", "logical_bytes", "peak_logical_bytes"),
+    ("Resident (device)", "resident_bytes", "peak_resident_bytes"),
+    ("On the host", "host_bytes", "peak_host_bytes"),
+)
+_BUDGETS = ("hbm_budget", "host_budget")
+
+
 def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """Returns the figures of one device as a table to print.
+
+    What tensors take, wherever they are; what of it is in device memory, and
+    what the host holds; then the counters of `torch_chameleon.swap_stats`, each
+    with its unit, or none where it counts events.
 
     Args:
         device: The device, default the current one.
         abbreviated: Leave out what is 0.
     """
     index = _get_device_index(device, optional=True)
-    stats = memory_stats(index)
-    rows = [
-        ("Allocated (logical)", "allocated_bytes.all"),
-        ("Reserved (rounded)", "reserved_bytes.all"),
-        ("Active", "active_bytes.all"),
+    stats = _C.swap_stats(index)
+    lines = [
+        f"chameleon:{index} memory summary",
+        f"{'':<20} {'now':>14} {'peak':>14}",
     ]
-    lines = [f"chameleon:{index} memory summary"]
-    for name, prefix in rows:
-        now, peak = (stats.get(f"{prefix}.{m}", 0) for m in ("current", "peak"))
-        lines.append(
-            f"{name:<20} {_C.format_bytes(now):>12} now "
-            f"{_C.format_bytes(peak):>12} peak"
-        )
-    for key, value in _C.swap_stats(index).items():
+    for name, now, peak in _LEVELS:
+        sizes = [_C.format_bytes(stats.pop(key)) for key in (now, peak)]
+        lines.append(f"{name:<20} {sizes[0]:>14} {sizes[1]:>14}")
+    lines += [
+        f"{key:<20} {_C.format_bytes(stats.pop(key)):>14}" for key in _BUDGETS
+    ]
+    if stats["compute_ns"] == 0:  # not every device keeps that time
+        del stats["compute_ns"]
+    for key, value in stats.items():
         if value or not abbreviated:
-            is_size = "bytes" in key or key.endswith("_budget")
-            text = _C.format_bytes(value) if is_size else f"{value:,}"
-            lines.append(f"{key:<20} {text:>12}")
+            name = key.removesuffix("_bytes").removesuffix("_ns")
+            lines.append(f"{name:<20} {_with_unit(key, value):>14}")
     return "\n".join(lines) + "\n"
+
+
+def _with_unit(key: str, value: int) -> str:
+    if "bytes" in key:
+        return _C.format_bytes(value)
+    if key.endswith("_ns"):
+        return f"{value / 1e6:,.2f} ms"
+    return f"{value:,}"
