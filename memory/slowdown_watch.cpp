@@ -8,17 +8,19 @@ namespace chameleon::memory {
 
 namespace {
 
+bool is_unforeseen(const StepFigures& figures) {
+  return static_cast<double>(figures.forecast_misses) >=
+         SlowdownWatch::kMissShare * static_cast<double>(figures.ops);
+}
+
 SlowdownCause cause_of(const SlowdownWatch::Step& step) {
   const StepFigures& figures = step.figures;
   if (step.transfer_ns >=
       SlowdownWatch::kLinkShare * static_cast<double>(figures.duration_ns)) {
     return SlowdownCause::kLink;
   }
-  if (static_cast<double>(figures.forecast_misses) >=
-      SlowdownWatch::kMissShare * static_cast<double>(figures.ops)) {
-    return SlowdownCause::kUnforeseen;
-  }
-  return SlowdownCause::kLate;
+  return is_unforeseen(figures) ? SlowdownCause::kUnforeseen
+                                : SlowdownCause::kLate;
 }
 
 std::string what_helps(SlowdownCause cause, const SlowdownWatch::Step& step) {
@@ -28,24 +30,46 @@ std::string what_helps(SlowdownCause cause, const SlowdownWatch::Step& step) {
       help =
           "These bytes keep the link busy; what helps is to move fewer: a "
           "larger torch_chameleon.config.hbm_budget";
-      help += step.recompute ? " or a smaller batch"
-                             : ", a smaller batch, or "
-                               "torch_chameleon.config.recompute = \"auto\"";
+      if (step.plans_ahead && step.recompute) {
+        help += " or a smaller batch";
+        break;
+      }
+      help += ", a smaller batch, or ";
+      // Without plans nothing is run again.
+      if (!step.plans_ahead) {
+        help += "torch_chameleon.config.policy = \"forecast\"";
+        if (!step.recompute) help += " and ";
+      }
+      if (!step.recompute) {
+        help += "torch_chameleon.config.recompute = \"auto\"";
+      }
       break;
     case SlowdownCause::kUnforeseen:
-      help =
-          "Its ops were not those of earlier steps, so little could be "
-          "moved ahead; what helps is ";
+      help = std::to_string(step.figures.forecast_misses) + " of its " +
+             std::to_string(step.figures.ops) +
+             " ops were not those of earlier steps, so little could be moved "
+             "ahead; what helps is ";
       if (!step.marked) {
         help += "torch_chameleon.step() at the end of each step, and ";
       }
       help += "steps of the same ops and sizes";
       break;
     case SlowdownCause::kLate:
-      help = "The link could have moved these bytes in time; what helps is ";
-      help += step.plans_ahead ? "a larger torch_chameleon.config.hbm_budget, "
-                                 "as room to fetch ahead"
-                               : "torch_chameleon.config.policy = \"forecast\"";
+      help =
+          "The link was idle for much of it, and copies came late; what "
+          "helps is ";
+      if (!step.plans_ahead) {
+        help += "torch_chameleon.config.policy = \"forecast\"";
+        break;
+      }
+      help +=
+          "a larger torch_chameleon.config.hbm_budget, as room to fetch "
+          "ahead";
+      if (!step.recompute) {
+        help +=
+            ", or torch_chameleon.config.recompute = \"auto\", which moves "
+            "fewer bytes";
+      }
   }
   return help + ".";
 }
@@ -65,7 +89,11 @@ std::optional<SlowdownReport> SlowdownWatch::look(const Step& step) {
   if (step.marked && !marked_) restart();
   marked_ |= step.marked;
   if (!step.marked && marked_) return std::nullopt;
-  if (seen_ < (marked_ ? kWarmUp : kWarmUpUnmarked)) {
+  // A plan that is being made comes soon; for ops that are never the same there
+  // is none to wait for.
+  const bool awaits_plan =
+      step.plans_ahead && figures.plan == nullptr && !is_unforeseen(figures);
+  if (seen_ < (marked_ && !awaits_plan ? kWarmUp : kWarmUpUnmarked)) {
     ++seen_;
     return std::nullopt;
   }

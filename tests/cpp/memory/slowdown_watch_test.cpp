@@ -2,6 +2,8 @@
 #include "memory/slowdown_watch.h"
 
 #include <gtest/gtest.h>
+#include <memory>
+#include <utility>
 
 namespace chameleon::memory {
 namespace {
@@ -21,6 +23,7 @@ struct Case {
     figures.bytes_out = 1'000'000'000;
     figures.bound_ns = 80 * kMs;
     figures.ops = 100;
+    figures.plan = std::make_shared<Plan>();
     step.transfer_ns = 80.0 * kMs;
   }
 };
@@ -84,9 +87,74 @@ TEST(SlowdownWatch, WhatHelpsDependsOnWhatIsOn) {
   EXPECT_NE(words(80.0 * kMs, true, false).find("recompute"),
             std::string::npos);
   EXPECT_EQ(words(80.0 * kMs, true, true).find("recompute"), std::string::npos);
+  EXPECT_NE(words(80.0 * kMs, false, true).find("policy = \"forecast\"."),
+            std::string::npos);
+  EXPECT_NE(words(80.0 * kMs, false, false)
+                .find("policy = \"forecast\" and "
+                      "torch_chameleon.config.recompute = \"auto\"."),
+            std::string::npos);
   EXPECT_NE(words(1, false, false).find("policy = \"forecast\""),
             std::string::npos);
   EXPECT_EQ(words(1, true, false).find("policy"), std::string::npos);
+  EXPECT_NE(words(1, true, false).find("recompute"), std::string::npos);
+  EXPECT_EQ(words(1, true, true).find("recompute"), std::string::npos);
+}
+
+// 60 ms of copies beside 40 ms of compute are not "in time", however timed.
+TEST(SlowdownWatch, WordsDoNotContradictTheFigures) {
+  SlowdownWatch watch(0);
+  Case slow;
+  slow.step.transfer_ns = 60.0 * kMs;
+  slow.figures.bound_ns = 60 * kMs;
+  warm_up(watch, slow);
+  const auto late = third(watch, slow);
+  EXPECT_EQ(late->cause, SlowdownCause::kLate);
+  EXPECT_NE(late->message.find("takes 60 ms at least. The link was idle for "
+                               "much of it, and copies came late; what helps"),
+            std::string::npos)
+      << late->message;
+  slow.figures.forecast_misses = 10;
+  const auto unforeseen = watch.look(slow.step);
+  ASSERT_TRUE(unforeseen);
+  EXPECT_NE(unforeseen->message.find("10 of its 100 ops were not those of "
+                                     "earlier steps"),
+            std::string::npos)
+      << unforeseen->message;
+}
+
+// The plan is made in the background, and steps may be short.
+TEST(SlowdownWatch, NothingIsSaidBeforeThePlanIsReady) {
+  SlowdownWatch watch(0);
+  watch.setLimit(1.5);
+  Case slow;
+  const PlanPtr plan = std::exchange(slow.figures.plan, nullptr);
+  for (int i = 0; i < SlowdownWatch::kWarmUpUnmarked - 1; ++i) {
+    EXPECT_FALSE(watch.look(slow.step));
+  }
+  slow.figures.plan = plan;
+  EXPECT_TRUE(third(watch, slow));
+}
+
+TEST(SlowdownWatch, AStepThatCannotBePlannedIsToldOfInTheEnd) {
+  SlowdownWatch watch(0);
+  Case slow;
+  slow.figures.plan = nullptr;
+  for (int i = 0; i < SlowdownWatch::kWarmUpUnmarked; ++i) {
+    EXPECT_FALSE(watch.look(slow.step));
+  }
+  EXPECT_TRUE(third(watch, slow));
+}
+
+TEST(SlowdownWatch, NoPlanIsAwaitedWhereNoneCanCome) {
+  for (const bool plans_ahead : {true, false}) {
+    SlowdownWatch watch(0);
+    Case slow;
+    slow.figures.plan = nullptr;
+    slow.step.plans_ahead = plans_ahead;
+    slow.figures.forecast_misses = plans_ahead ? 50 : 0;
+    warm_up(watch, slow);
+    EXPECT_TRUE(third(watch, slow));
+  }
 }
 
 TEST(SlowdownWatch, HalfOfAStepIsNotSlow) {
