@@ -1,5 +1,6 @@
 """`torch_chameleon.watch`: what happens, while it happens."""
 
+import math
 import shutil
 import sys
 import time
@@ -14,6 +15,8 @@ _SUMS = (
     *("bytes_in", "bytes_out", "faults", "compute_ns", "stall_ns"),
     *("rerun_ops", "forecast_hits", "forecast_misses"),
 )
+_LEARNED = 0.99  # so many ops of a step were the expected ones
+_ON_TERMINAL_S, _ELSEWHERE_S = 0.5, 10.0  # between two lines
 
 
 class Writer(Protocol):
@@ -29,24 +32,31 @@ class watch:  # noqa: N801 (it is called like a function)
     """Shows one line about every step, inside a `with` block.
 
     A step ends at `torch_chameleon.step`, or where that is never called, at the
-    end of an optimizer's. The line is rewritten in place, at most every
-    `interval_s` seconds, and only on a terminal. Only counters are read: the
-    device is not waited for. On `simulated` all times are modelled.
+    end of an optimizer's. On a terminal the line is rewritten in place; in a
+    pipe or a log lines are one below the other, and the last step always has
+    one. It fits 80 columns, or the terminal. Only counters are read: the device
+    is not waited for. How much of a step compute waited for bytes is counted on
+    `cpu` and `simulated`; on `cuda` `profiler.last_step` knows it. On
+    `simulated` all times are modelled.
+
+    "learning" stands in the line until a step's ops were the expected ones:
+    what follows it is not yet planned. Afterwards the share of ops that were
+    not is shown, where it is more than 1 %.
 
     Args:
         writer: Gets the same figures as scalars, every step, under
             "chameleon/": a `torch.utils.tensorboard.SummaryWriter` or anything
             that has its `add_scalar`.
         file: Where the line goes, default stderr.
-        interval_s: Seconds between two lines.
-        always: Write lines where there is no terminal too, one below the other.
+        interval_s: Seconds between two lines, default 0.5 on a terminal and 10
+            elsewhere; `math.inf`: there are no lines, only `writer` gets them.
         device: The device, default the current one.
 
     Example::
 
         >>> import sys, torch, torch_chameleon
         >>> x = torch.ones(4, device="chameleon")
-        >>> with torch_chameleon.watch(file=sys.stdout, always=True) as live:
+        >>> with torch_chameleon.watch(file=sys.stdout) as live:
         ...     y = x + 1
         ...     torch_chameleon.step()  # doctest: +ELLIPSIS
         step 1 ...
@@ -59,21 +69,23 @@ class watch:  # noqa: N801 (it is called like a function)
         writer: Writer | None = None,
         *,
         file: TextIO | None = None,
-        interval_s: float = 0.5,
-        always: bool = False,
+        interval_s: float | None = None,
         device: Device = None,
     ) -> None:
         self.steps = 0
         self.figures: dict[str, float] = {}  # of the last step
         self._writer = writer
         self._file = sys.stderr if file is None else file
-        self._interval_s = interval_s
         self._is_terminal = self._file.isatty()
-        self._shows = always or self._is_terminal
+        if interval_s is None:
+            interval_s = _ON_TERMINAL_S if self._is_terminal else _ELSEWHERE_S
+        self._interval_s = interval_s
         self._index = _get_device_index(device, optional=True)
         self._before: dict[str, int] = {}
         self._began_s = 0.0
+        self._has_learned = False  # what a step is
         self._shown_s = float("-inf")
+        self._shown_step = 0
         self._width = 0  # of the line that is on the terminal
 
     def __enter__(self) -> "watch":
@@ -84,6 +96,8 @@ class watch:  # noqa: N801 (it is called like a function)
 
     def __exit__(self, *error: object) -> None:
         _steps.stop_listening(self._step_ended)
+        if self._interval_s < math.inf and self._shown_step < self.steps:
+            self._show()
         if self._width:
             self._file.write("\n")
             self._file.flush()
@@ -99,19 +113,26 @@ class watch:  # noqa: N801 (it is called like a function)
         if self._writer is not None:
             for name, value in self.figures.items():
                 self._writer.add_scalar(f"chameleon/{name}", value, self.steps)
-        if self._shows and now_s - self._shown_s >= self._interval_s:
+        if self.figures["forecast_share"] >= _LEARNED:
+            self._has_learned = True
+        if self._interval_s < math.inf and (
+            now_s - self._shown_s >= self._interval_s
+        ):
             self._shown_s = now_s
             self._show()
 
     def _show(self) -> None:
-        text = line_of(self.steps, self.figures)
-        if not self._is_terminal:
+        self._shown_step = self.steps
+        columns = (
+            shutil.get_terminal_size().columns if self._is_terminal else 80
+        )
+        text = line_of(self.steps, self.figures, columns - 1, self._has_learned)
+        if self._is_terminal:
+            self._file.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
             self._file.write(text + "\n")
-            return
-        text = text[: shutil.get_terminal_size().columns - 1]
-        self._file.write("\r" + text.ljust(self._width))
         self._file.flush()
-        self._width = len(text)
 
 
 def figures_of(
@@ -150,31 +171,65 @@ def figures_of(
         "rerun_ops": step["rerun_ops"],
         "stall_s": step["stall_ns"] / 1e9,
         "forecast_share": step["forecast_hits"] / forecast if forecast else 0.0,
+        "forecast_misses": step["forecast_misses"],
     }
 
 
-def line_of(number: int, figures: dict[str, float]) -> str:
+def line_of(
+    number: int, figures: dict[str, float], columns: int, has_learned: bool
+) -> str:
     """The figures of a step as a line.
 
     Args:
         number: Of the step, from 1.
         figures: Of `figures_of`.
+        columns: It may take. What is least important is left out.
+        has_learned: A step was as forecast, this one or one before it.
     """
-
-    def size(name: str) -> str:
-        return _C.format_bytes(int(figures[name]))
-
+    unforeseen = 1 - figures["forecast_share"]
+    resident = _sizes("/", figures["resident_bytes"], figures["hbm_budget"])
+    moved = _sizes("/", figures["bytes_in"], figures["bytes_out"])
+    # The most important first; None: there is nothing to say.
     parts = [
         f"step {number}",
         f"{figures['step_s']:.3g} s",
-        f"device {size('resident_bytes')} of {size('hbm_budget')}",
-        f"host {size('host_bytes')}",
-        f"in {size('bytes_in')}",
-        f"out {size('bytes_out')}",
+        None if has_learned else "learning",
+        f"HBM {resident}",
+        _part("waited {:.0%}", figures["stall_s"] / (figures["step_s"] or 1)),
+        f"in/out {moved}",
+        f"host {_sizes('', figures['host_bytes'])}",
+        _part("re-ran {:,.0f} ops", figures["rerun_ops"]),
+        f"{unforeseen:.0%} unforeseen"
+        if has_learned
+        and figures["forecast_misses"] > 0
+        and unforeseen > 1 - _LEARNED
+        else None,
     ]
-    if figures["stall_s"] > 0:
-        parts.append(f"waited {figures['stall_s']:.3g} s")
-    if figures["rerun_ops"] > 0:
-        parts.append(f"re-ran {figures['rerun_ops']:,.0f} ops")
-    parts.append(f"as forecast {figures['forecast_share']:.0%}")
-    return " | ".join(parts)
+    line = ""
+    for part in filter(None, parts):
+        longer = f"{line}, {part}" if line else part
+        if len(longer) <= columns:
+            line = longer
+    return line or f"step {number}"[:columns]
+
+
+def _part(text: str, value: float) -> str | None:
+    """The text with its value, if that is not shown as nothing."""
+    shown = text.format(value)
+    return None if shown == text.format(0) else shown
+
+
+def _sizes(between: str, *counts: float) -> str:
+    """Three digits each, and the unit of the largest."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    power = 0
+    while max(counts) >= 999.5 * 1024**power and power < len(units) - 1:
+        power += 1
+    numbers = [count / 1024**power for count in counts]
+    return (
+        between.join(
+            f"{number:.0f}" if number >= 99.5 else f"{number:.3g}"
+            for number in numbers
+        )
+        + f" {units[power]}"
+    )

@@ -42,7 +42,7 @@ def train() -> None:
         optimizer.zero_grad()
         torch_chameleon.step()
 
-    with torch_chameleon.watch(always=True, interval_s=0):
+    with torch_chameleon.watch(interval_s=0):
         for _ in range(STEPS):
             step()
         with torch_chameleon.recording():

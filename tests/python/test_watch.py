@@ -1,6 +1,9 @@
 """`torch_chameleon.watch`: a line a step, and scalars."""
 
 import io
+import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -31,23 +34,55 @@ def run_steps(count, marked=True):
     return x
 
 
-def test_nothing_where_there_is_no_terminal():
+def test_a_log_has_the_first_step_and_the_last():
     file = io.StringIO()
     with torch_chameleon.watch(file=file) as live:
         run_steps(3)
     assert live.steps == 3
-    assert file.getvalue() == ""
-
-
-def test_lines_where_they_are_asked_for():
-    file = io.StringIO()
-    with torch_chameleon.watch(file=file, always=True, interval_s=0):
-        run_steps(3)
     lines = file.getvalue().splitlines()
-    assert [line.split(" | ")[0] for line in lines] == [
+    assert [line.split(", ")[0] for line in lines] == ["step 1", "step 3"]
+    assert "HBM " in lines[0]
+
+
+def test_a_line_for_each_step_where_that_is_asked_for():
+    file = io.StringIO()
+    with torch_chameleon.watch(file=file, interval_s=0):
+        run_steps(3)
+        assert len(file.getvalue().splitlines()) == 3  # not at the end alone
+    lines = file.getvalue().splitlines()
+    assert [line.split(", ")[0] for line in lines] == [
         *("step 1", "step 2", "step 3")
     ]
-    assert "device " in lines[0]
+
+
+def test_no_lines_where_only_a_writer_wants_them():
+    file = io.StringIO()
+    writer = Scalars()
+    with torch_chameleon.watch(writer, file=file, interval_s=math.inf):
+        run_steps(2)
+    assert file.getvalue() == ""
+    assert writer.rows
+
+
+def test_a_pipe_gets_lines_at_once():
+    code = (
+        "import torch, torch_chameleon\n"
+        "x = torch.ones(4, device='chameleon')\n"
+        "with torch_chameleon.watch(interval_s=0):\n"
+        "    x + 1\n"
+        "    torch_chameleon.step()\n"
+        "    input()\n"  # the line has to be there by now
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stderr.readline().startswith("step 1, ")
+        process.communicate("go on\n")
+    assert process.returncode == 0
 
 
 def test_one_line_on_a_terminal(monkeypatch):
@@ -63,10 +98,10 @@ def test_one_line_on_a_terminal(monkeypatch):
 
 def test_not_more_often_than_asked():
     file = io.StringIO()
-    with torch_chameleon.watch(file=file, always=True, interval_s=1e9) as live:
+    with torch_chameleon.watch(file=file, interval_s=1e9) as live:
         run_steps(5)
+        assert len(file.getvalue().splitlines()) == 1
     assert live.steps == 5
-    assert len(file.getvalue().splitlines()) == 1
 
 
 def test_scalars_are_the_counters_of_the_step():
@@ -136,13 +171,85 @@ def test_modelled_steps_take_modelled_time():
     assert _watch.figures_of(before, after, None)["step_s"] == 1.0
 
 
+def figures_with(**changes):
+    names = _watch.figures_of(*[torch_chameleon.swap_stats()] * 2, 1.0)
+    return dict.fromkeys(names, 0.0) | changes
+
+
 def test_a_line_has_what_happened():
-    figures = dict.fromkeys(
-        _watch.figures_of(*[torch_chameleon.swap_stats()] * 2, 1.0), 0.0
+    figures = figures_with(
+        step_s=0.5,
+        stall_s=0.1,
+        forecast_share=0.9,
+        forecast_misses=3,
+        resident_bytes=1.5 * MIB,
+        hbm_budget=2 * MIB,
+        rerun_ops=3,
+        bytes_in=MIB,
     )
-    figures |= {"step_s": 0.5, "stall_s": 0.1, "forecast_share": 0.99}
-    figures |= {"resident_bytes": MIB, "hbm_budget": 2 * MIB, "rerun_ops": 3}
-    assert _watch.line_of(7, figures) == (
-        "step 7 | 0.5 s | device 1.00 MiB of 2.00 MiB | host 0 B | in 0 B | "
-        "out 0 B | waited 0.1 s | re-ran 3 ops | as forecast 99%"
+    assert _watch.line_of(7, figures, 120, True) == (
+        "step 7, 0.5 s, HBM 1.5/2 MiB, waited 20%, in/out 1/0 MiB, host 0 B, "
+        "re-ran 3 ops, 10% unforeseen"
     )
+
+
+def test_a_line_fits_and_what_matters_least_is_left_out():
+    big = figures_with(
+        step_s=1234.5,
+        stall_s=700,
+        forecast_share=0.5,
+        forecast_misses=500,
+        resident_bytes=140.7 * 2**30,
+        hbm_budget=141.4 * 2**30,
+        bytes_in=512.3 * 2**30,
+        bytes_out=511.9 * 2**30,
+        host_bytes=1.26 * 2**40,
+        rerun_ops=12345,
+    )
+    whole = _watch.line_of(123456, big, 1000, True)
+    for columns in range(13, 140):
+        line = _watch.line_of(123456, big, columns, True)
+        assert len(line) <= columns
+        assert set(line.split(", ")) <= set(whole.split(", "))
+    line = _watch.line_of(123456, big, 79, True)
+    assert line == (
+        "step 123456, 1.23e+03 s, HBM 141/141 GiB, waited 57%, "
+        "in/out 512/512 GiB"
+    )
+
+
+def test_sizes_have_three_digits_and_one_unit():
+    assert _watch._sizes("/", 0, 0) == "0/0 B"
+    assert _watch._sizes("", 999) == "999 B"
+    assert _watch._sizes("", 1000) == "0.977 KiB"
+    assert _watch._sizes("/", 2**20, 2**30) == "0.000977/1 GiB"
+    assert _watch._sizes("", 99.6 * 2**30) == "100 GiB"
+    assert _watch._sizes("", 2**60) == "1048576 TiB"
+
+
+def test_no_alarm_while_steps_are_learned():
+    first = figures_with(step_s=1.0, forecast_misses=100)
+    line = _watch.line_of(1, first, 79, False)
+    assert "learning" in line
+    assert "unforeseen" not in line
+    idle = figures_with(step_s=1.0)  # a step without ops
+    assert "unforeseen" not in _watch.line_of(9, idle, 79, True)
+
+
+def test_learning_ends_with_the_first_step_that_was_expected():
+    x = torch.ones(64, device="chameleon")
+
+    def step():
+        y = x * 2
+        for _ in range(11):
+            y = torch.sinh(y * 3)
+        torch_chameleon.step()
+
+    file = io.StringIO()
+    with torch_chameleon.watch(file=file, interval_s=0):
+        for _ in range(6):
+            step()
+    lines = file.getvalue().splitlines()
+    assert "learning" in lines[0]
+    assert "learning" not in lines[-1]
+    assert "unforeseen" not in "".join(lines)
