@@ -1,6 +1,7 @@
 #include "backend/torch/device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <pthread.h>
 
@@ -10,6 +11,7 @@
 #include "backend/runtime/physical_device.h"
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/error.h"
+#include "backend/torch/first_use.h"
 #include "backend/torch/generator.h"
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/native_cuda.h"
@@ -29,6 +31,8 @@ constexpr double kDefaultOversubscription = 4.0;
 
 std::mutex first_use_mutex; // guards who writes contexts, and what is below
 std::string first_use_text;
+
+std::atomic<FirstUseHook> first_use_hook{nullptr};
 
 std::atomic<c10::DeviceIndex> known_count{0}; // 0: there was no use yet
 
@@ -94,8 +98,10 @@ void refuse_after_fork() {
               "method or touch the device in the child only");
 }
 
-DeviceContext& detail::context_slow(c10::DeviceIndex index,
-                                    std::string_view what) {
+namespace detail {
+namespace {
+
+DeviceContext& make_context(c10::DeviceIndex index, std::string_view what) {
   refuse_after_fork();
   index = resolve_index(index);
   // Before the lock: it takes the GIL.
@@ -148,6 +154,18 @@ DeviceContext& detail::context_slow(c10::DeviceIndex index,
   if (is_cuda) hand_on_seed(index);
   return *made;
 }
+
+} // namespace
+
+DeviceContext& context_slow(c10::DeviceIndex index, std::string_view what) {
+  DeviceContext& made = make_context(index, what);
+  if (const auto hook = first_use_hook.exchange(nullptr)) hook();
+  return made;
+}
+
+} // namespace detail
+
+void set_first_use_hook(FirstUseHook hook) { first_use_hook.store(hook); }
 
 DeviceContext* context_of(const void* address) noexcept {
   const c10::DeviceIndex count = known_count.load(std::memory_order_relaxed);

@@ -61,6 +61,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   most_tries_ =
       std::clamp(kMostOps / std::max<std::size_t>(map_.cycle.ops(), 1),
                  kLeastTries, kMostTries);
+  most_tries_ = std::min(most_tries_, request.most_tries);
   if (chosen_->actions.empty()) return;
   // What leaves more for nothing stays, where there is as little to gain, and
   // so does what does not wait at all.

@@ -21,6 +21,12 @@
 namespace chameleon::memory {
 
 class PlanSearch {
+  // Of plans in a round; fewer of long cycles, whose plans take longer, so that
+  // no round plans more ops than kMostOps: what is behind them gains 0.5 %.
+  static constexpr std::size_t kMostTries = 600;
+  static constexpr std::size_t kLeastTries = 100;
+  static constexpr std::size_t kMostOps = 1'000'000;
+
  public:
   struct Request {
     PlanKey key;
@@ -29,6 +35,8 @@ class PlanSearch {
     bool recompute;
     // More is left than usual (slack_trial.h).
     int slack = 0;
+    // Plans in a round, at most, for whoever waits for them.
+    std::size_t most_tries = kMostTries;
   };
   // The first plan is made. `hints`: what was best for the path under other
   // budgets or links; these are tried now, too.
@@ -53,12 +61,6 @@ class PlanSearch {
   PathPlanPtr better();
 
  private:
-  // Of plans in a round; fewer of long cycles, whose plans take longer, so that
-  // no round plans more ops than kMostOps: what is behind them gains 0.5 %.
-  static constexpr std::size_t kMostTries = 600;
-  static constexpr std::size_t kLeastTries = 100;
-  static constexpr std::size_t kMostOps = 1'000'000;
-
   // What plans leave of the budget from now on, as the trial's slack has it.
   void leave(std::uint64_t share);
   bool leaveWhatIsFree(); // false: none

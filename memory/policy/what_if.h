@@ -1,5 +1,6 @@
-// What a recorded step would take with other budgets or another link: the
-// planner's model on a trace, nothing runs. All figures are modelled.
+// What a step would take with other budgets or another link: the planner's
+// model, nothing runs. All figures are modelled. A trace does not say what may
+// be run again, so of a trace it is swapping alone.
 //
 // Thread safety: functions of their arguments. Cost: that of a plan a budget.
 #pragma once
@@ -12,6 +13,7 @@
 #include "backend/runtime/result.h"
 #include "memory/policy/link_model.h"
 #include "memory/policy/plan.h"
+#include "profiler/cycle_builder.h"
 #include "profiler/trace.h"
 
 namespace chameleon::memory {
@@ -34,5 +36,10 @@ LinkModel link_of(const profiler::TraceHeader& header);
 runtime::Result<WhatIf> what_if(const profiler::Trace& trace,
                                 std::span<const std::uint64_t> budgets,
                                 double link_factor = 1);
+
+// Of a step as it runs, with the plans that would be followed: they leave as
+// much of a budget as those do, and run ops again where `recompute` has it.
+WhatIf what_if(const profiler::CycleMap& map, const LinkModel& link,
+               bool recompute, std::span<const std::uint64_t> budgets);
 
 } // namespace chameleon::memory

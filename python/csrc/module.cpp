@@ -1,5 +1,7 @@
 // torch_chameleon._C: bindings without logic. python/torch_chameleon/_C.pyi is
 // the interface with its comments.
+#include <utility>
+
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -9,6 +11,7 @@
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
+#include "backend/torch/first_use.h"
 #include "backend/torch/generator.h"
 #include "backend/torch/storage.h"
 #include "chameleon_version.h"
@@ -82,6 +85,27 @@ std::optional<std::string> get_option(const std::string& key) {
   return runtime::option_text(key);
 }
 
+PyObject* first_use_callback = nullptr; // the GIL guards it
+
+void tell_first_use() {
+  const py::gil_scoped_acquire gil;
+  const auto callback = py::reinterpret_steal<py::object>(
+      std::exchange(first_use_callback, nullptr));
+  if (!callback) return;
+  try {
+    callback();
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("the first use of the device");
+  }
+}
+
+void at_first_use(const py::object& callback) {
+  py::object given = callback.is_none() ? py::object() : callback;
+  const auto before = py::reinterpret_steal<py::object>(
+      std::exchange(first_use_callback, given.release().ptr()));
+  backend::set_first_use_hook(first_use_callback ? &tell_first_use : nullptr);
+}
+
 void bind_options(py::module_& m) {
   m.def("option_specs", &option_specs);
   m.def("get_option", &get_option);
@@ -96,6 +120,7 @@ void bind_options(py::module_& m) {
   });
   m.def("format_bytes", &runtime::format_bytes);
   m.def("first_use", &backend::first_use);
+  m.def("at_first_use", &at_first_use);
 }
 
 void bind_device(py::module_& m) {

@@ -5,9 +5,11 @@
 
 #include "backend/runtime/gpu_profiles.h"
 #include "backend/runtime/machine_memory.h"
+#include "backend/runtime/options.h"
 #include "backend/torch/error.h"
 #include "memory/policy/what_if.h"
 #include "profiler/trace_reader.h"
+#include "python/csrc/profiler_bindings.h"
 
 namespace py = pybind11;
 
@@ -19,6 +21,21 @@ py::dict step_row(const memory::ModelledStep& step) {
   row["duration_ns"] = step.duration_ns;
   row["bytes_in"] = step.bytes_in;
   row["bytes_out"] = step.bytes_out;
+  row["compute_ns"] = step.compute_ns; // of ops that run again, too
+  return row;
+}
+
+py::dict answer_row(const memory::WhatIf& answer) {
+  py::dict row;
+  row["peak_bytes"] = answer.peak_bytes;
+  row["largest_op_bytes"] = answer.largest_op;
+  row["compute_ns"] = answer.compute_ns;
+  py::list steps;
+  for (const memory::ModelledStep& step : answer.steps) {
+    steps.append(step.duration_ns == 0 ? py::object(py::none())
+                                       : py::object(step_row(step)));
+  }
+  row["steps"] = steps;
   return row;
 }
 
@@ -33,18 +50,29 @@ py::dict what_if(const std::string& path,
     result =
         backend::value_or_throw(memory::what_if(trace, budgets, link_factor));
   }
-  py::dict row;
-  row["peak_bytes"] = result.peak_bytes;
-  row["largest_op_bytes"] = result.largest_op;
+  py::dict row = answer_row(result);
   row["largest_op"] =
       trace.ops.empty() ? "" : trace.ops[result.largest_op_at].op;
-  row["compute_ns"] = result.compute_ns;
-  py::list steps;
-  for (const memory::ModelledStep& step : result.steps) {
-    steps.append(step.duration_ns == 0 ? py::object(py::none())
-                                       : py::object(step_row(step)));
+  return row;
+}
+
+// The same of the last step that ended on a device, with the plans that would
+// be followed there.
+py::dict what_if_here(c10::DeviceIndex index,
+                      const std::vector<std::uint64_t>& budgets) {
+  memory::WhatIf result;
+  memory::LinkModel link;
+  {
+    const py::gil_scoped_release no_gil;
+    const LastCycle last = last_cycle(index);
+    link = last.device.pager->link();
+    result = memory::what_if(
+        last.map, link, runtime::option_text("recompute") == "auto", budgets);
   }
-  row["steps"] = steps;
+  py::dict row = answer_row(result);
+  constexpr double kPerSecond = 1e9;
+  row["link_in_bytes_per_s"] = link.in_bytes_per_ns * kPerSecond;
+  row["link_out_bytes_per_s"] = link.out_bytes_per_ns * kPerSecond;
   return row;
 }
 
@@ -78,6 +106,7 @@ std::size_t machine_memory_bytes() {
 
 void bind_plan(py::module_& m) {
   m.def("what_if", &what_if);
+  m.def("what_if_here", &what_if_here);
   m.def("gpu_profiles", &gpu_profiles);
   m.def("gpu_profile", &gpu_profile);
   m.def("machine_memory_bytes", &machine_memory_bytes);

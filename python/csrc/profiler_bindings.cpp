@@ -1,13 +1,12 @@
 #include "python/csrc/profiler_bindings.h"
 
 #include <string>
+#include <utility>
 
 #include "backend/torch/deferred_work.h"
-#include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "backend/torch/stream.h"
 #include "kernels/op_plan.h"
-#include "profiler/cycle_builder.h"
 #include "profiler/timeline_writer.h"
 #include "profiler/trace.h"
 #include "profiler/trace_writer.h"
@@ -70,9 +69,9 @@ py::dict last_step(c10::DeviceIndex index) {
   py::dict row;
   row["duration_ns"] = figures->duration_ns;
   row["compute_ns"] = figures->compute_ns;
+  row["stall_ns"] = figures->stall_ns;
   row["other_ns"] =
       figures->duration_ns - figures->compute_ns - figures->stall_ns;
-  row["stall_ns"] = figures->stall_ns;
   row["bytes_in"] = figures->bytes_in;
   row["bytes_out"] = figures->bytes_out;
   row["bound_ns"] = figures->bound_ns;
@@ -140,17 +139,9 @@ profiler::TraceHeader header_of(const DeviceContext& device) {
 
 void export_trace(c10::DeviceIndex index, const std::string& path) {
   const py::gil_scoped_release no_gil;
-  DeviceContext* const device = used(index);
-  std::optional<profiler::CycleMap> map;
-  if (device != nullptr) {
-    backend::throw_if(device->pager->synchronize()); // how long ops took
-    profiler::Profiler& profiler = device->pager->profiler();
-    map = profiler::CycleBuilder(profiler, device->pager->durations())
-              .build(profiler.counts().last_path);
-  }
-  TORCH_CHECK(map, kNoStep);
-  const profiler::Trace trace =
-      profiler::make_trace(*map, kernels::op_names(), header_of(*device));
+  const LastCycle last = last_cycle(index);
+  const profiler::Trace trace = profiler::make_trace(
+      last.map, kernels::op_names(), header_of(last.device));
   backend::throw_if(profiler::write_file(path, profiler::write_trace(trace)));
 }
 
@@ -190,6 +181,19 @@ void export_timeline(c10::DeviceIndex index, const std::string& path) {
 }
 
 } // namespace
+
+LastCycle last_cycle(c10::DeviceIndex index) {
+  DeviceContext* const device = used(index);
+  std::optional<profiler::CycleMap> map;
+  if (device != nullptr) {
+    backend::throw_if(device->pager->synchronize()); // how long ops took
+    profiler::Profiler& profiler = device->pager->profiler();
+    map = profiler::CycleBuilder(profiler, device->pager->durations())
+              .build(profiler.counts().last_path);
+  }
+  TORCH_CHECK(map, kNoStep);
+  return {*device, std::move(*map)};
+}
 
 void bind_profiler(py::module_& m) {
   m.def("step", [](c10::DeviceIndex index) {

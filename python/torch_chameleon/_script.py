@@ -1,11 +1,23 @@
 """Runs a user's program in this process as Python itself would run it."""
 
+import argparse
 import builtins
 import importlib.machinery
 import os
 import runpy
 import sys
 from types import CodeType, ModuleType, TracebackType
+from typing import NoReturn
+
+_WRONG = 2  # the exit status of a command line that is
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Of `python -m torch_chameleon ...`: says what is wrong in a sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        name = self.prog.removeprefix("python -m ")
+        self.exit(_WRONG, f"{name}: {message}\n")
 
 
 class _Uncached(importlib.machinery.SourceFileLoader):

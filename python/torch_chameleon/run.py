@@ -4,21 +4,11 @@ import argparse
 import contextlib
 import importlib.util
 import os
-from typing import NoReturn
 
 from torch_chameleon import _script
 from torch_chameleon._as_cuda import as_cuda
 from torch_chameleon._config import config
-from torch_chameleon._report.command import page_about
-
-_WRONG = 2  # the exit status of a command line that is
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_WRONG, f"torch_chameleon run: {message}\n")
+from torch_chameleon._report.command import check_page, page_about
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,6 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"no module named {options.program}")
     elif not os.path.isfile(options.program):
         parser.error(f"no file {options.program}")
+    if options.report:
+        check_page(parser, options.report)
     try:
         for key in ("hbm_budget", "oversubscription"):
             text = getattr(options, key)
@@ -62,7 +54,7 @@ def _is_there(module: str) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = _script.CommandParser(
         prog="python -m torch_chameleon run",
         description="Runs a program that was written for CUDA, as it is: in "
         'it and in the processes that it starts "cuda" means chameleon. '

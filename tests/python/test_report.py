@@ -15,7 +15,14 @@ from support import MIB
 from torch import nn
 from torch_chameleon import _C
 from torch_chameleon._replace_file import write_private
-from torch_chameleon._report import advice, figures, page, residency, svg
+from torch_chameleon._report import (
+    advice,
+    command,
+    figures,
+    page,
+    residency,
+    svg,
+)
 from torch_chameleon._report.figures import Budget, Cost, Figures
 from torch_chameleon._report.recording import Mark, Recording, latest
 from torch_chameleon._report.residency import Span
@@ -33,12 +40,15 @@ def empty_figures(**changes):
     made = Figures("1.0", "cpu", options, stats, None)
     for key, value in changes.items():
         setattr(made, key, value)
+    if made.step is not None and "step_ns" not in changes:
+        made.step_ns = made.step["duration_ns"]
+        made.waited_ns = made.step["stall_ns"]
     return made
 
 
 def step_figures(**changes):
     names = ("duration_ns", "compute_ns", "stall_ns", "bytes_in", "bytes_out")
-    names += ("bound_ns", "ops", "forecast_hits", "forecast_misses")
+    names += ("other_ns", "bound_ns", "ops", "forecast_hits", "forecast_misses")
     return dict.fromkeys(names, 0) | {"plan": None} | changes
 
 
@@ -84,6 +94,28 @@ def test_budgets_to_ask():
     assert min(asked) >= 500
     big = 8 * figures.GIB
     assert figures.next_piece(big) == figures.GIB
+
+
+def test_less_memory_is_never_faster():
+    def step(duration, compute, moved):
+        return {
+            **{"duration_ns": duration, "compute_ns": compute},
+            **{"bytes_in": moved, "bytes_out": moved},
+        }
+
+    steps = [
+        None,
+        step(90.0, 70.0, 5),
+        step(95.0, 60.0, 3),
+        step(50.0, 50.0, 0),
+    ]
+    rows = figures.budget_rows([10, 20, 30, 40], steps, 50.0)
+    assert rows == [
+        Budget(10, None, 0, 0),
+        Budget(20, 95, 10, 20),
+        Budget(30, 95, 6, 10),
+        Budget(40, 50, 0, 0),
+    ]
 
 
 def recorded(**changes):
@@ -172,15 +204,13 @@ def test_advice_follows_the_numbers():
             duration_ns=100, stall_ns=50, bytes_in=9, bound_ns=95, ops=10
         ),
         peak_bytes=400,
-        budgets=[Budget(100, 90, 9), Budget(125, 60, 5)],
+        budgets=[Budget(100, 90, 9, 0), Budget(125, 60, 5, 0)],
     )
     ((finding, todo),) = advice.warnings_of(stalled)
     assert "50% of the last step" in finding
     assert "only fewer bytes help" in todo
     assert advice.gain_of_more(stalled) == (25, 30)
     assert "25 B more of hbm_budget" in todo
-    stalled.step["plan"] = {"rerun_ops": 3}  # which the model leaves out
-    assert advice.gain_of_more(stalled) is None
 
     unlearned = empty_figures(
         step=step_figures(
@@ -374,6 +404,22 @@ def test_the_budget_is_in_the_forecast(a_run):
     assert gathered.budgets[-1].step_ns >= 0.99 * gathered.compute_ns
 
 
+def test_waiting_means_one_thing(a_run):
+    """The tile, the advice and both lists are of the recorded step."""
+    _, gathered, _ = a_run
+    assert gathered.waited_ns > 0
+    for rows in (gathered.by_op, gathered.by_module, gathered.by_kind):
+        assert sum(cost.stall_ns for cost in rows) == gathered.waited_ns
+    text = check_page(page.html_of(gathered, "now"))
+    share = f"{gathered.waited_ns / gathered.step_ns:.0%}"
+    assert f"{share}of it waiting" in text
+    findings = [finding for finding, _ in advice.warnings_of(gathered)]
+    for finding in findings:
+        assert "waited" not in finding or f" {share} " in finding
+    waited = page._time(gathered.waited_ns)
+    assert f"Where compute waited for those {waited}" in text
+
+
 def test_another_step_than_the_planners_is_said(a_run):
     recording, gathered, _ = a_run
     assert gathered.notes == []
@@ -492,6 +538,117 @@ def test_the_command(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     check_page(out.read_text())
+
+
+def run_report(tmp_path, code, *options):
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    out = tmp_path / "page.html"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch_chameleon", "report"),
+            *("--out", str(out), *options, str(script)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done, out
+
+
+@pytest.mark.slow
+def test_a_script_that_sets_the_physical_device(tmp_path):
+    """As README's example does, which has to come before any use."""
+    done, out = run_report(
+        tmp_path,
+        "import torch, torch_chameleon\n"
+        "torch_chameleon.config.physical_device = 'simulated'\n"
+        "torch_chameleon.config.simulated_gpu = 'rtx4090'\n"
+        "torch_chameleon.config.hbm_budget = '48MiB'\n"
+        "with torch.device('chameleon'):\n"
+        "    layers = [torch.nn.Linear(1024, 1024) for _ in range(6)]\n"
+        "    model = torch.nn.Sequential(*layers)\n"
+        "optimizer = torch.optim.Adam(model.parameters())\n"
+        "for _ in range(4):\n"
+        "    x = torch.ones(2048, 1024, device='chameleon')\n"
+        "    model(x).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n",
+    )
+    assert done.returncode == 0, done.stderr
+    text = check_page(out.read_text())
+    assert "simulated rtx4090" in text
+    assert "Memory over time" in text  # from the first use on
+    assert "What more memory would buy" in text
+    assert "swapping alone" not in text
+
+
+@pytest.mark.slow
+def test_a_script_that_never_uses_the_device(tmp_path):
+    done, out = run_report(tmp_path, "print('hi')\n")
+    assert done.stdout == "hi\n"
+    assert done.stderr.count("\n") == 1
+    assert "no page, since no tensor was on the device" in done.stderr
+    assert done.returncode == 1
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_a_page_that_cannot_be_is_refused_before_anything_runs(tmp_path):
+    done, _ = run_report(tmp_path, "print('hi')\n", "--out", "/nowhere/x.html")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "torch_chameleon report: no folder /nowhere for the page "
+        "/nowhere/x.html\n"
+    )
+
+
+def test_a_missing_script_is_a_sentence(tmp_path, capsys):
+    missing = tmp_path / "no.py"
+    with pytest.raises(SystemExit) as ended:
+        command.main([str(missing)])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said == f"torch_chameleon report: no file {missing}\n"
+
+
+def test_nothing_to_report_is_a_sentence(fresh):
+    fresh(
+        "import torch_chameleon\n"
+        "with torch_chameleon.recording():\n"
+        "    pass\n"
+        "try:\n"
+        "    torch_chameleon.report('page.html')\n"
+        "except RuntimeError as error:\n"
+        "    assert 'no tensor was on the device' in str(error), error\n"
+        "else:\n"
+        "    raise AssertionError\n"
+        "assert torch_chameleon._C.first_use() is None\n"
+        "torch_chameleon.config.physical_device = 'simulated'\n"
+    )
+
+
+def test_a_recording_begins_with_the_first_use(fresh):
+    fresh(
+        "import torch, torch_chameleon\n"
+        "from torch_chameleon import _C\n"
+        "from torch_chameleon._report.recording import latest\n"
+        "with torch_chameleon.recording():\n"
+        "    torch_chameleon.config.physical_device = 'cpu'\n"
+        "    torch_chameleon.step()\n"  # of nothing
+        "    x = torch.ones(1000, device='chameleon')\n"
+        "    for _ in range(3):\n"
+        "        x = x + 1\n"
+        "        torch_chameleon.step()\n"
+        "seen = latest()\n"
+        "ops = [row[1] for row in seen.timeline if row[0] == 'compute']\n"
+        "assert ops.count('aten::add.Tensor') == 3, ops\n"
+        "assert len(seen.step_ends) == 3\n"
+        "assert seen.memory and seen.decisions and seen.events\n"
+        "with torch_chameleon.recording():\n"  # it is in use
+        "    x + 1\n"
+        "assert len(latest().timeline) >= 1\n"
+    )
 
 
 _SIMULATED = """

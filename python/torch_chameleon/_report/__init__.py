@@ -10,7 +10,7 @@ import os
 from torch.types import Device
 
 from torch_chameleon._replace_file import write_private
-from torch_chameleon._report.figures import gather
+from torch_chameleon._report.figures import gather, was_used
 from torch_chameleon._report.page import html_of
 from torch_chameleon._report.recording import latest, recording
 from torch_chameleon.chameleon._utils import _get_device_index
@@ -46,5 +46,10 @@ def report(path: str | os.PathLike[str], device: Device = None) -> None:
         True
     """
     index = _get_device_index(device, optional=True)
+    if not was_used(index):
+        raise RuntimeError(
+            "torch_chameleon.report: no tensor was on the device, so there is "
+            "nothing to show"
+        )
     now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
     write_private(path, html_of(gather(latest(), index), now).encode())

@@ -19,7 +19,7 @@ def warnings_of(figures: Figures) -> list[tuple[str, str]]:
     """
     found = []
     stats, step = figures.stats, figures.step
-    if step is not None and step["duration_ns"] > 0:
+    if step is not None and figures.step_ns > 0:
         found += _step_warnings(figures, step)
     limit = float(figures.options["oversubscription"] or 4)
     allowed = limit * stats["hbm_budget"]
@@ -51,11 +51,11 @@ def _step_warnings(
     figures: Figures, step: dict[str, int]
 ) -> list[tuple[str, str]]:
     found = []
-    stall = step["stall_ns"] / step["duration_ns"]
+    stall = figures.waited_ns / figures.step_ns
     moved = step["bytes_in"] + step["bytes_out"]
     if stall > _MUCH_STALL:
         advice = []
-        if step["bound_ns"] > 0.8 * step["duration_ns"]:
+        if step["bound_ns"] > 0.8 * figures.step_ns:
             advice.append(
                 "These bytes take the link that long, however they are timed: "
                 "only fewer bytes help."
@@ -78,8 +78,8 @@ def _step_warnings(
             )
         found.append(
             (
-                f"Compute waited for bytes for {stall:.0%} of the last step "
-                f"({_time(step['stall_ns'])}; {_size(moved)} moved).",
+                f"Compute waited for bytes or room for {stall:.0%} of the last "
+                f"step ({_time(figures.waited_ns)}; {_size(moved)} moved).",
                 " ".join(advice),
             )
         )
@@ -107,23 +107,19 @@ def _step_warnings(
 def gain_of_more(figures: Figures) -> tuple[int, int] | None:
     """What a little more budget would save: (bytes more, ns a step).
 
-    Both by the planner's model, so that like is compared with like. It swaps
-    alone, so it has no answer for a step that ran ops again.
+    Both by the planner's model, so that like is compared with like.
 
     Args:
         figures: Of `gather`.
 
     Returns:
-        None: not known, or the step fits already, or ran ops again.
+        None: not known, or the step fits already.
     """
     budget = figures.stats["hbm_budget"]
     more = budget + next_piece(budget)
     steps = {row.bytes: row.step_ns for row in figures.budgets}
     now, then = steps.get(budget), steps.get(more)
-    plan = (figures.step or {}).get("plan")
     if now is None or then is None or budget >= figures.peak_bytes:
-        return None
-    if plan and plan["rerun_ops"] > 0:
         return None
     return more - budget, now - then
 

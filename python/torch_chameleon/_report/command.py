@@ -2,11 +2,14 @@
 
 import argparse
 import contextlib
+import os
+import sys
 from collections.abc import Iterator
 
-from torch_chameleon import _script
+from torch_chameleon import _C, _script
 from torch_chameleon._as_cuda import as_cuda
 from torch_chameleon._report import recording, report
+from torch_chameleon._report.figures import was_used
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit status, if the script ends without one.
     """
-    parser = argparse.ArgumentParser(
+    parser = _script.CommandParser(
         prog="python -m torch_chameleon report",
         description="Runs a training script and writes one HTML page that "
         "shows where its memory was. Every op is timed meanwhile: let the "
@@ -32,22 +35,50 @@ def main(arguments: list[str] | None = None) -> int:
         "arguments", nargs=argparse.REMAINDER, help="what the script is given"
     )
     options = parser.parse_args(arguments)
+    if not os.path.isfile(options.script):
+        parser.error(f"no file {options.script}")
+    check_page(parser, options.out)
     as_cuda()
     with page_about(options.out):
         _script.run_script(options.script, options.arguments)
-    return 0
+    return 0 if was_used(_C.current_device()) else 1
+
+
+def check_page(parser: argparse.ArgumentParser, path: str) -> None:
+    """Refuses what cannot become a page, before anything runs.
+
+    Args:
+        parser: Of the command line.
+        path: The page.
+    """
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        parser.error(f"no folder {folder} for the page {path}")
+    if os.path.isdir(path):
+        parser.error(f"the page {path} is a folder")
 
 
 @contextlib.contextmanager
 def page_about(path: str) -> Iterator[None]:
     """Records what is inside and writes the page, however that ends.
 
+    Where nothing used the device it says so, and writes none.
+
     Args:
         path: The page.
     """
+    path = os.path.abspath(path)  # the program may go to another folder
     try:
         with recording():
             yield
     finally:
-        report(path)
-        print(f"wrote {path}")
+        if was_used(_C.current_device()):
+            report(path)
+            print(f"wrote {path}")
+        else:
+            print(
+                "torch_chameleon: no page, since no tensor was on the device: "
+                'the program trains where .to("cuda") or .to("chameleon") puts '
+                "it",
+                file=sys.stderr,
+            )

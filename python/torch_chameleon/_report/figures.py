@@ -2,10 +2,7 @@
 
 import collections
 import dataclasses
-import json
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +11,7 @@ from torch_chameleon._report.recording import Recording
 from torch_chameleon._report.residency import Tensor, residency
 
 GIB = 1 << 30
-_CURVE_POINTS = 7
+_CURVE_POINTS = 6
 _BINS = 240  # of the link over time
 
 
@@ -35,6 +32,7 @@ class Budget:
     bytes: int
     step_ns: int | None  # None: it does not fit
     bytes_moved: int
+    rerun_ns: int  # of the step: ops run again
 
 
 @dataclasses.dataclass
@@ -55,8 +53,11 @@ class Figures:
     memory: list[tuple[int, int, int, int]] = dataclasses.field(
         default_factory=list
     )
+    # The step that the page is about: the last one that was recorded, else the
+    # last one.
     step_ops: int = 0
     step_ns: int = 0
+    waited_ns: int = 0  # of it, with no op running
     recorded_steps: int = 0
     by_op: list[Cost] = dataclasses.field(default_factory=list)
     by_module: list[Cost] = dataclasses.field(default_factory=list)
@@ -68,6 +69,11 @@ class Figures:
     tensors: list[Tensor] = dataclasses.field(default_factory=list)
     tensors_left_out: int = 0
     notes: list[str] = dataclasses.field(default_factory=list)
+
+
+def was_used(index: int) -> bool:
+    """Whether a tensor was on the device. No use of it."""
+    return _C.calls(index) > 0 or _C.swap_stats(index)["peak_logical_bytes"] > 0
 
 
 def gather(recording: Recording | None, index: int = 0) -> Figures:
@@ -93,6 +99,8 @@ def gather(recording: Recording | None, index: int = 0) -> Figures:
     )
     try:
         figures.step = dict(_C.last_step(index))
+        figures.step_ns = figures.step["duration_ns"]
+        figures.waited_ns = figures.step["stall_ns"]
     except RuntimeError:
         figures.notes.append(
             "No step has ended yet. Run a few, and mark their ends with "
@@ -140,38 +148,54 @@ def next_piece(budget: int) -> int:
 
 
 def _add_budgets(figures: Figures, index: int) -> None:
-    descriptor, path = tempfile.mkstemp(suffix=".jsonl")
-    os.close(descriptor)
-    try:
-        _C.export_trace(index, path)
-        with open(path) as lines:
-            header = json.loads(lines.readline())
-        figures.link_in_bytes_per_s = header.get("bw_in", 0)
-        figures.link_out_bytes_per_s = header.get("bw_out", 0)
-        whole = _C.what_if(path, [], 1.0)
-        figures.peak_bytes = whole["peak_bytes"]
-        figures.compute_ns = whole["compute_ns"]
-        asked = budgets_to_ask(
-            figures.stats["hbm_budget"],
-            whole["peak_bytes"],
-            whole["largest_op_bytes"],
-        )
-        steps = _C.what_if(path, asked, 1.0)["steps"]
-    except (RuntimeError, ValueError) as error:
-        figures.notes.append(f"No forecast for other budgets: {error}")
-        return
-    finally:
-        os.unlink(path)
-    for budget, step in zip(asked, steps, strict=True):
-        figures.budgets.append(
-            Budget(budget, None, 0)
-            if step is None
-            else Budget(
+    whole = _C.what_if_here(index, [])
+    figures.link_in_bytes_per_s = whole["link_in_bytes_per_s"]
+    figures.link_out_bytes_per_s = whole["link_out_bytes_per_s"]
+    figures.peak_bytes = whole["peak_bytes"]
+    figures.compute_ns = whole["compute_ns"]
+    asked = budgets_to_ask(
+        figures.stats["hbm_budget"],
+        whole["peak_bytes"],
+        whole["largest_op_bytes"],
+    )
+    steps = _C.what_if_here(index, asked)["steps"]
+    figures.budgets = budget_rows(asked, steps, figures.compute_ns)
+
+
+def budget_rows(
+    asked: Sequence[int],
+    steps: Sequence[dict[str, Any] | None],
+    compute_ns: float,
+) -> list[Budget]:
+    """Budgets as rows; less memory is never faster.
+
+    A plan is searched for within each, and what is found for one may be a
+    little better than for its larger neighbour.
+
+    Args:
+        asked: Bytes, ascending.
+        steps: Of `_C.what_if_here`.
+        compute_ns: Of the step, with room for everything.
+
+    Returns:
+        A row each, in the same order.
+    """
+    rows = []
+    least = 0
+    for budget, step in reversed(list(zip(asked, steps, strict=True))):
+        if step is None:
+            rows.append(Budget(budget, None, 0, 0))
+            continue
+        least = max(least, round(step["duration_ns"]))
+        rows.append(
+            Budget(
                 budget,
-                round(step["duration_ns"]),
+                least,
                 step["bytes_in"] + step["bytes_out"],
+                max(round(step["compute_ns"] - compute_ns), 0),
             )
         )
+    return rows[::-1]
 
 
 # ---- the recorded step -----------------------------------------------------
@@ -193,6 +217,7 @@ def _add_recording(figures: Figures, recording: Recording) -> None:
         end_ns = max(row[3] for row in ops)
         figures.step_ns = end_ns - begin_ns
         figures.by_op = costs((row[1] or row[0], row) for row in ops)
+        figures.waited_ns = sum(cost.stall_ns for cost in figures.by_op)
         figures.by_module = costs((recording.where(row[6]), row) for row in ops)
         figures.by_kind = costs(
             (kind_of(recording.where(row[6])), row) for row in ops
@@ -218,8 +243,8 @@ def _add_recording(figures: Figures, recording: Recording) -> None:
     if timed and not 0.8 * timed <= known <= 1.25 * timed:
         figures.notes.append(
             f"The recorded step has {timed:,} ops, and what was found to be "
-            f'the last step has {known:,}: that is what "last step" and the '
-            "other budgets are about. Mark ends of steps with "
+            f"the last step has {known:,}: that is what is said of bytes moved "
+            "a step and of other budgets. Mark ends of steps with "
             "torch_chameleon.step()."
         )
     if len(recording.step_ends) < 2:

@@ -109,10 +109,12 @@ def _tiles(figures: Figures) -> str:
         ("peak on the host", _size(stats["peak_host_bytes"])),
     ]
     if step is not None:
-        duration = max(step["duration_ns"], 1)
         tiles += [
-            ("last step", _time(step["duration_ns"])),
-            ("of it waiting for copies", f"{step['stall_ns'] / duration:.0%}"),
+            ("last step", _time(figures.step_ns)),
+            (
+                "of it waiting for bytes or room",
+                f"{figures.waited_ns / max(figures.step_ns, 1):.0%}",
+            ),
             ("moved in, a step", _size(step["bytes_in"])),
             ("moved out, a step", _size(step["bytes_out"])),
         ]
@@ -192,8 +194,13 @@ def _budgets(figures: Figures) -> str:
         return ""
     gain = advice.gain_of_more(figures)
     text = (
-        "The step with other budgets, swapping alone, by the planner's model "
-        "(modelled, also where the step was measured)."
+        "The step with other budgets, by the planner's model (modelled, also "
+        "where the step was measured)"
+        + (
+            "."
+            if figures.options["recompute"] == "auto"
+            else ", by swapping alone: torch_chameleon.config.recompute is off."
+        )
     )
     if gain is not None:
         text += (
@@ -216,18 +223,19 @@ def _budgets(figures: Figures) -> str:
         svg.line(svg.steps([(0, figures.compute_ns)], top), "good", True)
     )
     table = _table(
-        ["budget", "step", "slowdown", "moved a step"],
+        ["budget", "step", "slowdown", "moved a step", "run again"],
         [
             [
                 _size(row.bytes),
                 _time(row.step_ns or 0),
                 f"{(row.step_ns or 0) / figures.compute_ns:.2f}",
                 _size(row.bytes_moved),
+                _time(row.rerun_ns),
             ]
             for row in rows
         ],
         [row.bytes == figures.stats["hbm_budget"] for row in rows],
-        wide=["moved a step"],
+        wide=["moved a step", "run again"],
     )
     return _section(
         "What more memory would buy",
@@ -264,9 +272,9 @@ def _modules(figures: Figures) -> str:
         ]
     return _section(
         "What waits, by module",
-        "Where compute waited in the step: for bytes of an op's operands, or "
-        "for room. Modules of a list count as one (*); a module's backward is "
-        "a row of its own.",
+        f"Where compute waited for those {_time(figures.waited_ns)} of the "
+        "step: for bytes of an op's operands, or for room. Modules of a list "
+        "count as one (*); a module's backward is a row of its own.",
         *parts,
     )
 

@@ -39,6 +39,7 @@ class Recording:
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
+        self.has_begun = False  # the device was used
         self.begin_call = 0
         self.end_call = 0
         self.marks: list[Mark] = [Mark(0, OUTSIDE)]
@@ -60,16 +61,11 @@ class Recording:
         self._hooks: list[Any] = []
 
     def start(self) -> None:
-        """Starts: from now on every op is timed, which costs time."""
-        _C.init()
-        _C.synchronize(self.index)
-        self.begin_call = _C.calls(self.index)
-        self.marks = [Mark(self.begin_call, OUTSIDE)]
-        self.blocks = _C.memory_snapshot(self.index, False)["blocks"]
-        _C.record_memory_history("none", False, True, _MOST_EVENTS, True)
-        _C.start_decision_log(_MOST_DECISIONS, self.index)
-        _C.reset_memory_history(self.index)
-        _C.record_timeline(self.index, True)
+        """Starts: from now on every op is timed, which costs time.
+
+        Where the device was not used yet, from its first use on: what has to be
+        set before that can still be.
+        """
         self._hooks = [
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(
@@ -79,6 +75,22 @@ class Recording:
             register_optimizer_step_post_hook(self._optimizer_ended),
         ]
         _steps.listen(self._step_ended)
+        if _C.first_use() is None:
+            _C.at_first_use(self._device_used)
+        else:
+            self._device_used()
+
+    def _device_used(self) -> None:
+        self.has_begun = True
+        _C.init()
+        _C.synchronize(self.index)
+        self.begin_call = _C.calls(self.index)
+        self.marks.append(Mark(self.begin_call, self.marks[-1].where))
+        self.blocks = _C.memory_snapshot(self.index, False)["blocks"]
+        _C.record_memory_history("none", False, True, _MOST_EVENTS, True)
+        _C.start_decision_log(_MOST_DECISIONS, self.index)
+        _C.reset_memory_history(self.index)
+        _C.record_timeline(self.index, True)
 
     def stop(self) -> None:
         """Stops; waits until the device has nothing left to do."""
@@ -86,6 +98,9 @@ class Recording:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        if not self.has_begun:
+            _C.at_first_use(None)
+            return
         _C.record_timeline(self.index, False)
         _C.stop_memory_history()
         self.end_call = _C.calls(self.index)
@@ -162,7 +177,8 @@ class Recording:
                     self._name(value, f"{name} ({key})")
 
     def _step_ended(self) -> None:
-        self.step_ends.append(_C.calls(self.index))
+        if self.has_begun:
+            self.step_ends.append(_C.calls(self.index))
 
     # ---- names ----
 
@@ -200,7 +216,8 @@ def latest() -> Recording | None:
 class recording:  # noqa: N801 (it is called like a function)
     """Records what `report` shows, inside a `with` block.
 
-    Two or three steps are enough: the page shows the last whole one. Meanwhile
+    Two or three steps are enough: the page shows the last whole one. It may
+    begin before the device is used, and is no use of it. Meanwhile
     every op is timed and every module announces itself, which costs time; and
     a history that `_record_memory_history` began ends.
 
@@ -236,7 +253,8 @@ class recording:  # noqa: N801 (it is called like a function)
         assert _current is not None
         ended, _current = _current, None
         ended.stop()
-        _latest = ended
+        if ended.has_begun:
+            _latest = ended
 
 
 def _tensors(output: Any) -> list[Tensor]:

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "profiler/trace_reader.h"
+#include "residual_network.h"
 
 namespace chameleon::memory {
 namespace {
@@ -99,6 +100,29 @@ TEST(WhatIf, ATraceWithoutALinkIsRefused) {
   ASSERT_FALSE(answer.ok());
   EXPECT_NE(answer.error().message().find("how fast the link is"),
             std::string::npos);
+}
+
+// Of a step as it runs: as plan_search_test and joint_planner_test have it.
+TEST(WhatIf, AsItShipsOpsRunAgain) {
+  profiler::CycleMap map;
+  map.cycle = residual_network(12);
+  const LinkModel link{10, 10, 20, 1};
+  const WhatIf whole = what_if(map, link, true, {});
+  EXPECT_TRUE(whole.steps.empty());
+  const std::array<std::uint64_t, 3> budgets{
+      whole.largest_op - 1, whole.peak_bytes / 2, 2 * whole.peak_bytes};
+  const WhatIf swapping = what_if(map, link, false, budgets);
+  const WhatIf both = what_if(map, link, true, budgets);
+  ASSERT_EQ(both.steps.size(), budgets.size());
+  for (const WhatIf& answer : {swapping, both}) {
+    EXPECT_EQ(answer.compute_ns, whole.compute_ns);
+    EXPECT_EQ(answer.steps[0].duration_ns, 0); // it does not fit
+    EXPECT_EQ(answer.steps[2].duration_ns, whole.compute_ns);
+  }
+  EXPECT_EQ(swapping.steps[1].compute_ns, whole.compute_ns);
+  EXPECT_GT(both.steps[1].compute_ns, whole.compute_ns);
+  EXPECT_LT(both.steps[1].duration_ns, swapping.steps[1].duration_ns);
+  EXPECT_LT(both.steps[1].bytes_in, swapping.steps[1].bytes_in);
 }
 
 } // namespace
