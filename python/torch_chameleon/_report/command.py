@@ -67,13 +67,13 @@ def page_about(path: str) -> Iterator[None]:
     Args:
         path: The page.
     """
-    path = os.path.abspath(path)  # the program may go to another folder
+    where = os.path.abspath(path)  # the program may go to another folder
     try:
         with recording():
             yield
     finally:
         if was_used(_C.current_device()):
-            report(path)
+            report(where)
             print(f"wrote {path}")
         else:
             print(
