@@ -4,7 +4,8 @@
 //   cmake -S . -B build -DCHAMELEON_BUILD_TORCH=OFF -DCHAMELEON_BUILD_TESTS=ON
 //   cmake --build build --target pager_instructions
 //   valgrind --tool=callgrind --collect-atstart=no
-//     --toggle-collect='*run_steps*' build/tests/cpp/pager_instructions lru 1000
+//     --toggle-collect='*run_steps*'
+//     build/tests/cpp/pager_instructions lru 1000
 //
 // A step reads each of so many blocks in turn, of 512 bytes to 8 KiB, and makes
 // one that lives for an op. What callgrind counts is of 10,000 ops, on their
