@@ -68,6 +68,22 @@ def test_costs_are_sums():
     assert figures.costs([*rows, ("a", inside)])[0] == Cost("a", 2, 4, 8)
 
 
+def test_an_op_that_runs_again_is_no_waiting():
+    stall = ("stalls", "mm", 10, 30, 0, None, 1)
+    other = ("stalls", "mm", 50, 60, 0, None, 2)
+    timeline = [
+        *(("re-runs", "add", 0, 12, 0, None, 1), stall),
+        *(("re-runs", "add", 20, 25, 0, None, 1), other),
+        *(("re-runs", "add", 55, 70, 0, None, 2),),
+    ]
+    rows = figures.apart_from_reruns(timeline)
+    (cost,) = figures.costs(("mm", row) for row in rows)
+    assert cost == Cost("mm", 0, 0, 13 + 5, 2 + 5 + 5)
+    assert [row for row in rows if row[0] == "re-runs"] == [
+        *(timeline[0], timeline[2], timeline[4])
+    ]
+
+
 def test_modules_of_a_list_are_of_a_kind():
     assert figures.kind_of("blocks.3.up (backward)") == "blocks.*.up (backward)"
     assert figures.kind_of("0") == "*"
@@ -682,7 +698,7 @@ with torch_chameleon.recording():
 shown = figures.gather(latest())
 for costs in (shown.by_op, shown.by_module, shown.by_kind):
     compute = sum(cost.compute_ns for cost in costs)
-    stall = sum(cost.stall_ns for cost in costs)
+    stall = sum(cost.stall_ns + cost.rerun_ns for cost in costs)
     print(shown.step_ns, compute, stall)
     assert stall > 0
     assert abs(compute + stall - shown.step_ns) < 0.03 * shown.step_ns

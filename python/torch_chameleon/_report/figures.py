@@ -1,5 +1,6 @@
 """The numbers of a report, gathered from a recording. Nothing is drawn here."""
 
+import bisect
 import collections
 import dataclasses
 import re
@@ -12,6 +13,7 @@ from torch_chameleon._report.residency import Tensor, residency
 
 GIB = 1 << 30
 _CURVE_POINTS = 6
+_RERAN = "reran"  # a lane, of apart_from_reruns
 _BINS = 240  # of the link over time
 
 
@@ -23,6 +25,7 @@ class Cost:
     calls: int
     compute_ns: int
     stall_ns: int  # compute waited for bytes before it, or for room inside
+    rerun_ns: int = 0  # ops ran again before it, for its operands
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +214,8 @@ def _add_recording(figures: Figures, recording: Recording) -> None:
             (t - start_ns, logical, resident, host)
             for t, logical, resident, host in recording.memory
         ]
-    ops = [row for row in recording.timeline if first < row[6] <= last]
+    timeline = apart_from_reruns(recording.timeline)
+    ops = [row for row in timeline if first < row[6] <= last]
     if ops:
         begin_ns = min(row[2] for row in ops)
         end_ns = max(row[3] for row in ops)
@@ -261,19 +265,45 @@ def _add_recording(figures: Figures, recording: Recording) -> None:
         figures.tensors, figures.tensors_left_out = residency(recording)
 
 
+def apart_from_reruns(timeline: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The timeline with what its stalls have of re-runs as rows of their own.
+
+    An op whose operands are made again begins late, but nothing waits then.
+
+    Args:
+        timeline: Rows of `_C.timeline`.
+    """
+    reruns = sorted((row[2], row[3]) for row in timeline if row[0] == "re-runs")
+    apart: list[Sequence[Any]] = []
+    for row in timeline:
+        if row[0] != "stalls":
+            apart.append(row)
+            continue
+        lane, op, at, end, *rest = row
+        first = bisect.bisect_right(reruns, at, key=lambda run: run[1])
+        for begin, stop in reruns[first:]:
+            if begin >= end:
+                break
+            apart.append((lane, op, at, max(begin, at), *rest))
+            apart.append((_RERAN, op, max(begin, at), min(stop, end), *rest))
+            at = min(stop, end)
+        apart.append((lane, op, at, end, *rest))
+    return apart
+
+
 def costs(rows: Iterable[tuple[str, Sequence[Any]]]) -> list[Cost]:
     """Sums rows of a timeline under their names, what stalls longest first.
 
     Args:
         rows: (name, row of `_C.timeline`).
     """
-    sums: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
+    sums: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0, 0])
     for name, (lane, _, begin, end, _, what, *_rest) in rows:
         if lane == "compute":
             sums[name][0] += 1
             sums[name][1] += end - begin
-        elif lane == "stalls":
-            sums[name][2] += end - begin
+        elif lane in ("stalls", _RERAN):
+            sums[name][2 if lane == "stalls" else 3] += end - begin
             if what is not None:  # inside an op, whose time has it too
                 sums[name][1] -= end - begin
     rows_of_costs = [Cost(name, *values) for name, values in sums.items()]

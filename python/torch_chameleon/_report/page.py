@@ -291,6 +291,7 @@ def _costs(costs: Sequence[Cost], most: int) -> str:
         f"<tr><td>{escape(cost.name or 'outside of modules')}</td>"
         f"<td>{_time(cost.stall_ns)}</td>"
         f"<td>{cost.stall_ns / stalls:.0%}</td>"
+        f'<td class="wide">{_time(cost.rerun_ns)}</td>'
         f'<td class="wide">{_time(cost.compute_ns)}</td>'
         f'<td class="wide">{cost.calls:,}</td>'
         f'<td class="bar"><i style="width:{cost.stall_ns / longest:.1%}"></i>'
@@ -301,7 +302,8 @@ def _costs(costs: Sequence[Cost], most: int) -> str:
     more = f'<p class="muted">and {left:,} more</p>' if left else ""
     return (
         '<div class="scroll"><table><thead><tr><th>name</th><th>waited</th>'
-        '<th>share</th><th class="wide">computed</th>'
+        '<th>share</th><th class="wide">ran again for it</th>'
+        '<th class="wide">computed</th>'
         '<th class="wide">ops</th><th></th></tr></thead><tbody>'
         f"{rows}</tbody></table></div>{more}"
     )
