@@ -20,8 +20,6 @@ optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 config.max_slowdown = limit
 config.step_marks = marks
 config.hbm_budget = budget
-if not marked:
-    config.step_marks = "off"  # else its optimizer's end marks a step
 warnings.simplefilter("always")
 with warnings.catch_warnings(record=True) as caught:
     steps, figures = 0, []
