@@ -59,7 +59,7 @@ class watch:  # noqa: N801 (it is called like a function)
         >>> with torch_chameleon.watch(file=sys.stdout) as live:
         ...     y = x + 1
         ...     torch_chameleon.step()  # doctest: +ELLIPSIS
-        step 1 ...
+        step 1, ...
         >>> live.steps
         1
     """
