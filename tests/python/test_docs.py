@@ -15,6 +15,7 @@ from pathlib import Path
 
 import limits_table
 import pytest
+import trust_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "python" / "docs"
@@ -153,4 +154,12 @@ def test_table_of_limits_is_the_planners():
     _, body, _ = limits_table.split()
     assert body.strip() == limits_table.table().strip(), (
         "python tests/python/limits_table.py writes it"
+    )
+
+
+@pytest.mark.parametrize("page", trust_pages.PAGES, ids=lambda page: page.name)
+def test_pages_say_how_far_times_can_be_trusted(page):
+    _, body, _ = trust_pages.split(page)
+    assert body.strip() == trust_pages.PAGES[page]().strip(), (
+        "python tests/python/trust_pages.py writes it"
     )

@@ -130,6 +130,7 @@ FIGURES = {
     "host_bytes": 1 << 30,
     "settled": True,
     "steps": 8,
+    "trust": {"sentence": "are modelled; for transformers"},
     "curve": [],
     "reads": [],
     "kept_away": {},
@@ -140,6 +141,7 @@ FIGURES = {
     ("figures", "sentence"),
     [
         ({"fits": "in memory"}, "yes, 24.0 GiB hold all of it"),
+        ({"fits": "in memory"}, "times      are modelled; for transformers"),
         ({"fits": "swapped"}, "a step takes 2.00 times its time in memory"),
         (
             {"fits": "no", "why": "budget"},

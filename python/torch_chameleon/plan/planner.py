@@ -15,9 +15,11 @@ import torch
 
 from torch_chameleon import _C
 from torch_chameleon.plan import machine
+from torch_chameleon.plan.kinds import kind_of
 from torch_chameleon.plan.process import run_script, stop
 from torch_chameleon.plan.report import size
 from torch_chameleon.plan.script import Run
+from torch_chameleon.plan.trust import trust
 
 _T = TypeVar("_T")
 _KS = (1.25, 1.5, 2.0, 3.0, 4.0)
@@ -71,6 +73,9 @@ class Planner:
             "largest_op": op,
             "largest_op_bytes": op_bytes,
             "in_memory_ns": in_memory_ns,
+            "trust": trust(
+                kind_of(roomy["trace"], roomy["convolutions"]), card["name"]
+            ),
         }
         answer, rows = self._answer_and_curve(figures)
         figures |= answer

@@ -37,6 +37,7 @@ def _answers(figures: dict[str, Any]) -> list[tuple[str, str]]:
     else:
         rows.append(("step", f"{duration(figures['in_memory_ns'])} in memory"))
     rows += [
+        ("times", figures["trust"]["sentence"]),
         (
             "peak",
             f"{size(figures['peak_bytes'])} of tensors at a time; "

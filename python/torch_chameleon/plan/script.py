@@ -26,6 +26,7 @@ import torch_chameleon
 from torch_chameleon import _C, _script, _steps, config, profiler
 from torch_chameleon._as_cuda import as_cuda
 from torch_chameleon.plan import machine, no_uploads, no_values, overlay
+from torch_chameleon.plan.kinds import Convolutions
 from torch_chameleon.plan.reads import Reads
 from torch_chameleon.plan.steps import are_enough, figures_of
 
@@ -80,6 +81,7 @@ class _Budgets:
     def __init__(self, run: Run) -> None:
         self.points: list[dict[str, Any]] = []
         self._run = run
+        self._convolutions = Convolutions()
         self._steps: list[dict[str, Any]] = []
 
     def begin(self) -> None:
@@ -123,6 +125,7 @@ class _Budgets:
             | {
                 "steps": self.steps,
                 "settled": are_enough(self._steps, self._run.steps),
+                "convolutions": self._convolutions.shares(),
             }
             | figures_of(self._steps)
         )
