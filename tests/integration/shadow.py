@@ -33,6 +33,7 @@ class Shadow(TorchDispatchMode):
         self._bytes = {}  # storage -> a uint8 tensor on the CPU
         self._listed = set()  # storages that list ops wrote
         self._count = 0
+        self._raised_in_op = False
 
     def adopt(self, tensor):
         """The tensor holds the right bits now."""
@@ -78,9 +79,14 @@ class Shadow(TorchDispatchMode):
             if _key(tensor) not in self.undefined
         )
 
+    def __enter__(self):
+        self._raised_in_op = False
+        return super().__enter__()
+
     def __exit__(self, kind, error, trace):
         # What was put off may fail where no op is: at the end of a step.
-        if _BROKEN_RUN in str(error):
+        is_outside = error is not None and not self._raised_in_op
+        if is_outside and _KEPT_RUN not in str(error):
             self.undefined |= self._listed
         super().__exit__(kind, error, trace)
 
@@ -96,6 +102,7 @@ class Shadow(TorchDispatchMode):
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
+            self._raised_in_op = True
             # What kernels in Python raise (emulated CUDA) has no room for it.
             is_dropped = put_off > 0 and _C.deferred_op_count() == 0
             if _BROKEN_RUN in str(error) or is_dropped:
