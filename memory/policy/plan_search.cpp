@@ -58,10 +58,9 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   const bool hardly_waits = !waits((*swapping)->modelled, kHardlyWaits);
   chosen_ = std::move(*swapping);
   carried_.emplace(map_.cycle);
-  most_tries_ =
-      std::clamp(kMostOps / std::max<std::size_t>(map_.cycle.ops(), 1),
-                 kLeastTries, kMostTries);
-  most_tries_ = std::min(most_tries_, request.most_tries);
+  const std::size_t ops = std::max<std::size_t>(map_.cycle.ops(), 1);
+  most_tries_ = std::min(std::clamp(kMostOps / ops, kLeastTries, kMostTries),
+                         request.most_tries);
   if (chosen_->actions.empty()) return;
   // What leaves more for nothing stays, where there is as little to gain, and
   // so does what does not wait at all.

@@ -57,14 +57,14 @@ bool SlackTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
 
 // Follows the best so far, until the next one is there.
 void SlackTrial::judge() {
-  tried_ = now_.plan->slack;
+  const int tried = now_.plan->slack;
   if (best_.plan == nullptr || now_.mean_ns() < kClearly * best_.mean_ns()) {
     best_ = now_;
   }
   now_ = best_;
   in_a_row_ = 0;
-  if (isAsModelled() || tried_ == kMostSlack) return end();
-  wanted_ = tried_ + 1;
+  if (isAsModelled() || tried == kMostSlack) return end();
+  wanted_ = tried + 1;
 }
 
 // The best_ one moves nothing, or takes what its model says.

@@ -82,8 +82,7 @@ class SlackTrial {
   void end();
 
   Tried now_;
-  Tried best_;    // of those that were tried
-  int tried_ = 0; // the last slack that was tried
+  Tried best_; // of those that were tried
   std::optional<int> wanted_;
   std::size_t in_a_row_ = 0; // steps that followed now_
   bool is_over_ = false;
