@@ -29,8 +29,9 @@ struct Case {
 };
 
 // So that the next kInARow-th slow step is told of.
-void warm_up(SlowdownWatch& watch, const Case& slow) {
-  for (int i = 0; i < SlowdownWatch::kWarmUp; ++i) {
+void warm_up(SlowdownWatch& watch, const Case& slow,
+             int steps = SlowdownWatch::kWarmUp) {
+  for (int i = 0; i < steps; ++i) {
     EXPECT_FALSE(watch.look(slow.step));
   }
 }
@@ -128,9 +129,7 @@ TEST(SlowdownWatch, NothingIsSaidBeforeThePlanIsReady) {
   watch.setLimit(1.5);
   Case slow;
   const PlanPtr plan = std::exchange(slow.figures.plan, nullptr);
-  for (int i = 0; i < SlowdownWatch::kWarmUpUnmarked - 1; ++i) {
-    EXPECT_FALSE(watch.look(slow.step));
-  }
+  warm_up(watch, slow, SlowdownWatch::kWarmUpUnmarked - 1);
   slow.figures.plan = plan;
   EXPECT_TRUE(third(watch, slow));
 }
@@ -139,9 +138,7 @@ TEST(SlowdownWatch, AStepThatCannotBePlannedIsToldOfInTheEnd) {
   SlowdownWatch watch(0);
   Case slow;
   slow.figures.plan = nullptr;
-  for (int i = 0; i < SlowdownWatch::kWarmUpUnmarked; ++i) {
-    EXPECT_FALSE(watch.look(slow.step));
-  }
+  warm_up(watch, slow, SlowdownWatch::kWarmUpUnmarked);
   EXPECT_TRUE(third(watch, slow));
 }
 
@@ -223,9 +220,7 @@ TEST(SlowdownWatch, StepsWithoutMarksWarmUpForLonger) {
   SlowdownWatch watch(0);
   Case slow;
   slow.step.marked = false;
-  for (int i = 0; i < SlowdownWatch::kWarmUpUnmarked; ++i) {
-    EXPECT_FALSE(watch.look(slow.step));
-  }
+  warm_up(watch, slow, SlowdownWatch::kWarmUpUnmarked);
   EXPECT_TRUE(third(watch, slow));
 }
 
