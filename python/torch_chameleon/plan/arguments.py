@@ -5,11 +5,10 @@ import importlib.util
 import os
 import pathlib
 import re
-from typing import NoReturn
 
 from torch_chameleon import _C
+from torch_chameleon._script import CommandParser
 
-_WRONG = 2  # the exit status of a command line that is
 _EXAMPLES = """\
 examples:
   python -m torch_chameleon plan --gpu rtx4090 train.py --batch 64
@@ -19,13 +18,6 @@ examples:
 
 What follows the script is its own command line.
 """
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(_WRONG, f"torch_chameleon plan: {message}\n")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -72,8 +64,8 @@ def ours_among(options: argparse.Namespace) -> list[str]:
     )
 
 
-def _parser() -> _Parser:
-    reader = _Parser(
+def _parser() -> CommandParser:
+    reader = CommandParser(
         prog="python -m torch_chameleon plan",
         description="Runs the first steps of a training script, as it is, on a "
         "simulated GPU, and says what it needs, whether it fits, and how slow "
@@ -170,7 +162,7 @@ def _at_least_two(text: str) -> int:
 
 
 def _check_file(
-    reader: _Parser, option: str, path: pathlib.Path | None
+    reader: CommandParser, option: str, path: pathlib.Path | None
 ) -> None:
     if path is None:
         return
