@@ -45,7 +45,7 @@ namespace chameleon::memory {
 class Pager;
 struct Lineage;
 
-enum class Residency : std::uint8_t {
+enum class BlockState : std::uint8_t {
   kUnbacked,
   kResident,
   kHost,
@@ -69,16 +69,16 @@ struct Block {
   static constexpr std::size_t kUseSlots = 3;
   static constexpr std::uint64_t kAlive = ~std::uint64_t{0};
 
-  static constexpr std::uint64_t stateBits(Residency state) {
+  static constexpr std::uint64_t stateBits(BlockState state) {
     return static_cast<std::uint64_t>(state) << kStateShift;
   }
-  static constexpr Residency stateOf(std::uint64_t word) {
-    return static_cast<Residency>((word >> kStateShift) & 0xff);
+  static constexpr BlockState stateOf(std::uint64_t word) {
+    return static_cast<BlockState>((word >> kStateShift) & 0xff);
   }
   static constexpr std::uint32_t pinsOf(std::uint64_t word) {
     return static_cast<std::uint32_t>(word & kPinMask);
   }
-  Residency state() const noexcept {
+  BlockState state() const noexcept {
     return stateOf(word.load(std::memory_order_acquire));
   }
   std::uint32_t pins() const noexcept {

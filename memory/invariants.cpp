@@ -15,8 +15,9 @@ void PagerImpl::check(int level) {
 
 void PagerImpl::checkOperands(const Call& call) const {
   for (const auto [block, access] : call.pins_) {
-    CHAMELEON_CHECK(block->state() == Residency::kResident && block->pins() > 0,
-                    "an operand is not pinned in HBM");
+    CHAMELEON_CHECK(
+        block->state() == BlockState::kResident && block->pins() > 0,
+        "an operand is not pinned in HBM");
     CHAMELEON_CHECK(block->device_address == arena_->address(*block->device) &&
                         block->device->bytes >= block->bytes,
                     "an operand is not where its extent is");
@@ -66,27 +67,27 @@ void InvariantWalker::checkBlocks() const {
   for (const Block* block = pager_.live_; block != nullptr;
        previous = block, block = block->next_live) {
     const std::uint64_t word = block->word.load(std::memory_order_acquire);
-    const Residency state = Block::stateOf(word);
+    const BlockState state = Block::stateOf(word);
     const bool has_copy = (word & Block::kHostCopyBit) != 0;
     CHAMELEON_CHECK(block->previous_live == previous,
                     "a broken list of blocks");
     CHAMELEON_CHECK(block->pager == &pager_.owner_ && block->bytes > 0 &&
                         block->bytes <= block->rounded_bytes,
                     "a block that is not one");
-    CHAMELEON_CHECK(state != Residency::kFetching && block->claims == 0,
+    CHAMELEON_CHECK(state != BlockState::kFetching && block->claims == 0,
                     "a move or a begin() was left half done");
     pager_.recreation_.check(*block);
     if (Recreation::isHeld(*block)) held_bytes += block->bytes;
     CHAMELEON_CHECK(
-        (block->device != nullptr) == (state == Residency::kResident),
+        (block->device != nullptr) == (state == BlockState::kResident),
         "B1: a device extent in the wrong state");
     const bool on_host =
-        state == Residency::kHost || state == Residency::kEvicting;
+        state == BlockState::kHost || state == BlockState::kEvicting;
     CHAMELEON_CHECK((block->host != nullptr) == (on_host || has_copy),
                     "B2: a host extent in the wrong state");
-    CHAMELEON_CHECK(!has_copy || state == Residency::kResident,
+    CHAMELEON_CHECK(!has_copy || state == BlockState::kResident,
                     "B2: the host-copy bit outside of Resident");
-    CHAMELEON_CHECK(Block::pinsOf(word) == 0 || state == Residency::kResident,
+    CHAMELEON_CHECK(Block::pinsOf(word) == 0 || state == BlockState::kResident,
                     "B3: pins outside of Resident");
     if (block->device != nullptr) {
       CHAMELEON_CHECK(

@@ -256,7 +256,7 @@ class Pager {
     const std::byte* logical_address;
     std::size_t bytes;
     std::size_t rounded_bytes;
-    Residency state;
+    BlockState state;
   };
   std::vector<BlockInfo> blocks() const;
 

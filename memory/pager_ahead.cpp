@@ -93,8 +93,8 @@ void PagerImpl::beginWriteBack(Block& block) {
 }
 
 bool PagerImpl::mayFetchAhead(Block& block) noexcept {
-  return (block.state() == Residency::kHost ||
-          block.state() == Residency::kEvicting) &&
+  return (block.state() == BlockState::kHost ||
+          block.state() == BlockState::kEvicting) &&
          !block.host_writing && block.claims == 0;
 }
 
@@ -130,7 +130,7 @@ void PagerImpl::fetchAhead(std::uint64_t needed_at) {
     block.device = wanted.extent;
     block.device_address = arena_->address(*wanted.extent);
     block.prefetched_tick = ticks_.load(std::memory_order_relaxed);
-    block.become(Block::stateBits(Residency::kResident) | Block::kHostCopyBit);
+    block.become(Block::stateBits(BlockState::kResident) | Block::kHostCopyBit);
     linkCopy(block);
     note(Decision::kFetch, block, block.bytes);
     policy_->entered(block);

@@ -200,7 +200,7 @@ bool PagerImpl::gather(std::span<const Operand> operands,
     const bool overwrite = operand.access == Access::kOverwrite;
     if (block.host_writing || (write && block.host_pins > 0)) good = false;
     if (block.claims++ == 0) {
-      wanted_.push_back({&block, write, block.state() != Residency::kResident,
+      wanted_.push_back({&block, write, block.state() != BlockState::kResident,
                          overwrite, nullptr});
       total_bytes += block.rounded_bytes;
     } else if (write || !overwrite) {
@@ -286,7 +286,7 @@ void PagerImpl::commit(Call& call, Fence& waits) {
       const bool fetched = block.host != nullptr;
       block.device = wanted.extent;
       block.device_address = arena_->address(*wanted.extent);
-      block.become(Block::stateBits(Residency::kResident) |
+      block.become(Block::stateBits(BlockState::kResident) |
                    (fetched ? Block::kHostCopyBit : 0) | block.claims);
       if (fetched) {
         linkCopy(block);

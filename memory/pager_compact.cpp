@@ -108,7 +108,7 @@ bool PagerImpl::movable(const Extent& extent) const noexcept {
   if (extent.use != ExtentUse::kBlock) return false;
   const Block& block = *extent.block;
   const std::uint64_t word = block.word.load(std::memory_order_relaxed);
-  return Block::stateOf(word) != Residency::kResident ||
+  return Block::stateOf(word) != BlockState::kResident ||
          Block::pinsOf(word) == block.claims;
 }
 
@@ -171,7 +171,7 @@ Part PagerImpl::partOf(const Extent& extent, StreamIndex stream) noexcept {
   }
   if (!movable(extent)) return {Part::Kind::kStays, extent.bytes, 0};
   // What was only placed so far is found by its extent.
-  const bool resident = extent.block->state() == Residency::kResident;
+  const bool resident = extent.block->state() == BlockState::kResident;
   return {resident ? Part::Kind::kMovable : Part::Kind::kSlides, extent.bytes,
           costOfMove(*extent.block, stream)};
 }
@@ -206,8 +206,8 @@ bool PagerImpl::relocate(Extent& extent, Extent& target, Shortage& shortage) {
   Block& block = *extent.block;
   target.block = &block;
   std::uint64_t word = block.word.load(std::memory_order_acquire);
-  const std::uint64_t moving = word - Block::stateBits(Residency::kResident) +
-                               Block::stateBits(Residency::kFetching);
+  const std::uint64_t moving = word - Block::stateBits(BlockState::kResident) +
+                               Block::stateBits(BlockState::kFetching);
   if (Block::pinsOf(word) != block.claims ||
       !block.word.compare_exchange_strong(word, moving,
                                           std::memory_order_acq_rel)) {
@@ -235,12 +235,13 @@ bool PagerImpl::relocate(Extent& extent, Extent& target, Shortage& shortage) {
 bool PagerImpl::slide(Extent& extent, std::size_t offset, Shortage& shortage) {
   Block& block = *extent.block;
   std::uint64_t word = block.word.load(std::memory_order_acquire);
-  const bool resident = Block::stateOf(word) == Residency::kResident;
+  const bool resident = Block::stateOf(word) == BlockState::kResident;
   Fence uses;
   if (resident) {
     if (Block::pinsOf(word) != block.claims) return false;
-    const std::uint64_t moving = word - Block::stateBits(Residency::kResident) +
-                                 Block::stateBits(Residency::kFetching);
+    const std::uint64_t moving = word -
+                                 Block::stateBits(BlockState::kResident) +
+                                 Block::stateBits(BlockState::kFetching);
     if (!block.word.compare_exchange_strong(word, moving,
                                             std::memory_order_acq_rel)) {
       return false;

@@ -61,7 +61,7 @@ void PagerImpl::end(Call& call) noexcept {
       block.last_use[use].store(0, std::memory_order_relaxed);
     }
     block.last_write.store(position.word, std::memory_order_relaxed);
-    block.become(Block::stateBits(Residency::kResident));
+    block.become(Block::stateBits(BlockState::kResident));
   }
   call.adopted_.clear();
   retire(call, freed);

@@ -10,7 +10,7 @@ using runtime::Error;
 
 bool PagerImpl::evictable(const Block& block) noexcept {
   const std::uint64_t word = block.word.load(std::memory_order_relaxed);
-  return Block::stateOf(word) == Residency::kResident &&
+  return Block::stateOf(word) == BlockState::kResident &&
          Block::pinsOf(word) == 0;
 }
 
@@ -26,7 +26,7 @@ PagerImpl::Evicted PagerImpl::evict(Block& block, Shortage& shortage,
 PagerImpl::Evicted PagerImpl::beginEvict(Block& block, Shortage& shortage,
                                          Decision why) {
   std::uint64_t word = block.word.load(std::memory_order_acquire);
-  if (Block::stateOf(word) != Residency::kResident ||
+  if (Block::stateOf(word) != BlockState::kResident ||
       Block::pinsOf(word) != 0) {
     return Evicted::kBusy;
   }
@@ -40,7 +40,8 @@ PagerImpl::Evicted PagerImpl::beginEvict(Block& block, Shortage& shortage,
   // makes this fail.
   if (!block.word.compare_exchange_strong(
           word,
-          Block::stateBits(Residency::kEvicting) | (word & Block::kRecordedBit),
+          Block::stateBits(BlockState::kEvicting) |
+              (word & Block::kRecordedBit),
           std::memory_order_acq_rel)) {
     if (!clean) host_pool_->free(place.extent, {});
     return Evicted::kBusy;
@@ -129,7 +130,7 @@ void PagerImpl::vacate(Block& block, Position copied) {
   block.device_address = nullptr;
   clearUses(block);
   if (timelines_.passed(block.host_ready)) {
-    block.become(Block::stateBits(Residency::kHost));
+    block.become(Block::stateBits(BlockState::kHost));
   }
 }
 

@@ -133,7 +133,7 @@ std::size_t PagerImpl::leaveOnHost(Call& call, const Call::OldBytes& old,
   }
   std::uint64_t word = kIdle | pins;
   if (!block.word.compare_exchange_strong(
-          word, Block::stateBits(Residency::kEvicting),
+          word, Block::stateBits(BlockState::kEvicting),
           std::memory_order_acq_rel)) {
     return 0;
   }
@@ -151,7 +151,7 @@ std::size_t PagerImpl::leaveOnHost(Call& call, const Call::OldBytes& old,
     vacate(block, ready);
     host_pool_->free(old.host, all);
     block.lost = true;
-    block.word.store(Block::stateBits(Residency::kUnbacked),
+    block.word.store(Block::stateBits(BlockState::kUnbacked),
                      std::memory_order_release);
   }
   return freed;
@@ -208,11 +208,11 @@ Position PagerImpl::join(const Fence& fence) noexcept {
 
 // Evicting becomes Host once the copy has passed.
 void PagerImpl::settle(Block& block) noexcept {
-  if (block.state() != Residency::kEvicting ||
+  if (block.state() != BlockState::kEvicting ||
       !timelines_.poll(block.host_ready)) {
     return;
   }
-  block.become(Block::stateBits(Residency::kHost));
+  block.become(Block::stateBits(BlockState::kHost));
 }
 
 // A copy out whose bytes nobody will read, if it has not begun. REQUIRES: no

@@ -35,7 +35,7 @@ Error PagerImpl::read(Block& block, std::size_t offset, std::byte* destination,
     }
     settle(block);
     if (block.lost) return lostError(block);
-    unbacked = block.state() == Residency::kUnbacked && !block.host_writing;
+    unbacked = block.state() == BlockState::kUnbacked && !block.host_writing;
     if (block.host != nullptr && !block.host_writing) {
       source = block.host_address + offset;
       ready = block.host_ready;
@@ -106,11 +106,11 @@ Error PagerImpl::write(Block& block, std::size_t offset,
     settle(block);
     if (block.lost && bytes < block.bytes) return lostError(block);
     if (!block.host_writing && block.host_pins == 0) {
-      const Residency state = block.state();
-      if (state == Residency::kHost || state == Residency::kEvicting) {
+      const BlockState state = block.state();
+      if (state == BlockState::kHost || state == BlockState::kEvicting) {
         place = {block.host, block.host_address};
         before = hostUsesOf(block);
-      } else if (state == Residency::kUnbacked &&
+      } else if (state == BlockState::kUnbacked &&
                  arena_->freeBytes() + spares_.bytes() < block.rounded_bytes) {
         Shortage ignored;
         place = hostPlace(block.rounded_bytes, ignored);
@@ -142,7 +142,7 @@ Error PagerImpl::write(Block& block, std::size_t offset,
         block.host_address = place.address;
         block.lost = false;
       }
-      block.become(Block::stateBits(Residency::kHost));
+      block.become(Block::stateBits(BlockState::kHost));
       recreation_.written(block, /*extends=*/false);
       freeUnheld();
       block.host_ready = {};

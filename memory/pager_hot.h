@@ -17,7 +17,7 @@ namespace chameleon::memory {
 inline constexpr std::size_t kReleasedShare = 16; // of the budget, unfreed
 inline constexpr std::size_t kSpareShare = 32;    // of the budget, at most
 inline constexpr std::size_t kLargeShare = 512;   // of the budget, at least
-inline constexpr std::uint64_t kIdle = Block::stateBits(Residency::kResident);
+inline constexpr std::uint64_t kIdle = Block::stateBits(BlockState::kResident);
 
 // ---- the profiler ----------------------------------------------------------
 
@@ -142,7 +142,7 @@ struct UsesOf {
     Block& block = *operand.block;
     std::uint64_t word = block.word.load(std::memory_order_relaxed);
     do {
-      good = Block::stateOf(word) == Residency::kResident &&
+      good = Block::stateOf(word) == BlockState::kResident &&
              (operand.access == Access::kRead ||
               (word & (Block::kHostCopyBit | Block::kRecordedBit)) == 0);
     } while (good && !block.word.compare_exchange_weak(

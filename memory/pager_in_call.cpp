@@ -191,7 +191,7 @@ Result<Block*> PagerImpl::adopt(Call& call, std::byte* address,
   arena_->adopt(extent, &block);
   block.device = extent;
   block.device_address = address;
-  block.word.store(Block::stateBits(Residency::kResident) | 1,
+  block.word.store(Block::stateBits(BlockState::kResident) | 1,
                    std::memory_order_release);
   adopted(call, block);
   policy_->entered(block);

@@ -39,7 +39,7 @@ void PagerImpl::record(Call& call, std::unique_ptr<RecordedOp> op,
 bool PagerImpl::dropBlock(Block& block) {
   const Lock lock(*this);
   drainReleased();
-  return block.state() == Residency::kDropped || drop(block);
+  return block.state() == BlockState::kDropped || drop(block);
 }
 
 void PagerImpl::dropAll() {
@@ -52,17 +52,17 @@ void PagerImpl::dropAll() {
 
 bool PagerImpl::drop(Block& block) {
   std::uint64_t word = block.word.load(std::memory_order_acquire);
-  const Residency state = Block::stateOf(word);
-  const bool has_bytes = state == Residency::kResident ||
-                         state == Residency::kHost ||
-                         state == Residency::kEvicting;
+  const BlockState state = Block::stateOf(word);
+  const bool has_bytes = state == BlockState::kResident ||
+                         state == BlockState::kHost ||
+                         state == BlockState::kEvicting;
   if (!has_bytes || Block::pinsOf(word) > 0 || block.claims > 0 ||
       block.awaited > 0 || block.host_pins > 0 || block.host_writing ||
       !recreation_.droppable(block) ||
       !fits(Recreation::makerOf(block), admission_.budgetBytes()) ||
       !block.word.compare_exchange_strong(
           word,
-          Block::stateBits(Residency::kDropped) | (word & Block::kRecordedBit),
+          Block::stateBits(BlockState::kDropped) | (word & Block::kRecordedBit),
           std::memory_order_acq_rel)) {
     return false;
   }
@@ -88,7 +88,7 @@ Error PagerImpl::restoreBefore(std::size_t budget_bytes) {
       const Lock lock(*this);
       drainReleased();
       for (Block* block = live_; block != nullptr; block = block->next_live) {
-        if (block->state() != Residency::kDropped) continue;
+        if (block->state() != BlockState::kDropped) continue;
         Record& maker = Recreation::makerOf(*block);
         if (fits(maker, budget_bytes)) continue;
         record = &maker;
@@ -174,7 +174,7 @@ bool PagerImpl::dropWorst(std::size_t bytes, bool resident) {
   const std::uint64_t now = ticks_.load(std::memory_order_relaxed);
   for (Block* block = live_; block != nullptr; block = block->next_live) {
     if (block->lineage == nullptr || block->lineage->maker == nullptr ||
-        (block->state() == Residency::kResident) != resident) {
+        (block->state() == BlockState::kResident) != resident) {
       continue;
     }
     const auto idle = static_cast<double>(
@@ -199,7 +199,7 @@ bool PagerImpl::dropWorst(std::size_t bytes, bool resident) {
 Record* PagerImpl::missing(std::span<const Operand> operands) {
   for (const auto [block, access] : operands) {
     if (block->lineage == nullptr) continue;
-    Record* const record = block->state() == Residency::kDropped
+    Record* const record = block->state() == BlockState::kDropped
                                ? &Recreation::makerOf(*block)
                            : writes(access) ? Recreation::dependent(*block)
                                             : nullptr;
@@ -279,7 +279,7 @@ Error PagerImpl::rerun(Record& record) {
   if (!error && needed) {
     for (std::size_t i = 0; i < record.outputs.size(); ++i) {
       Block* const block = record.outputs[i].block;
-      if (block == nullptr || block->state() != Residency::kDropped) continue;
+      if (block == nullptr || block->state() != BlockState::kDropped) continue;
       takeOver(*block, *std::exchange(fresh.outputs[i], nullptr));
     }
     // It may have to be dropped once more.
@@ -393,7 +393,7 @@ void PagerImpl::takeOver(Block& block, Block& fresh) {
   }
   block.last_use_tick.store(fresh.last_use_tick.load());
   block.become(fresh.word.load() & ~Block::kRecordedBit);
-  fresh.become(Block::stateBits(Residency::kUnbacked));
+  fresh.become(Block::stateBits(BlockState::kUnbacked));
   if (block.device != nullptr) policy_->entered(block);
   note(Decision::kRerun, block, block.bytes);
   destroy(fresh);

@@ -68,7 +68,7 @@ void PagerImpl::outliveSpare(Call& call, Block& block,
   arena_->orphan(block.device);
   block.device = nullptr;
   block.device_address = nullptr;
-  block.word.store(Block::stateBits(Residency::kUnbacked),
+  block.word.store(Block::stateBits(BlockState::kUnbacked),
                    std::memory_order_release);
   destroy(block);
   fixed_extents_.fetch_add(1, std::memory_order_relaxed);

@@ -352,7 +352,7 @@ bool Recreation::needed(const Record& record) noexcept {
   return std::any_of(record.outputs.begin(), record.outputs.end(),
                      [](const Record::Output& output) {
                        return output.block != nullptr &&
-                              output.block->state() == Residency::kDropped;
+                              output.block->state() == BlockState::kDropped;
                      });
 }
 
@@ -360,7 +360,7 @@ Record* Recreation::deeper(const Record& record) noexcept {
   for (const Record::Step& step : record.steps) {
     for (const Record::Source& source : step.operands) {
       if (source.block != nullptr &&
-          source.block->state() == Residency::kDropped) {
+          source.block->state() == BlockState::kDropped) {
         return &makerOf(*source.block);
       }
     }
@@ -392,7 +392,7 @@ bool Recreation::closureFits(const Block& block, const Record* without) {
       for (const Record::Source& source : step.operands) {
         if (source.block == nullptr) continue;
         if (without == nullptr &&
-            source.block->state() != Residency::kDropped) {
+            source.block->state() != BlockState::kDropped) {
           continue;
         }
         if (!visit(*source.block)) return false;
@@ -408,7 +408,7 @@ void Recreation::check(const Block& block) const {
   const bool marked = (block.word.load() & Block::kRecordedBit) != 0;
   CHAMELEON_CHECK(marked == (block.lineage != nullptr),
                   "a block is marked as recorded and is not, or is and is not");
-  const bool dropped = block.state() == Residency::kDropped;
+  const bool dropped = block.state() == BlockState::kDropped;
   if (block.lineage == nullptr) {
     CHAMELEON_CHECK(!dropped, "R1: a dropped block without a record");
     return;

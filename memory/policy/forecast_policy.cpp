@@ -186,8 +186,8 @@ void ForecastPolicy::takeUp(profiler::PathId path, std::uint32_t begin,
   if (path == path_ && plan_ != nullptr) plannedFetches(begin, end);
   for (const profiler::Forecast::Need& need : needs_) {
     Block* const block = static_cast<Block*>(need.owner);
-    const Residency state = block->state();
-    if (state != Residency::kHost && state != Residency::kEvicting) continue;
+    const BlockState state = block->state();
+    if (state != BlockState::kHost && state != BlockState::kEvicting) continue;
     const auto planned = std::lower_bound(fetches_.begin(), fetches_.end(),
                                           std::pair(need.value, begin));
     if (planned != fetches_.end() && planned->first == need.value &&

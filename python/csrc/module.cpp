@@ -234,7 +234,7 @@ class Residence {
   std::unique_ptr<kernels::NativeView> view_;
 };
 
-std::string_view residency_name(memory::Residency state) {
+std::string_view residency_name(memory::BlockState state) {
   constexpr std::string_view kNames[] = {"unbacked", "resident", "host",
                                          "fetching", "evicting", "dropped"};
   return kNames[static_cast<std::size_t>(state)];

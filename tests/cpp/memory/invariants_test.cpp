@@ -24,7 +24,7 @@ class InvariantsTest : public PagerTest {
 TEST_F(InvariantsTest, DeviceExtentInTheWrongState) {
   EXPECT_DEATH(
       {
-        block->word = Block::stateBits(Residency::kUnbacked);
+        block->word = Block::stateBits(BlockState::kUnbacked);
         check(2);
       },
       "B1");

@@ -206,10 +206,10 @@ TEST(PagerMeasure, BlocksAreThoseWhoseStoragesLive) {
     rows.emplace(row.identity, row);
   }
   ASSERT_EQ(rows.size(), 3U);
-  EXPECT_EQ(rows.at(written->identity).state, Residency::kResident);
-  EXPECT_EQ(rows.at(unwritten->identity).state, Residency::kUnbacked);
-  const Residency state = rows.at(evicted->identity).state;
-  EXPECT_TRUE(state == Residency::kHost || state == Residency::kEvicting);
+  EXPECT_EQ(rows.at(written->identity).state, BlockState::kResident);
+  EXPECT_EQ(rows.at(unwritten->identity).state, BlockState::kUnbacked);
+  const BlockState state = rows.at(evicted->identity).state;
+  EXPECT_TRUE(state == BlockState::kHost || state == BlockState::kEvicting);
   EXPECT_EQ(rows.at(written->identity).bytes, kBytes);
   EXPECT_EQ(rows.at(written->identity).logical_address,
             written->logical_address);

@@ -265,7 +265,7 @@ TEST_P(PagerOverwriteUnderAdversary, EveryValueIsRight) {
         break;
       case 1: {
         // What it wrote in place before it failed nobody takes back.
-        const bool resident = blocks[k]->state() == Residency::kResident;
+        const bool resident = blocks[k]->state() == BlockState::kResident;
         const std::size_t written = resident ? 0 : random() % kBytes;
         ASSERT_TRUE(overwrite(blocks[k], i, written, /*fails=*/true).ok());
         break;

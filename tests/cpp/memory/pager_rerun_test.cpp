@@ -183,7 +183,7 @@ TEST_F(PagerRerunTest, DeadOperandsAreHeldAndTemporariesFreedAtOnce) {
   EXPECT_EQ(stats().logical_bytes, 4 * 4096);
   EXPECT_EQ(stats().held_bytes, 6 * 4096);
   // What can be made again is dropped when it dies.
-  EXPECT_EQ(held->state(), Residency::kDropped);
+  EXPECT_EQ(held->state(), BlockState::kDropped);
   EXPECT_EQ(stats().resident_bytes, 5 * 4096);
   check();
   ASSERT_TRUE(pager->drop(*d->block));
@@ -513,7 +513,7 @@ TEST_F(PagerRerunTest, HeldBlocksAreVictimsOfAnyPolicy) {
     EXPECT_EQ(stats().held_bytes, 4096);
     std::vector<Handle> others;
     for (std::uint64_t i = 0; i < 4; ++i) others.push_back(leaf(kBytes, i));
-    EXPECT_NE(held->state(), Residency::kResident);
+    EXPECT_NE(held->state(), BlockState::kResident);
     ASSERT_TRUE(pager->drop(*y->block));
     expectBytes(y);
     EXPECT_EQ(stats().held_bytes, 0);

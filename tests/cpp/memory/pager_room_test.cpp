@@ -73,7 +73,7 @@ TEST_F(PagerTest, CompactsRatherThanEvicts) {
     check();
     EXPECT_FALSE(failed(expect(big, 9)));
     for (int i = 1; i < 8; i += 2) {
-      EXPECT_EQ(blocks[i]->state(), Residency::kResident);
+      EXPECT_EQ(blocks[i]->state(), BlockState::kResident);
       EXPECT_FALSE(failed(expect(blocks[i], i)));
       EXPECT_FALSE(failed(expect(blocks[i], i, {5}))); // another stream
     }
@@ -486,7 +486,7 @@ TEST_F(PagerTest, CommitFailureSaysSo) {
                                           false);
   const Error error = fill(block, 1);
   ASSERT_TRUE(failed(error));
-  EXPECT_EQ(block->state(), Residency::kUnbacked);
+  EXPECT_EQ(block->state(), BlockState::kUnbacked);
   check();
   EXPECT_FALSE(failed(fill(block, 1)));
 }

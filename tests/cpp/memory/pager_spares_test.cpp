@@ -134,7 +134,7 @@ TEST_F(PagerSparesTest, NothingIsRefusedWhileThereAreSpares) {
   Block* const written = create(256 * kKiB); // does not go to the host
   EXPECT_FALSE(
       failed(pager->write(*written, 0, bytes.data(), bytes.size(), kStream)));
-  EXPECT_EQ(written->state(), Residency::kResident);
+  EXPECT_EQ(written->state(), BlockState::kResident);
   EXPECT_EQ(pager->stats().host_bytes, 0);
 }
 
@@ -363,7 +363,7 @@ TEST_F(PagerSparesTest, BornAgainIsMostRecentlyUsed) {
   ASSERT_EQ(born, spare);
   EXPECT_FALSE(failed(fill(create(62 * kKiB + 512), 4)));
   EXPECT_EQ(old->device, nullptr);
-  EXPECT_EQ(born->state(), Residency::kResident);
+  EXPECT_EQ(born->state(), BlockState::kResident);
   EXPECT_FALSE(failed(expect(born, 3)));
 }
 

@@ -12,12 +12,12 @@ using runtime::ErrorCode;
 TEST_F(PagerTest, BlockIsUnbackedUntilFirstUse) {
   open(kMiB);
   Block* const block = create(1000);
-  EXPECT_EQ(block->state(), Residency::kUnbacked);
+  EXPECT_EQ(block->state(), BlockState::kUnbacked);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block->logical_address) % 512, 0u);
   EXPECT_EQ(pager->stats().logical_bytes, 1000);
   EXPECT_EQ(pager->stats().resident_bytes, 0);
   EXPECT_FALSE(failed(fill(block, 1)));
-  EXPECT_EQ(block->state(), Residency::kResident);
+  EXPECT_EQ(block->state(), BlockState::kResident);
   EXPECT_EQ(block->pins(), 0u);
   EXPECT_EQ(pager->stats().resident_bytes, 1024);
   EXPECT_FALSE(failed(expect(block, 1)));
@@ -34,7 +34,7 @@ TEST_F(PagerTest, EvictedBytesComeBack) {
   EXPECT_FALSE(failed(pager->evict(*block)));
   EXPECT_EQ(block->device, nullptr);
   EXPECT_FALSE(failed(pager->synchronize()));
-  EXPECT_EQ(block->state(), Residency::kHost);
+  EXPECT_EQ(block->state(), BlockState::kHost);
   check();
   EXPECT_FALSE(failed(expect(block, 5)));
   const Stats stats = pager->stats();
@@ -73,7 +73,7 @@ TEST_F(PagerTest, UnbackedBlocksAreNotFetched) {
   Block* const block = create(64 * kKiB);
   EXPECT_FALSE(failed(pager->evict(*block)));
   EXPECT_FALSE(failed(pager->evictAll()));
-  EXPECT_EQ(block->state(), Residency::kUnbacked);
+  EXPECT_EQ(block->state(), BlockState::kUnbacked);
   EXPECT_EQ(pager->stats().evictions, 0);
 }
 
@@ -83,9 +83,9 @@ TEST_F(PagerTest, LeastRecentlyUsedGoesFirst) {
   for (int i = 0; i < 4; ++i) blocks.push_back(filled(64 * kKiB, i));
   EXPECT_FALSE(failed(expect(blocks[0], 0)));
   Block* const more = filled(64 * kKiB, 9);
-  EXPECT_EQ(blocks[0]->state(), Residency::kResident);
+  EXPECT_EQ(blocks[0]->state(), BlockState::kResident);
   EXPECT_EQ(blocks[1]->device, nullptr);
-  EXPECT_EQ(blocks[2]->state(), Residency::kResident);
+  EXPECT_EQ(blocks[2]->state(), BlockState::kResident);
   check();
   for (int i = 0; i < 4; ++i) EXPECT_FALSE(failed(expect(blocks[i], i)));
   EXPECT_FALSE(failed(expect(more, 9)));
@@ -165,7 +165,7 @@ TEST_F(PagerTest, AdoptedMemoryIsABlock) {
   pager->free(&call, *workspace);
   runtime::Result<Block*> block = pager->adopt(call, *output, 100);
   ASSERT_TRUE(block.ok());
-  EXPECT_EQ((*block)->state(), Residency::kResident);
+  EXPECT_EQ((*block)->state(), BlockState::kResident);
   EXPECT_EQ((*block)->pins(), 1u);
   EXPECT_EQ((*block)->device_address, *output);
   check(2);
@@ -371,7 +371,7 @@ TEST_F(PagerTest, ReadInEveryState) {
   };
   read(0, 100 * kKiB);
   EXPECT_EQ(bytes[0], std::byte{0});
-  EXPECT_EQ(block->state(), Residency::kUnbacked);
+  EXPECT_EQ(block->state(), BlockState::kUnbacked);
   EXPECT_FALSE(failed(fill(block, 4)));
   const std::vector<std::byte> expected = pattern(100 * kKiB, 4);
   const auto expect_part = [&] {
@@ -411,7 +411,7 @@ TEST_F(PagerTest, WriteInEveryState) {
     EXPECT_EQ(now, model);
   };
   write(0, 100 * kKiB, 1); // Unbacked, room in HBM
-  EXPECT_EQ(block->state(), Residency::kResident);
+  EXPECT_EQ(block->state(), BlockState::kResident);
   write(10, 100, 2); // Resident
   EXPECT_FALSE(failed(pager->evict(*block)));
   write(20, 100, 3); // Evicting or Host: there, without a fault
@@ -435,10 +435,10 @@ TEST_F(PagerTest, WritesToNewBlocksDoNotFloodHbm) {
     const std::vector<std::byte> bytes = pattern(100 * kKiB, 10 + i);
     EXPECT_FALSE(failed(
         pager->write(*blocks.back(), 0, bytes.data(), bytes.size(), kStream)));
-    EXPECT_EQ(blocks.back()->state(), Residency::kHost);
+    EXPECT_EQ(blocks.back()->state(), BlockState::kHost);
     check();
   }
-  EXPECT_EQ(working->state(), Residency::kResident);
+  EXPECT_EQ(working->state(), BlockState::kResident);
   EXPECT_EQ(pager->stats().evictions, 0);
   for (int i = 0; i < 4; ++i) EXPECT_FALSE(failed(expect(blocks[i], 10 + i)));
   EXPECT_FALSE(failed(expect(working, 1)));

@@ -351,7 +351,7 @@ TEST_F(PlannedTransfersTest, AFaultDoesNotWaitForWhatIsFetchedAhead) {
   std::int64_t ahead = 0;
   const std::uint64_t plans_before = pager->policyCosts().plans_made;
   for (Block* const weight : weights_) {
-    if (weight->state() != Residency::kResident) continue; // as planned
+    if (weight->state() != BlockState::kResident) continue; // as planned
     ASSERT_FALSE(pager->evict(*weight));
     ++evicted;
     pager->decisions().start(1 << 20);

@@ -195,7 +195,7 @@ class RerunTest : public PagerTest {
     ASSERT_TRUE(bytes == each->bytes);
   }
   bool isDropped(const Handle& each) const {
-    return each->block->state() == Residency::kDropped;
+    return each->block->state() == BlockState::kDropped;
   }
 
   // Records every op and drops nothing by itself.
