@@ -8,11 +8,11 @@
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
+#include "kernels/alias_tensors.h"
 #include "kernels/nested.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/sparse_parts.h"
 #include "kernels/tensor_access.h"
-#include "kernels/twins.h"
 
 namespace chameleon::kernels {
 
@@ -96,18 +96,22 @@ void Adoption::storage(c10::StorageImpl& outer, c10::StorageImpl& alias,
   if (alias.nbytes() != outer.nbytes()) outer.set_nbytes(alias.nbytes());
 }
 
-void Adoption::shape(c10::TensorImpl& outer, const c10::TensorImpl& twin) {
-  if (is_nested(twin)) return; // it stays as it was made
+void Adoption::shape(c10::TensorImpl& outer,
+                     const c10::TensorImpl& alias_tensor) {
+  if (is_nested(alias_tensor)) return; // it stays as it was made
   // linalg_lu_solve.out leaves a lazy conjugation.
-  if (outer.is_conj() != twin.is_conj()) outer._set_conj(twin.is_conj());
-  if (outer.is_neg() != twin.is_neg()) outer._set_neg(twin.is_neg());
-  if (TensorAccess::sameShape(outer, twin)) [[likely]]
+  if (outer.is_conj() != alias_tensor.is_conj())
+    outer._set_conj(alias_tensor.is_conj());
+  if (outer.is_neg() != alias_tensor.is_neg())
+    outer._set_neg(alias_tensor.is_neg());
+  if (TensorAccess::sameShape(outer, alias_tensor)) [[likely]]
     return;
-  if (outer.sizes() != twin.sizes() || outer.strides() != twin.strides()) {
-    outer.set_sizes_and_strides(twin.sizes(), twin.strides());
+  if (outer.sizes() != alias_tensor.sizes() ||
+      outer.strides() != alias_tensor.strides()) {
+    outer.set_sizes_and_strides(alias_tensor.sizes(), alias_tensor.strides());
   }
-  if (outer.storage_offset() != twin.storage_offset()) {
-    outer.set_storage_offset(twin.storage_offset());
+  if (outer.storage_offset() != alias_tensor.storage_offset()) {
+    outer.set_storage_offset(alias_tensor.storage_offset());
   }
 }
 

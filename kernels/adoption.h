@@ -33,7 +33,8 @@ struct Adoption {
   // `before`. And to its shape.
   void storage(c10::StorageImpl& outer, c10::StorageImpl& alias,
                const std::byte* before) const;
-  static void shape(c10::TensorImpl& outer, const c10::TensorImpl& twin);
+  static void shape(c10::TensorImpl& outer,
+                    const c10::TensorImpl& alias_tensor);
 };
 
 [[gnu::always_inline]] inline bool Adoption::fresh(at::Tensor& native) const {
@@ -59,7 +60,8 @@ struct Adoption {
 // device than the target. Throws NotImplementedError for other layouts.
 bool is_native_result_slow(const at::Tensor& tensor, const OpPlan& plan);
 inline bool is_native_result(const at::Tensor& tensor, const OpPlan& plan) {
-  return tensor.unsafeGetTensorImpl()->key_set() == TensorAccess::twinKeys() ||
+  return tensor.unsafeGetTensorImpl()->key_set() ==
+             TensorAccess::aliasTensorKeys() ||
          is_native_result_slow(tensor, plan);
 }
 

@@ -8,7 +8,7 @@
 #include <torch/library.h>
 
 #include "backend/torch/device.h"
-#include "kernels/twins.h"
+#include "kernels/alias_tensors.h"
 
 namespace chameleon::kernels {
 namespace {

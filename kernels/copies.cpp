@@ -171,7 +171,8 @@ void copy_within(const at::Tensor& from, const at::Tensor& to) {
                 from);
 }
 
-// The target's own copy_; runs on twins, redirected like every other op.
+// The target's own copy_; runs on alias tensors, redirected like every other
+// op.
 at::Tensor& native_copy(at::Tensor& to, const at::Tensor& from) {
   return to.copy_(from);
 }

@@ -10,7 +10,7 @@
 
 #include "backend/torch/device.h"
 #include "backend/torch/native_cuda.h"
-#include "kernels/twins.h"
+#include "kernels/alias_tensors.h"
 
 namespace chameleon::kernels {
 namespace {

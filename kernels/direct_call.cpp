@@ -4,11 +4,11 @@
 #include "backend/torch/storage.h"
 #include "kernels/adoption.h"
 #include "kernels/algorithm_choice.h"
+#include "kernels/alias_tensors.h"
 #include "kernels/deferred_lists.h"
 #include "kernels/list_ops.h"
 #include "kernels/op_token.h"
 #include "kernels/tensor_access.h"
-#include "kernels/twins.h"
 
 namespace chameleon::kernels {
 
@@ -16,7 +16,7 @@ using memory::Access;
 
 namespace {
 
-// As NativeCall::checkStray() allows it.
+// As NativeCall::checkCrossDevice() allows it.
 bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
   return tensor.defined() && tensor.device().is_cpu() &&
          (argument.cpu == CpuRule::kAny ||
@@ -48,7 +48,7 @@ bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
     while (at < count && operands_[at].block != block) ++at;
     operand_of_[i] = static_cast<Slot>(at);
     if (at < count) [[unlikely]] {
-      // The twins of a list lie in a row.
+      // The alias tensors of a list lie in a row.
       if (listed || outers_[at] != &impl) return false;
       if (writes || operands_[at].access != Access::kRead) {
         operands_[at].access = Access::kWrite; // and perhaps reads
@@ -86,7 +86,7 @@ bool DirectCall::begin() {
     return false;
   }
   ThreadState& thread = ThreadState::ofThread();
-  if (!thread.twins.hasRoomFor(count_)) return false;
+  if (!thread.alias_tensors.hasRoomFor(count_)) return false;
   const c10::DeviceIndex index = outers_[0]->device().index();
   device_ = &backend::context(index, plan_.name);
   const std::span<const memory::Operand> operands(operands_.data(), count_);
@@ -101,14 +101,14 @@ bool DirectCall::begin() {
   if (counts_versions_ && writesInference()) return false; // to be refused
   backend::finish_deferred_work();
   thread_ = &thread;
-  twins_ = thread.twins.top();
+  alias_tensors_ = thread.alias_tensors.top();
   pin(plan_, *device_, thread.stream(index), call_, operands, quick_, &tokenOf,
       this);
   held_ = true;
   const c10::Device target = backend::target_device(index);
   for (std::size_t i = 0; i < count_; ++i) {
-    thread.twins.push(*outers_[i], operands_[i].block->device_address,
-                      thread.twin_keys, target);
+    thread.alias_tensors.push(*outers_[i], operands_[i].block->device_address,
+                              thread.alias_tensor_keys, target);
   }
   return true;
 }
@@ -127,15 +127,16 @@ void DirectCall::finishWritten() {
   for (std::size_t i = 0; i < count_; ++i) {
     if (!memory::writes(operands_[i].access)) continue;
     c10::TensorImpl& outer = *outers_[i];
-    const c10::TensorImpl& twin = *twins_[i].unsafeGetTensorImpl();
+    const c10::TensorImpl& alias_tensor =
+        *alias_tensors_[i].unsafeGetTensorImpl();
     const c10::StorageImpl& alias =
-        *twin.unsafe_storage().unsafeGetStorageImpl();
+        *alias_tensor.unsafe_storage().unsafeGetStorageImpl();
     // Most kernels write bytes only.
     if (alias.data() != operands_[i].block->device_address ||
         alias.nbytes() !=
             outer.unsafe_storage().unsafeGetStorageImpl()->nbytes() ||
-        twin.key_set() != thread_->twin_keys ||
-        !TensorAccess::sameShape(outer, twin)) [[unlikely]] {
+        alias_tensor.key_set() != thread_->alias_tensor_keys ||
+        !TensorAccess::sameShape(outer, alias_tensor)) [[unlikely]] {
       finishWritten(i);
     }
     if (counts_versions_) outer.bump_version();
@@ -147,15 +148,16 @@ void DirectCall::finishWritten() {
     std::size_t operand) {
   const auto [block, access] = operands_[operand];
   c10::TensorImpl& outer = *outers_[operand];
-  const c10::TensorImpl& twin = *twins_[operand].unsafeGetTensorImpl();
-  if (access == Access::kOverwrite && outer.sizes() != twin.sizes()) {
-    keep_rest(call_, *block, twin);
+  const c10::TensorImpl& alias_tensor =
+      *alias_tensors_[operand].unsafeGetTensorImpl();
+  if (access == Access::kOverwrite && outer.sizes() != alias_tensor.sizes()) {
+    keep_rest(call_, *block, alias_tensor);
   }
   const Adoption adoption{*device_->pager, call_, device_->index};
   adoption.storage(*outer.unsafe_storage().unsafeGetStorageImpl(),
-                   *twin.unsafe_storage().unsafeGetStorageImpl(),
+                   *alias_tensor.unsafe_storage().unsafeGetStorageImpl(),
                    block->device_address);
-  Adoption::shape(outer, twin);
+  Adoption::shape(outer, alias_tensor);
 }
 
 void DirectCall::finish(at::Tensor& result) {
@@ -170,7 +172,7 @@ void DirectCall::finishOther(at::Tensor& result, const Adoption& adoption) {
   const c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
   for (std::size_t i = 0; i < count_; ++i) {
     const c10::Storage& alias =
-        twins_[i].unsafeGetTensorImpl()->unsafe_storage();
+        alias_tensors_[i].unsafeGetTensorImpl()->unsafe_storage();
     if (!alias.is_alias_of(impl.unsafe_storage())) continue;
     result = at::Tensor(
         make_outer(impl, outers_[i]->storage(),
@@ -195,7 +197,7 @@ void DirectCall::finishRecord(std::unique_ptr<RecordedCall> record,
 
 [[gnu::flatten]] DirectCall::~DirectCall() {
   if (!held_) return;
-  thread_->twins.popTo(twins_);
+  thread_->alias_tensors.popTo(alias_tensors_);
   device_->pager->end(call_);
   sample_memory(*device_);
 }

@@ -35,7 +35,7 @@ class DirectCall {
 
   [[gnu::always_inline]] explicit DirectCall(const OpPlan& plan)
       : plan_(plan) {}
-  ~DirectCall(); // lets go of twins, then unpins
+  ~DirectCall(); // lets go of alias tensors, then unpins
   DirectCall(const DirectCall&) = delete;
   DirectCall& operator=(const DirectCall&) = delete;
 
@@ -55,20 +55,20 @@ class DirectCall {
   }
 
   // ---- running
-  // Pins and makes twins. False: not for the short way. Throws
+  // Pins and makes alias tensors. False: not for the short way. Throws
   // OutOfMemoryError; nothing changed then.
   bool begin();
-  // What the kernel gets for a collected tensor: its twin, or where it stays
-  // on the CPU itself.
+  // What the kernel gets for a collected tensor: its alias tensor, or where it
+  // stays on the CPU itself.
   const at::Tensor& native(Slot slot, const at::Tensor& outer) const noexcept {
     const Slot operand = operand_of_[slot];
-    return operand == kNone ? outer : twins_[operand];
+    return operand == kNone ? outer : alias_tensors_[operand];
   }
-  at::Tensor& twin(Slot slot) const noexcept {
-    return twins_[operand_of_[slot]];
+  at::Tensor& alias_tensor(Slot slot) const noexcept {
+    return alias_tensors_[operand_of_[slot]];
   }
-  at::TensorList twins(Slot first, std::size_t count) const noexcept {
-    return {&twin(first), count};
+  at::TensorList alias_tensors(Slot first, std::size_t count) const noexcept {
+    return {&alias_tensor(first), count};
   }
   // What the kernel did to the operands that it wrote.
   void finishWrites() {
@@ -131,7 +131,7 @@ class DirectCall {
   bool held_ = false;
   bool counts_versions_ = false; // of what is written, here
   ThreadState* thread_ = nullptr;
-  at::Tensor* twins_ = nullptr; // of the operands
+  at::Tensor* alias_tensors_ = nullptr; // of the operands
   backend::DeviceContext* device_ = nullptr;
   memory::Call call_;
   // The first collected_count_:

@@ -52,7 +52,7 @@ template <>
 struct Passing<at::Tensor&> : Passing<const at::Tensor&> {
   static at::Tensor& forward(const DirectCall& call, DirectCall::Slot slot,
                              at::Tensor&) {
-    return call.twin(slot);
+    return call.alias_tensor(slot);
   }
 };
 
@@ -80,7 +80,8 @@ struct Passing<at::TensorList> {
   }
   static at::TensorList forward(const DirectCall& call, DirectCall::Slot slot,
                                 at::TensorList outers) {
-    return slot == DirectCall::kNone ? outers : call.twins(slot, outers.size());
+    return slot == DirectCall::kNone ? outers
+                                     : call.alias_tensors(slot, outers.size());
   }
 };
 
@@ -94,7 +95,8 @@ struct Passing<const at::ITensorListRef&> {
   static at::ITensorListRef forward(const DirectCall& call,
                                     DirectCall::Slot slot,
                                     const at::ITensorListRef& outers) {
-    return slot == DirectCall::kNone ? outers : call.twins(slot, outers.size());
+    return slot == DirectCall::kNone ? outers
+                                     : call.alias_tensors(slot, outers.size());
   }
 };
 

@@ -97,7 +97,8 @@ c10::IValue as_view_of(const at::Tensor& base, const c10::IValue& result) {
   return views;
 }
 
-// In-place ops inside a kernel count the versions of twins, which nobody sees.
+// In-place ops inside a kernel count the versions of alias tensors, which
+// nobody sees.
 void count_writes(const LateOp& op, const Stack& stack) {
   if (!op.plan.writes ||
       c10::impl::tls_is_dispatch_key_excluded(DispatchKey::ADInplaceOrView)) {

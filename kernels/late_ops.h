@@ -8,8 +8,8 @@
 // same code for it, so that the target's kernel runs, as it does natively.
 //
 //  op has a kernel for                        | runs on chameleon tensors
-//  the target (CPU, CUDA)                     | that kernel, on twins
-//  the target, and CompositeExplicitAutograd  | that kernel, on twins
+//  the target (CPU, CUDA)                     | that kernel, on alias tensors
+//  the target, and CompositeExplicitAutograd  | that kernel, on alias tensors
 //  CompositeExplicitAutograd                  | that one, on the tensors
 //  CompositeImplicitAutograd, whatever else   | that one, on the tensors
 //  none of these                              | one sentence

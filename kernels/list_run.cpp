@@ -8,9 +8,9 @@
 #include "backend/torch/device_allocator.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
+#include "kernels/alias_tensors.h"
 #include "kernels/list_ops.h"
 #include "kernels/op_call.h"
-#include "kernels/twins.h"
 
 namespace chameleon::kernels {
 

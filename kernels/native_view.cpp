@@ -5,7 +5,7 @@
 #include "backend/torch/error.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
-#include "kernels/twins.h"
+#include "kernels/alias_tensors.h"
 
 namespace chameleon::kernels {
 
@@ -19,7 +19,7 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
   TORCH_CHECK(backend::target().holds_data, purpose,
               ": a simulated device holds no bytes that native code could "
               "work on; set torch_chameleon.config.physical_device to \"cpu\"");
-  TwinSet twins;
+  AliasTensorSet alias_tensors;
   std::vector<std::size_t> entries;
   for (const at::Tensor& tensor : tensors) {
     TORCH_CHECK_VALUE(
@@ -29,11 +29,11 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
         ": all tensors must be dense chameleon tensors of one device (of a "
         "sparse one, its indices and values); got a ",
         tensor.layout(), " one on ", tensor.device());
-    entries.push_back(twins.add(*tensor.unsafeGetTensorImpl(),
-                                access == memory::Access::kWrite));
+    entries.push_back(alias_tensors.add(*tensor.unsafeGetTensorImpl(),
+                                        access == memory::Access::kWrite));
   }
   pager_ = backend::context(index, purpose).pager;
-  const auto operands = twins.operands();
+  const auto operands = alias_tensors.operands();
   auto call = std::make_unique<memory::Call>();
   backend::throw_if(pager_->begin(*call, backend::current_stream(index),
                                   {operands.data(), operands.size()}, nullptr,
@@ -41,15 +41,15 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
   pager_->hold(*call);
   call_ = std::move(call);
 
-  twins.bind();
-  for (const TwinSet::Entry& entry : twins.entries()) {
+  alias_tensors.bind();
+  for (const AliasTensorSet::Entry& entry : alias_tensors.entries()) {
     entry.alias->set_resizable(false); // growing would leave the block behind
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     c10::TensorImpl& outer = *tensors[i].unsafeGetTensorImpl();
-    auto native =
-        make_outer(outer, c10::Storage(twins.entries()[entries[i]].alias),
-                   backend::target_device(index));
+    auto native = make_outer(
+        outer, c10::Storage(alias_tensors.entries()[entries[i]].alias),
+        backend::target_device(index));
     // Writes to it are writes to the tensor: autograd has to notice.
     if (!outer.is_inference()) {
       native->set_version_counter(outer.version_counter());

@@ -15,13 +15,13 @@
 #include "backend/torch/stream.h"
 #include "kernels/adoption.h"
 #include "kernels/algorithm_choice.h"
+#include "kernels/alias_tensors.h"
 #include "kernels/nested.h"
 #include "kernels/op_token.h"
 #include "kernels/recorded_op.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/simulated_call.h"
 #include "kernels/sparse_parts.h"
-#include "kernels/twins.h"
 
 namespace chameleon::kernels {
 namespace {
@@ -113,7 +113,8 @@ class NativeCall {
       }
     }
     if (index_ == -1) index_ = backend::resolve_index(named);
-    for (const Stray& stray : strays_) checkStray(stray);
+    for (const CrossDeviceOperand& cross_device : cross_device_operands_)
+      checkCrossDevice(cross_device);
   }
 
   void collectTensor(const c10::IValue& value, const ArgumentPlan& argument) {
@@ -129,11 +130,11 @@ class NativeCall {
       checkIndex(tensor.device().index());
       const bool nested = is_nested(tensor);
       nested_ = nested_ || nested;
-      slots_.push_back(static_cast<std::uint32_t>(
-          twins_.add(tensor, argument.writes, argument.overwrites && !nested)));
+      slots_.push_back(static_cast<std::uint32_t>(alias_tensors_.add(
+          tensor, argument.writes, argument.overwrites && !nested)));
       if (argument.kind == ArgumentKind::kTensor) add_to_token(quick_, tensor);
     } else if (&tensor != c10::UndefinedTensorImpl::singleton()) {
-      strays_.push_back({&tensor, &argument});
+      cross_device_operands_.push_back({&tensor, &argument});
     }
   }
 
@@ -154,25 +155,25 @@ class NativeCall {
     compressed_ = compressed_ || is_compressed(tensor);
     for (const at::Tensor& part : parts_of(tensor)) {
       const c10::TensorImpl& impl = *part.unsafeGetTensorImpl();
-      slots_.push_back(
-          static_cast<std::uint32_t>(twins_.add(impl, argument.writes)));
+      slots_.push_back(static_cast<std::uint32_t>(
+          alias_tensors_.add(impl, argument.writes)));
       if (argument.kind == ArgumentKind::kTensor) add_to_token(quick_, impl);
     }
   }
 
   // An operand on another device: legal where CUDA allows it.
-  struct Stray {
+  struct CrossDeviceOperand {
     const c10::TensorImpl* tensor;
     const ArgumentPlan* argument;
   };
-  void checkStray(const Stray& stray) const {
-    const c10::TensorImpl& tensor = *stray.tensor;
+  void checkCrossDevice(const CrossDeviceOperand& cross_device) const {
+    const c10::TensorImpl& tensor = *cross_device.tensor;
     // Only the generator is ours, so the op meant another device.
     TORCH_CHECK(!has_generator_ || !slots_.empty(), "Expected a '",
                 tensor.device().type(),
                 "' device type for generator but found 'chameleon'");
     if (tensor.device().is_cpu()) {
-      const CpuRule rule = stray.argument->cpu;
+      const CpuRule rule = cross_device.argument->cpu;
       if (rule == CpuRule::kAny) return;
       if (rule == CpuRule::kScalar && tensor.dim() == 0) return;
     }
@@ -181,8 +182,8 @@ class NativeCall {
                 "least two devices, chameleon:",
                 static_cast<int>(index_), " and ", tensor.device().str(),
                 "! (when checking argument for argument ",
-                op_.schema().arguments()[stray.argument->index].name(), " in ",
-                plan_.name, ")");
+                op_.schema().arguments()[cross_device.argument->index].name(),
+                " in ", plan_.name, ")");
   }
 
   // While the arguments are the caller's.
@@ -218,7 +219,7 @@ class NativeCall {
   void runOnce(backend::DeviceContext& device) {
     in_kernel_ = false;
     Pinned pinned{*device.pager, call_};
-    const auto operands = twins_.operands();
+    const auto operands = alias_tensors_.operands();
     const std::span<const memory::Operand> pins(operands.data(),
                                                 operands.size());
     const runtime::Stream stream = backend::current_stream(index_);
@@ -240,10 +241,10 @@ class NativeCall {
     }
     // Unbinds on every way out, before the pins go.
     struct Unbind {
-      TwinSet& twins;
-      ~Unbind() { twins.unbind(); }
-    } unbind{twins_};
-    twins_.bind();
+      AliasTensorSet& alias_tensors;
+      ~Unbind() { alias_tensors.unbind(); }
+    } unbind{alias_tensors_};
+    alias_tensors_.bind();
     replaceArguments();
     {
       const BelowAutograd below;
@@ -312,7 +313,8 @@ class NativeCall {
   }
 
   // ---- arguments -----------------------------------------------------------
-  // Moves the caller's arguments into saved_ and leaves twins on the stack.
+  // Moves the caller's arguments into saved_ and leaves alias tensors on the
+  // stack.
   void replaceArguments() {
     saved_.clear();
     saved_.reserve(plan_.argument_count);
@@ -329,7 +331,7 @@ class NativeCall {
         saved_.push_back(std::move(value));
         const c10::IValue& outer = saved_.back();
         if (isOurs(outer)) [[likely]] {
-          value = twinOf(outer, argument, slot);
+          value = aliasTensorOf(outer, argument, slot);
         } else {
           value = outer;
         }
@@ -374,60 +376,62 @@ class NativeCall {
            backend::is_chameleon(*value.unsafeToTensorImpl());
   }
 
-  at::Tensor twinOf(const c10::IValue& value, const ArgumentPlan& argument,
-                    std::size_t& slot) {
+  at::Tensor aliasTensorOf(const c10::IValue& value,
+                           const ArgumentPlan& argument, std::size_t& slot) {
     c10::TensorImpl* outer = value.unsafeToTensorImpl();
-    at::Tensor twin = is_sparse(*outer)
-                          ? sparseTwin(*outer, argument.writes, slot)
-                          : denseTwin(*outer, argument.writes, slot);
+    at::Tensor alias_tensor =
+        is_sparse(*outer) ? sparseAliasTensor(*outer, argument.writes, slot)
+                          : denseAliasTensor(*outer, argument.writes, slot);
     // sparse_mm_reduce keeps more where a derivative will be asked for.
     if (sparse_ && outer->requires_grad()) [[unlikely]] {
-      twin.unsafeGetTensorImpl()->set_requires_grad(true);
+      alias_tensor.unsafeGetTensorImpl()->set_requires_grad(true);
     }
-    return twin;
+    return alias_tensor;
   }
 
-  at::Tensor denseTwin(c10::TensorImpl& outer, bool writes, std::size_t& slot) {
+  at::Tensor denseAliasTensor(c10::TensorImpl& outer, bool writes,
+                              std::size_t& slot) {
     const std::uint32_t entry = slots_[slot++];
-    auto twin = twins_.twin(outer, entry);
-    if (writes) written_.push_back({&outer, twin.get(), entry});
-    return at::Tensor(std::move(twin));
+    auto alias_tensor = alias_tensors_.alias_tensor(outer, entry);
+    if (writes) written_.push_back({&outer, alias_tensor.get(), entry});
+    return at::Tensor(std::move(alias_tensor));
   }
 
-  at::Tensor sparseTwin(c10::TensorImpl& outer, bool writes,
-                        std::size_t& slot) {
+  at::Tensor sparseAliasTensor(c10::TensorImpl& outer, bool writes,
+                               std::size_t& slot) {
     SparseParts parts;
     for (const at::Tensor& part : parts_of(outer)) {
-      parts.push_back(denseTwin(*part.unsafeGetTensorImpl(), writes, slot));
+      parts.push_back(
+          denseAliasTensor(*part.unsafeGetTensorImpl(), writes, slot));
     }
     for (SparseOperand& known : sparse_operands_) {
       if (known.outer != &outer) continue;
       known.writes = known.writes || writes;
-      return known.twin;
+      return known.alias_tensor;
     }
     sparse_operands_.push_back({&outer, make_sparse(outer, parts), writes, {}});
     for (const at::Tensor& part : parts) {
       sparse_operands_.back().given.push_back(part.unsafeGetTensorImpl());
     }
-    return sparse_operands_.back().twin;
+    return sparse_operands_.back().alias_tensor;
   }
 
   template <typename Element>
   void replaceList(c10::IValue& value, const ArgumentPlan& argument,
                    std::size_t& slot) {
     const c10::ArrayRef<c10::IValue> elements = value.toListRef();
-    c10::List<Element> twins;
-    twins.reserve(elements.size());
+    c10::List<Element> alias_tensors;
+    alias_tensors.reserve(elements.size());
     for (const c10::IValue& element : elements) {
       if (isOurs(element)) {
-        twins.push_back(twinOf(element, argument, slot));
+        alias_tensors.push_back(aliasTensorOf(element, argument, slot));
       } else if (element.isTensor()) {
-        twins.push_back(element.toTensor());
+        alias_tensors.push_back(element.toTensor());
       } else {
-        twins.push_back(Element());
+        alias_tensors.push_back(Element());
       }
     }
-    value = std::move(twins);
+    value = std::move(alias_tensors);
   }
 
   void restoreArguments() {
@@ -443,7 +447,7 @@ class NativeCall {
   void syncWrites(Pinned& pinned) {
     if (!plan_.writes) return;
     const Adoption adoption{pinned.pager, pinned.call, index_};
-    for (TwinSet::Entry& entry : twins_.entries()) {
+    for (AliasTensorSet::Entry& entry : alias_tensors_.entries()) {
       if (!entry.writes) continue;
       adoption.storage(
           *entry.outer, *entry.alias,
@@ -451,12 +455,13 @@ class NativeCall {
     }
     call_.overwritten();
     for (const Written& written : written_) {
-      const TwinSet::Entry& entry = twins_.entries()[written.entry];
+      const AliasTensorSet::Entry& entry =
+          alias_tensors_.entries()[written.entry];
       if (entry.overwrites && entry.block != nullptr &&
-          written.outer->sizes() != written.twin->sizes()) {
-        keep_rest(call_, *entry.block, *written.twin);
+          written.outer->sizes() != written.alias_tensor->sizes()) {
+        keep_rest(call_, *entry.block, *written.alias_tensor);
       }
-      Adoption::shape(*written.outer, *written.twin);
+      Adoption::shape(*written.outer, *written.alias_tensor);
       if (counts_versions_) written.outer->bump_version();
     }
     for (const SparseOperand& operand : sparse_operands_) {
@@ -466,21 +471,22 @@ class NativeCall {
 
   struct SparseOperand {
     c10::TensorImpl* outer;
-    at::Tensor twin;
+    at::Tensor alias_tensor;
     bool writes;
-    c10::SmallVector<c10::TensorImpl*, 3> given; // the parts of the twin
+    c10::SmallVector<c10::TensorImpl*, 3>
+        given; // the parts of the alias tensor
   };
 
   // Kernels give a sparse tensor other parts instead of writing its own.
   void putBack(Pinned& pinned, const SparseOperand& operand) {
-    c10::TensorImpl& twin = *operand.twin.unsafeGetTensorImpl();
+    c10::TensorImpl& alias_tensor = *operand.alias_tensor.unsafeGetTensorImpl();
     SparseParts parts = parts_of(*operand.outer);
-    SparseParts now = take_parts(twin);
+    SparseParts now = take_parts(alias_tensor);
     for (std::size_t i = 0; i < now.size(); ++i) {
       if (now[i].unsafeGetTensorImpl() == operand.given[i]) continue;
       parts[i] = adoptTensor(pinned, std::move(now[i]));
     }
-    show_sparse(twin, *operand.outer, parts);
+    show_sparse(alias_tensor, *operand.outer, parts);
   }
 
   void adoptResults(Pinned& pinned) {
@@ -514,7 +520,7 @@ class NativeCall {
     c10::StorageImpl& storage =
         *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     // Not fresh: the kernel returned (a view of) one of its operands.
-    if (const TwinSet::Entry* entry = twins_.find(storage)) {
+    if (const AliasTensorSet::Entry* entry = alias_tensors_.find(storage)) {
       return at::Tensor(make_outer(
           *tensor.unsafeGetTensorImpl(),
           c10::Storage(
@@ -549,7 +555,7 @@ class NativeCall {
 
   struct Written {
     c10::TensorImpl* outer;
-    c10::TensorImpl* twin;
+    c10::TensorImpl* alias_tensor;
     std::uint32_t entry;
   };
 
@@ -573,9 +579,9 @@ class NativeCall {
                                    c10::DispatchKey::ADInplaceOrView);
   std::optional<AlgorithmChoice> choice_;
   memory::Call call_;
-  TwinSet twins_;
+  AliasTensorSet alias_tensors_;
   c10::SmallVector<std::uint32_t, 8> slots_; // operand -> entry, in order
-  c10::SmallVector<Stray, 2> strays_;
+  c10::SmallVector<CrossDeviceOperand, 2> cross_device_operands_;
   c10::SmallVector<Written, 4> written_;
   std::vector<SparseOperand> sparse_operands_;
   c10::SmallVector<c10::IValue, 8> saved_; // the caller's arguments

@@ -1,6 +1,6 @@
 // One op call, straight through: find the operands, pin them, run the native
-// kernel on twins, adopt what it made, unpin. A call knows its op plan, its
-// pins and its twins, and nothing else.
+// kernel on alias tensors, adopt what it made, unpin. A call knows its op plan,
+// its pins and its alias tensors, and nothing else.
 #pragma once
 
 #include <span>

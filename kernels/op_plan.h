@@ -63,7 +63,7 @@ struct OpPlan {
   bool random;     // consumes random numbers
   bool is_list_op; // element-wise over lists: may run in chunks
   // Its kernel consists of in-place ops, which count a version of what they
-  // write: here of twins, which nobody sees.
+  // write: here of alias tensors, which nobody sees.
   bool counts_versions;
   bool may_rerun;      // rerun_rules.h
   bool searches_plans; // algorithm_choice.h

@@ -14,11 +14,11 @@
 #include "backend/torch/generator.h"
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/storage.h"
+#include "kernels/alias_tensors.h"
 #include "kernels/bit_settings.h"
 #include "kernels/nested.h"
 #include "kernels/op_call.h"
 #include "kernels/tensor_access.h"
-#include "kernels/twins.h"
 
 namespace chameleon::kernels {
 
@@ -170,7 +170,7 @@ class RecordedCall::Taker {
 std::unique_ptr<RecordedCall> RecordedCall::make(
     const OpPlan& plan, at::ArrayRef<c10::IValue> arguments,
     std::span<const memory::Operand> operands, c10::DeviceIndex index) {
-  static_assert(sizeof(RecordedCall) <= 64); // see memory/recreation.h
+  static_assert(sizeof(RecordedCall) <= 64); // see memory/recompute_records.h
   if (!plan.may_rerun) return nullptr;
   std::unique_ptr<RecordedCall> record(new RecordedCall(plan));
   record->surroundings_ = surroundings(index);

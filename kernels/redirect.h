@@ -1,5 +1,5 @@
 // The redirect: one boxed kernel, registered for PrivateUse1 on every op of
-// the op set, that runs the native kernel of the same op on twins.
+// the op set, that runs the native kernel of the same op on alias tensors.
 //
 // The op set is the same on every physical device: the union of all ops with a
 // CUDA or a CPU kernel, minus views, manual ops and CompositeImplicit ops,

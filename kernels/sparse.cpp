@@ -1,7 +1,7 @@
 // Ops on sparse tensors, COO and compressed. Most run whole on the target, on a
-// sparse twin of each (op_call.h). What makes, shows or copies sparse tensors
-// runs on ours: it looks at sizes and flags only, and whatever it does with
-// indices and values are dense ops, of which each goes its own way.
+// sparse alias tensor of each (op_call.h). What makes, shows or copies sparse
+// tensors runs on ours: it looks at sizes and flags only, and whatever it does
+// with indices and values are dense ops, of which each goes its own way.
 #include <algorithm>
 #include <array>
 #include <optional>

@@ -1,5 +1,5 @@
-// What torch keeps protected and twins need: the fields of a TensorImpl, its
-// storage, and which key sets mean "an ordinary dense tensor".
+// What torch keeps protected and alias tensors need: the fields of a
+// TensorImpl, its storage, and which key sets mean "an ordinary dense tensor".
 //
 // Private to kernels/. Written for the torch release the package is built for:
 // the layout of TensorImpl is part of torch's ABI within one minor release.
@@ -25,7 +25,7 @@ struct TensorAccess : c10::TensorImpl {
     return keys;
   }
   // REQUIRES: the device was used.
-  static c10::DispatchKeySet twinKeys() {
+  static c10::DispatchKeySet aliasTensorKeys() {
     static const c10::DispatchKeySet keys = bornWith(backend::target().type);
     return keys;
   }
@@ -78,8 +78,9 @@ struct TensorAccess : c10::TensorImpl {
                        c10::Device device) {
     tensor.*(&TensorAccess::device_opt_) = device;
     const bool to_outer = device.type() == backend::kChameleon;
-    if (keys == (to_outer ? twinKeys() : outerKeys())) [[likely]] {
-      tensor.*(&TensorAccess::key_set_) = to_outer ? outerKeys() : twinKeys();
+    if (keys == (to_outer ? aliasTensorKeys() : outerKeys())) [[likely]] {
+      tensor.*(&TensorAccess::key_set_) =
+          to_outer ? outerKeys() : aliasTensorKeys();
       return;
     }
     tensor.*(&TensorAccess::key_set_) = keys;
@@ -95,26 +96,27 @@ struct TensorAccess : c10::TensorImpl {
   }
 
   // The same for a plain one, keeping the storage: a quarter of the cost.
-  // `keys`: twinKeys().
+  // `keys`: aliasTensorKeys().
   [[gnu::always_inline]] static void showPlain(const c10::TensorImpl& like,
-                                               c10::TensorImpl& twin,
+                                               c10::TensorImpl& alias_tensor,
                                                c10::DispatchKeySet keys,
                                                c10::Device device) {
     // Sizes, strides, offset, count, dtype, device and flags lie side by side;
     // flags are bit-fields, which can be named by no pointer. All is plain data
     // but for sizes and strides of many dimensions, which lie elsewhere.
     const auto& sizes = like.*(&TensorAccess::sizes_and_strides_);
-    auto& twin_sizes = twin.*(&TensorAccess::sizes_and_strides_);
-    if (std::max(sizes.size(), twin_sizes.size()) <=
+    auto& alias_tensor_sizes =
+        alias_tensor.*(&TensorAccess::sizes_and_strides_);
+    if (std::max(sizes.size(), alias_tensor_sizes.size()) <=
         C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE) [[likely]] {
-      copyBytes(like, twin, &TensorAccess::sizes_and_strides_);
+      copyBytes(like, alias_tensor, &TensorAccess::sizes_and_strides_);
     } else {
-      twin_sizes = sizes;
-      copyBytes(like, twin, &TensorAccess::storage_offset_);
+      alias_tensor_sizes = sizes;
+      copyBytes(like, alias_tensor, &TensorAccess::storage_offset_);
     }
-    twin.set_allow_tensor_metadata_change(true);
-    twin.*(&TensorAccess::device_opt_) = device;
-    twin.*(&TensorAccess::key_set_) = keys;
+    alias_tensor.set_allow_tensor_metadata_change(true);
+    alias_tensor.*(&TensorAccess::device_opt_) = device;
+    alias_tensor.*(&TensorAccess::key_set_) = keys;
   }
 
  private:

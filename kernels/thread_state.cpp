@@ -9,7 +9,7 @@ namespace chameleon::kernels {
 constinit thread_local ThreadState* ThreadState::current = nullptr;
 
 ThreadState::ThreadState()
-    : twin_keys(TensorAccess::twinKeys()),
+    : alias_tensor_keys(TensorAccess::aliasTensorKeys()),
       keys(c10::impl::raw_local_dispatch_key_set),
       in_kernel(backend::InKernelScope::innermost()),
       streams_(backend::detail::current_streams) {

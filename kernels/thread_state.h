@@ -1,4 +1,4 @@
-// What the direct calls of a thread need of it: their twins, and its
+// What the direct calls of a thread need of it: their alias tensors, and its
 // thread-local variables, which are found once a thread: that costs more than
 // their use.
 //
@@ -9,8 +9,8 @@
 
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/stream.h"
+#include "kernels/alias_tensor_stack.h"
 #include "kernels/tensor_access.h"
-#include "kernels/twin_stack.h"
 
 namespace chameleon::kernels {
 
@@ -21,8 +21,8 @@ class ThreadState {
     return current != nullptr ? *current : makeForThread();
   }
 
-  TwinStack twins;
-  const c10::DispatchKeySet twin_keys;
+  AliasTensorStack alias_tensors;
+  const c10::DispatchKeySet alias_tensor_keys;
   c10::impl::PODLocalDispatchKeySet& keys; // included and excluded ones
   backend::InKernelScope*& in_kernel;      // the innermost
   // The current one.

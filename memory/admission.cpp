@@ -7,12 +7,15 @@
 
 namespace chameleon::memory {
 
+WaitHooks Admission::wait_hooks;
+
 Admission::Admission(PagerMutex& mutex, std::size_t budget_bytes)
     : mutex_(mutex), budget_(budget_bytes) {}
 
-// Not at once: exclusively, with less than it wishes, or against other threads.
+// Not at once: exclusively, with less than it asks for, or against other
+// threads.
 Admission::Entry Admission::enterOtherwise(
-    std::size_t bytes, std::size_t wish,
+    std::size_t bytes, std::size_t asked_bytes,
     std::optional<std::size_t> exclusive_splits) noexcept {
   std::uint64_t word = word_.load(std::memory_order_relaxed);
   for (;;) {
@@ -20,8 +23,8 @@ Admission::Entry Admission::enterOtherwise(
     const std::size_t budget = budgetBytes();
     const bool alone = now.calls == 0;
     if (now.exclusive) return {};
-    std::size_t room = wish;
-    if (now.bytes + bytes + wish > budget) {
+    std::size_t room = asked_bytes;
+    if (now.bytes + bytes + asked_bytes > budget) {
       if (!alone || now.bytes + bytes > budget) return {};
       room = (budget - now.bytes - bytes) >> kUnitShift << kUnitShift;
     }
@@ -55,7 +58,7 @@ void Admission::add(std::uint32_t calls, std::size_t bytes) noexcept {
   word_.fetch_add(pack(calls, bytes), std::memory_order_seq_cst);
 }
 
-bool Admission::addRoom(std::size_t wish, bool partly, std::size_t& room,
+bool Admission::addRoom(std::size_t asked_bytes, bool partly, std::size_t& room,
                         bool& others) noexcept {
   std::uint64_t word = word_.load(std::memory_order_relaxed);
   for (;;) {
@@ -64,8 +67,8 @@ bool Admission::addRoom(std::size_t wish, bool partly, std::size_t& room,
     others = now.calls > 1;
     room = 0;
     if (now.bytes > budget) return false;
-    room = wish;
-    if (now.bytes + wish > budget) {
+    room = asked_bytes;
+    if (now.bytes + asked_bytes > budget) {
       if (!partly && others) {
         room = 0;
         return false;

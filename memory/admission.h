@@ -56,25 +56,25 @@ class Admission {
   Load load() const noexcept {
     return unpack(word_.load(std::memory_order_seq_cst));
   }
-  // One call more with `bytes`, and `wish` bytes of room, if the gate is open
-  // and the budget holds them. A call that is alone gets as much of its wish as
-  // there is. With `exclusive_splits` it enters only to run exclusively, and
-  // only if so many immovable extents cannot keep its room from lying in one
-  // piece.
+  // One call more with `bytes`, and `asked_bytes` of room, if the gate is open
+  // and the budget holds them. A call that is alone gets as much of what it
+  // asks as there is. With `exclusive_splits` it enters only to run
+  // exclusively, and only if so many immovable extents cannot keep its room
+  // from lying in one piece.
   struct Entry {
     bool admitted = false;
     bool exclusive = false;
     std::size_t room_bytes = 0;
     std::size_t more_splits = 0; // exclusive: so many more would do no harm
   };
-  Entry enter(std::size_t bytes, std::size_t wish,
+  Entry enter(std::size_t bytes, std::size_t asked_bytes,
               std::optional<std::size_t> exclusive_splits) noexcept;
   // Without a check.
   void add(std::uint32_t calls, std::size_t bytes) noexcept;
   // Room for a call that was counted by add(1, its bytes). False: does not
   // fit, and `others` says whether other calls were counted in that. `partly`
-  // (or no other call): less than the wish is fine.
-  bool addRoom(std::size_t wish, bool partly, std::size_t& room,
+  // (or no other call): less than that is fine.
+  bool addRoom(std::size_t asked_bytes, bool partly, std::size_t& room,
                bool& others) noexcept;
   // Makes the one call in flight exclusive. False: it is not the only one.
   bool makeExclusive() noexcept;
@@ -110,9 +110,25 @@ class Admission {
     return !load().exclusive &&
            (tickets_.empty() || tickets_.front() == ticket);
   }
+  // How a try to begin ended.
+  enum class Attempt {
+    kDone,
+    kLater, // when other calls have ended
+    kAgain, // what was in the way is about to go
+    kFailed,
+  };
+  // Serves `attempt(alone)` in turn, until it is done or fails; `alone`: no
+  // other call was in flight when it started. Waits in between, if the thread
+  // `may_wait`; the mutex is released meanwhile, and the wait hooks are called.
+  // On failure for good the attempt's last result was kLater (nobody left to
+  // wait for) or kFailed. `exclusive`: only a try that is alone is of use.
+  template <typename Try>
+  bool serve(std::unique_lock<PagerMutex>& lock, bool exclusive, bool may_wait,
+             Try&& attempt);
   // Until something changed since the mutex was taken; releases it meanwhile,
   // and around the hooks.
   void wait(std::unique_lock<PagerMutex>& lock, const WaitHooks& hooks);
+  static WaitHooks wait_hooks; // process-wide; set once before first use
   void wakeLocked() noexcept;
   void close() noexcept { gate_.fetch_add(kClosed); } // nests
   void open() noexcept { gate_.fetch_sub(kClosed); }
@@ -140,7 +156,7 @@ class Admission {
     return (std::uint64_t{calls} << kCallShift) | (bytes >> kUnitShift);
   }
 
-  Entry enterOtherwise(std::size_t bytes, std::size_t wish,
+  Entry enterOtherwise(std::size_t bytes, std::size_t asked_bytes,
                        std::optional<std::size_t> exclusive_splits) noexcept;
   Entry turnBack(std::size_t bytes, bool exclusive) noexcept;
   void wakeWaiters() noexcept;
@@ -159,19 +175,20 @@ class Admission {
 };
 
 [[gnu::always_inline]] inline Admission::Entry Admission::enter(
-    std::size_t bytes, std::size_t wish,
+    std::size_t bytes, std::size_t asked_bytes,
     std::optional<std::size_t> exclusive_splits) noexcept {
   std::uint64_t word = word_.load(std::memory_order_relaxed);
-  const std::size_t needed = bytes + wish;
-  if ((wish > 0 && exclusive_splits.has_value()) || (word & kExclusive) != 0 ||
+  const std::size_t needed = bytes + asked_bytes;
+  if ((asked_bytes > 0 && exclusive_splits.has_value()) ||
+      (word & kExclusive) != 0 ||
       ((word & kUnitMask) << kUnitShift) + needed > budgetBytes() ||
       !word_.compare_exchange_strong(word, word + pack(1, needed),
                                      std::memory_order_seq_cst,
                                      std::memory_order_relaxed)) [[unlikely]] {
-    return enterOtherwise(bytes, wish, exclusive_splits);
+    return enterOtherwise(bytes, asked_bytes, exclusive_splits);
   }
   if (!closed()) [[likely]]
-    return {true, false, wish};
+    return {true, false, asked_bytes};
   return turnBack(needed, false);
 }
 
@@ -184,6 +201,35 @@ inline void Admission::subtract(std::uint32_t calls, std::size_t bytes,
   CHAMELEON_CHECK(before.bytes >= bytes && before.calls >= calls &&
                       (before.exclusive || !exclusive),
                   "more given back than was committed");
+}
+
+template <typename Try>
+bool Admission::serve(std::unique_lock<PagerMutex>& lock, bool exclusive,
+                      bool may_wait, Try&& attempt) {
+  Ticket ticket = 0;
+  Attempt result = Attempt::kLater;
+  for (;;) {
+    // With the gate closed (a ticket drawn), nobody enters after this look.
+    const bool alone = load().calls == 0;
+    bool tried = false;
+    if (!may_wait || (turnOf(ticket) && (alone || !exclusive))) {
+      result = attempt(alone);
+      tried = true;
+    }
+    if (!may_wait ||
+        (tried && (result == Attempt::kDone || result == Attempt::kFailed))) {
+      break;
+    }
+    if (ticket == 0) {
+      ticket = draw();
+    } else if (tried && alone && result == Attempt::kLater) {
+      break;
+    } else {
+      wait(lock, wait_hooks);
+    }
+  }
+  if (ticket != 0) handBack(ticket);
+  return result == Attempt::kDone;
 }
 
 } // namespace chameleon::memory

@@ -17,7 +17,7 @@
 //   Fetching  `device` is being given its bytes, from `host` or by compaction:
 //             seen only by threads without the lock, which then come for it
 //   Dropped   bytes nowhere: the ops that made them are run again when an op
-//             needs them (recreation.h)
+//             needs them (recompute_records.h)
 //
 // Invariants (memory/invariants.h walks them):
 //   B1 device != null exactly in Resident and Fetching
@@ -63,11 +63,15 @@ struct Block {
   static constexpr unsigned kStateShift = 32;
   // In-call memory that another thread freed; the call finds it at its end.
   static constexpr std::uint64_t kFreedBit = std::uint64_t{1} << 40;
-  // Part of a record (recreation.h): who writes it comes for the lock. Changed
-  // under the lock, whatever the state.
+  // Part of a record (recompute_records.h): who writes it comes for the lock.
+  // Changed under the lock, whatever the state.
   static constexpr std::uint64_t kRecordedBit = std::uint64_t{1} << 41;
   static constexpr std::size_t kUseSlots = 3;
   static constexpr std::uint64_t kAlive = ~std::uint64_t{0};
+
+  // The word of a Resident block that nobody pins and nothing else is true of.
+  static constexpr std::uint64_t kIdle =
+      static_cast<std::uint64_t>(BlockState::kResident) << kStateShift;
 
   static constexpr std::uint64_t stateBits(BlockState state) {
     return static_cast<std::uint64_t>(state) << kStateShift;

@@ -40,6 +40,9 @@ class ExtentMap {
   static constexpr std::size_t round(std::size_t bytes) {
     return (bytes + kAlignment - 1) & ~(kAlignment - 1);
   }
+  static constexpr std::size_t roundDown(std::size_t bytes) {
+    return bytes & ~(kAlignment - 1);
+  }
 
   // All of [0, capacity) is free at first. Without a joiner, fences must never
   // overflow. `owner` is copied into every extent.

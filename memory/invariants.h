@@ -7,26 +7,49 @@
 //   level 2  every block and every extent
 //   level 3  also compares clean host copies with the device bytes
 //
-// Thread safety: runs under the pager's lock. Level 3 waits on the host.
+// Thread safety: any thread; takes the pager's lock. Level 3 waits on the host.
 #pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "memory/block_table.h"
+#include "memory/call_memory.h"
+#include "memory/pager_core.h"
+#include "memory/residency.h"
 
 namespace chameleon::memory {
 
-class PagerImpl;
-
 class InvariantWalker {
  public:
-  explicit InvariantWalker(PagerImpl& pager) : pager_(pager) {}
-  void walk(int level); // REQUIRES the pager's lock
+  // REQUIRES: all outlive it.
+  InvariantWalker(PagerCore& core, Residency& residency, BlockTable& table,
+                  CallMemory& memory)
+      : core_(core), residency_(residency), table_(table), memory_(memory) {}
+
+  void check(int level);
+
+  // ---- after every n-th call, where that is asked for; 0: never ------------
+  void checkEvery(std::uint64_t calls) noexcept { every_ = calls; }
+  bool isOn() const noexcept {
+    return every_.load(std::memory_order_relaxed) != 0;
+  }
+  void checkOperands(const CallState& call) const; // of a call that has begun
+  void checkNow();                                 // a call ended
 
  private:
   void checkLevels() const;
-  void checkBlocks() const;
+  void checkBlocks(const Locked& locked) const;
   void checkExtents() const;
-  void checkCopies() const;
-  void checkCommitted() const;
+  void checkCopies(const Locked& locked) const;
+  void checkCommitted(const Locked& locked) const;
 
-  PagerImpl& pager_;
+  PagerCore& core_;
+  Residency& residency_;
+  BlockTable& table_;
+  CallMemory& memory_;
+  std::atomic<std::uint64_t> every_{0};
+  std::atomic<std::uint64_t> calls_checked_{0};
 };
 
 } // namespace chameleon::memory

@@ -1,165 +1,311 @@
+// The pager's parts, put together; what is asked of several of them at once.
 #include "memory/pager.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
-#include "memory/pager_impl.h"
+#include "backend/runtime/check.h"
+#include "memory/out_of_memory.h"
 
 namespace chameleon::memory {
 
 using runtime::Error;
+using runtime::ErrorCode;
 using runtime::Result;
-using runtime::Stream;
+
+// ---- construction ----------------------------------------------------------
 
 Result<std::unique_ptr<Pager>> Pager::create(runtime::DeviceRuntime& runtime,
                                              const Limits& limits,
                                              std::string_view policy,
                                              int device_index) {
-  std::unique_ptr<Pager> pager(new Pager);
-  pager->impl_ =
-      std::make_unique<PagerImpl>(*pager, runtime, limits, device_index);
-  if (Error error = pager->impl_->open(policy)) return error;
+  Result<std::unique_ptr<LogicalSpace>> space = LogicalSpace::create(runtime);
+  if (!space.ok()) return space.takeError();
+  std::unique_ptr<Pager> pager(
+      new Pager(runtime, limits, device_index, std::move(*space)));
+  if (Error error = pager->open(policy)) return error;
   return pager;
 }
 
-Pager::~Pager() = default;
+Pager::Pager(runtime::DeviceRuntime& runtime, const Limits& limits,
+             int device_index, std::unique_ptr<LogicalSpace> space)
+    : core_(runtime, limits, device_index),
+      meter_(core_),
+      residency_(core_, meter_.timer()),
+      table_(core_, residency_, *this, std::move(space)),
+      compaction_(core_, residency_),
+      room_(core_, meter_, residency_, table_, compaction_, recomputer_),
+      stress_(core_, residency_, table_, room_),
+      recomputer_(core_, meter_, residency_, table_, stress_),
+      memory_(core_, residency_, table_, room_),
+      kernel_room_(core_, table_, compaction_, room_, memory_),
+      overwrites_(core_, residency_),
+      plans_(core_, meter_, residency_, table_, room_),
+      walker_(core_, residency_, table_, memory_),
+      pins_({.core = core_,
+             .meter = meter_,
+             .plans = plans_,
+             .stress = stress_,
+             .recomputer = recomputer_,
+             .residency = residency_,
+             .table = table_,
+             .room = room_,
+             .kernel_room = kernel_room_,
+             .memory = memory_,
+             .overwrites = overwrites_,
+             .walker = walker_}),
+      host_access_(core_, residency_, table_, recomputer_, pins_),
+      budgets_(core_, meter_, residency_, table_, compaction_, room_,
+               recomputer_) {}
 
-Result<Block*> Pager::create(std::size_t bytes) { return impl_->create(bytes); }
-
-void Pager::release(Block* block) noexcept { impl_->release(block); }
-
-void Pager::checkEvery(std::uint64_t calls) { impl_->checkEvery(calls); }
-
-Error Pager::begin(Call& call, const OpRequest& request) {
-  return impl_->begin(call, request);
+// Makes what may fail. Nobody else knows the pager yet, so nothing is locked.
+Error Pager::open(std::string_view policy) {
+  Result<std::unique_ptr<Policy>> made =
+      make_policy(policy, plans_.policyInputs());
+  if (!made.ok()) return made.takeError();
+  // Address space is free: enough for the largest budget there can be.
+  const std::size_t range = std::max({core_.runtime.deviceMemory().total_bytes,
+                                      core_.runtime.hostMemory().total_bytes,
+                                      core_.limits.hbm_budget_bytes});
+  Result<std::unique_ptr<Arena>> arena = Arena::create(
+      core_.runtime, core_.timelines, range, core_.admission.budgetBytes());
+  if (!arena.ok()) return arena.takeError();
+  core_.policy = std::move(*made);
+  core_.arena = std::move(*arena);
+  core_.host_pool = std::make_unique<HostPool>(core_.runtime, core_.timelines,
+                                               core_.limits.host_budget_bytes);
+  core_.host_pool->followMachine(core_.limits.host_growth_share);
+  plans_.policyChanged();
+  meter_.begin(runtime::kDefaultComputeStream);
+  return {};
 }
 
-Error Pager::begin(Call& call, Stream stream, std::span<const Operand> operands,
-                   OpMemory* memory, std::string_view op, bool may_retry,
+Pager::~Pager() {
+  if (core_.policy != nullptr) { // else open() failed
+    CHAMELEON_CHECK(core_.admission.load().calls == 0,
+                    "a pager is destroyed while a call runs");
+    const PagerLock locked(core_);
+    // A failure means that the device is lost: nothing uses the memory then.
+    (void)core_.timelines.synchronizeAll().ok();
+    table_.destroyAll(locked);
+  }
+  core_.policy.reset(); // it knows parts that go before the core
+}
+
+// ---- blocks ----------------------------------------------------------------
+
+Result<Block*> Pager::create(std::size_t bytes) {
+  const PagerLock locked(core_);
+  return table_.create(locked, bytes);
+}
+
+void Pager::recordUse(Block& block, runtime::Stream stream) {
+  const StreamIndex index = core_.timelines.indexOf(stream);
+  const PagerLock locked(core_);
+  core_.uses().stamp(block, core_.timelines.advance(index));
+}
+
+Error Pager::begin(Call& call, runtime::Stream stream,
+                   std::span<const Operand> operands, OpMemory* memory,
+                   std::string_view op, bool may_retry,
                    const OpIdentity* identity) {
   const OpKind kind{.name = op, .memory = memory, .may_retry = may_retry};
-  return impl_->begin(call, {kind, stream, operands, identity});
+  return begin(call, {kind, stream, operands, identity});
 }
 
-void Pager::end(Call& call) noexcept { impl_->end(call); }
+// ---- policy ----------------------------------------------------------------
 
-void Pager::hold(Call& call) noexcept { impl_->hold(call); }
-
-Result<std::byte*> Pager::allocate(Call& call, std::size_t bytes) {
-  return impl_->allocate(call, bytes);
+Error Pager::setPolicy(std::string_view name) {
+  // Without the lock: plans may be made, or waited for.
+  Result<std::unique_ptr<Policy>> made = make_policy(name, [this] {
+    const PagerLock locked(core_);
+    return plans_.policyInputs();
+  }());
+  if (!made.ok()) return made.takeError();
+  std::unique_ptr<Policy> policy = std::move(*made);
+  {
+    const PagerLock locked(core_);
+    policy->budgetChanged(core_.limits.hbm_budget_bytes);
+    for (Block* block = table_.firstLive(locked); block != nullptr;
+         block = block->next_live) {
+      if (block->device == nullptr) continue;
+      core_.policy->left(*block);
+      policy->entered(*block);
+    }
+    std::swap(core_.policy, policy);
+    core_.profiler.trustOperands(false); // the new one says anew
+    meter_.restartWatch(locked);
+  }
+  policy.reset(); // it may have asked the gate until now
+  const PagerLock locked(core_);
+  plans_.policyChanged();
+  return {};
 }
 
-std::size_t Pager::largestInCall(const Call& call) const {
-  return impl_->largestInCall(call);
-}
-void Pager::free(Call* call, std::byte* address) noexcept {
-  impl_->free(call, address);
-}
-
-Result<Block*> Pager::adopt(Call& call, std::byte* address, std::size_t bytes) {
-  return impl_->adopt(call, address, bytes);
-}
-
-void Pager::record(Call& call, std::unique_ptr<RecordedOp> op,
-                   std::span<Block* const> created) {
-  impl_->record(call, std::move(op), created);
+Error Pager::setRecompute(bool on) {
+  std::string policy;
+  {
+    const PagerLock locked(core_);
+    if (std::exchange(core_.recompute, on) == on) return {};
+    policy = core_.policy->name();
+  }
+  return setPolicy(policy); // another one, which knows
 }
 
-bool Pager::contains(const void* address) const noexcept {
-  return impl_->contains(address);
+PolicyCosts Pager::policyCosts() const {
+  const PagerLock locked(core_);
+  return core_.policy->costs();
 }
 
-Error Pager::read(Block& block, std::size_t offset, std::byte* destination,
-                  std::size_t bytes, Stream stream) {
-  return impl_->read(block, offset, destination, bytes, stream);
+// ---- on request ------------------------------------------------------------
+
+Error Pager::evict(Block& block) {
+  const PagerLock locked(core_);
+  table_.drainReleased(locked);
+  residency_.settle(locked, block);
+  if (block.device == nullptr) return {};
+  Shortage shortage;
+  switch (residency_.evict(locked, block, shortage)) {
+    case Residency::Evicted::kDone:
+      return {};
+    case Residency::Evicted::kBusy:
+      return {
+          ErrorCode::kInvalidArgument,
+          core_.name() + ": a tensor that a running op uses cannot be evicted"};
+    case Residency::Evicted::kHostFull:
+      shortage.host_full = true;
+      break;
+    case Residency::Evicted::kFailed:
+      break;
+  }
+  return eviction_error(locked, core_, shortage);
 }
 
-Error Pager::write(Block& block, std::size_t offset, const std::byte* source,
-                   std::size_t bytes, Stream stream) {
-  return impl_->write(block, offset, source, bytes, stream);
+Error Pager::evictAll() {
+  const PagerLock locked(core_);
+  table_.drainReleased(locked);
+  Shortage shortage;
+  while (room_.evictNext(locked, shortage)) {
+  }
+  return eviction_error(locked, core_, shortage);
 }
 
-Error Pager::setHbmBudget(std::size_t bytes) {
-  return impl_->setHbmBudget(bytes);
+Error Pager::synchronize() {
+  if (Error error = core_.timelines.synchronizeAll()) return error;
+  meter_.timer().collect();
+  const PagerLock locked(core_);
+  for (Block* block = table_.firstLive(locked); block != nullptr;
+       block = block->next_live) {
+    residency_.settle(locked, *block);
+  }
+  return {};
 }
 
-Error Pager::setHostBudget(std::size_t bytes, double growth_share) {
-  return impl_->setHostBudget(bytes, growth_share);
+void Pager::trim() {
+  const PagerLock locked(core_);
+  table_.drainReleased(locked);
+  table_.giveBackSpares(locked);
+  core_.host_pool->trim();
 }
 
-Error Pager::setOversubscription(double factor) {
-  return impl_->setOversubscription(factor);
+// ---- figures ---------------------------------------------------------------
+
+Pager::Levels Pager::levels() const noexcept {
+  return {table_.logicalBytes(), table_.logicalRoundedBytes(),
+          table_.residentBytes(),
+          core_.host_bytes.load(std::memory_order_relaxed)};
 }
 
-Error Pager::setPolicy(std::string_view name) { return impl_->setPolicy(name); }
-
-Error Pager::setRecompute(bool on) { return impl_->setRecompute(on); }
-
-Limits Pager::limits() const { return impl_->limits(); }
-
-std::size_t Pager::hbmBudget() const noexcept { return impl_->hbmBudget(); }
-
-Pager::Levels Pager::levels() const noexcept { return impl_->levels(); }
-
-bool Pager::drop(Block& block) { return impl_->dropBlock(block); }
-
-void Pager::dropAll() { impl_->dropAll(); }
-
-Error Pager::evict(Block& block) { return impl_->evictBlock(block); }
-
-Error Pager::evictAll() { return impl_->evictAll(); }
-
-void Pager::recordUse(Block& block, Stream stream) {
-  impl_->recordUse(block, stream);
+std::vector<Pager::BlockInfo> Pager::blocks() {
+  const PagerLock locked(core_);
+  std::vector<BlockInfo> rows;
+  for (const Block* block = table_.firstLive(locked); block != nullptr;
+       block = block->next_live) {
+    if (BlockTable::isReleased(block)) continue;
+    rows.push_back({block->identity, block->logical_address, block->bytes,
+                    block->rounded_bytes, block->state()});
+  }
+  return rows;
 }
 
-Error Pager::synchronize() { return impl_->synchronize(); }
-
-void Pager::trim() { impl_->trim(); }
-
-void Pager::setWaitHooks(WaitHooks hooks) { PagerImpl::wait_hooks = hooks; }
-
-void Pager::setStress(Stress stress, std::uint64_t seed) {
-  impl_->setStress(stress, seed);
+Stats Pager::stats() {
+  const PagerLock locked(core_);
+  table_.drainReleased(locked);
+  const auto bytes = [](std::size_t value) {
+    return static_cast<std::int64_t>(value);
+  };
+  const Counters& counters = core_.counters;
+  Stats stats;
+  stats.logical_bytes = bytes(table_.logicalBytes());
+  stats.peak_logical_bytes = counters.peak_logical_bytes.load();
+  stats.resident_bytes = bytes(table_.residentNow(locked));
+  stats.peak_resident_bytes = bytes(counters.peak_resident_bytes.load());
+  stats.host_bytes = bytes(core_.host_pool->usedBytes());
+  stats.peak_host_bytes = bytes(core_.host_pool->peakUsedBytes());
+  stats.hbm_budget = bytes(core_.limits.hbm_budget_bytes);
+  stats.host_budget = bytes(core_.host_pool->budgetBytes());
+  stats.faults = counters.faults.load();
+  stats.evictions = counters.evictions.load();
+  stats.clean_evictions = counters.clean_evictions.load();
+  stats.bytes_in = counters.bytes_in.load();
+  stats.bytes_out = counters.bytes_out.load();
+  stats.prefetched_bytes = counters.prefetched_bytes.load();
+  stats.prefetch_hits = counters.prefetch_hits.load();
+  const runtime::ComputeTimes times = core_.runtime.computeTimes();
+  stats.stall_ns = core_.runtime.modelsTime()
+                       ? times.stalled_ns - counters.times_base.stalled_ns
+                       : counters.stall_ns.load();
+  stats.compute_ns = times.busy_ns - counters.times_base.busy_ns;
+  stats.host_waits =
+      bytes(core_.admission.waits()) - counters.host_waits_base.load();
+  stats.ops =
+      static_cast<std::int64_t>(core_.ticks.load()) - counters.ops_base.load();
+  const profiler::RunCounts run = core_.profiler.counts();
+  const profiler::RunCounts& base = counters.run_base;
+  stats.steps = static_cast<std::int64_t>(run.steps - base.steps);
+  stats.forecast_misses =
+      static_cast<std::int64_t>(run.forecast_misses - base.forecast_misses);
+  stats.forecast_hits =
+      static_cast<std::int64_t>(run.ops - base.ops) - stats.forecast_misses;
+  stats.compactions = counters.compactions.load();
+  stats.pinned_bytes = bytes(room_.pinnedBytes(locked));
+  stats.foreign_bytes = bytes(core_.arena->foreignBytes());
+  stats.held_bytes = bytes(core_.records.heldBytes());
+  stats.dropped_bytes = counters.dropped_bytes.load();
+  stats.rerun_ops = counters.rerun_ops.load();
+  stats.rerun_ns = counters.rerun_ns.load();
+  stats.commits = bytes(core_.arena->commits() - counters.commits_base);
+  const runtime::TransferGaps gaps = core_.runtime.transferGaps();
+  const runtime::TransferGaps& gaps_base = counters.gaps_base;
+  stats.pinning_refusals =
+      bytes(gaps.pinning_refusals - gaps_base.pinning_refusals);
+  stats.pageable_bytes = bytes(gaps.pageable_bytes - gaps_base.pageable_bytes);
+  stats.batch_refusals = bytes(gaps.batch_refusals - gaps_base.batch_refusals);
+  return stats;
 }
 
-void Pager::setDropStress(DropStress stress, std::uint64_t seed) {
-  impl_->setDropStress(stress, seed);
+void Pager::resetStats() {
+  const PagerLock locked(core_);
+  meter_.rebase(locked);
+  Counters& counters = core_.counters;
+  counters.run_base = core_.profiler.counts();
+  for (std::atomic<std::int64_t>* counter :
+       {&counters.faults, &counters.evictions, &counters.clean_evictions,
+        &counters.bytes_in, &counters.bytes_out, &counters.prefetched_bytes,
+        &counters.prefetch_hits, &counters.stall_ns, &counters.compactions,
+        &counters.dropped_bytes, &counters.rerun_ops, &counters.rerun_ns}) {
+    counter->store(0, std::memory_order_relaxed);
+  }
+  counters.times_base = core_.runtime.computeTimes();
+  counters.gaps_base = core_.runtime.transferGaps();
+  counters.commits_base = core_.arena->commits();
+  counters.ops_base = static_cast<std::int64_t>(core_.ticks.load());
+  counters.host_waits_base = static_cast<std::int64_t>(core_.admission.waits());
+  counters.peak_logical_bytes =
+      static_cast<std::int64_t>(table_.logicalBytes());
+  counters.peak_resident_bytes = table_.residentNow(locked);
+  core_.host_pool->resetPeak();
 }
-
-void Pager::step(Stream stream) { impl_->step(stream); }
-
-void Pager::setMaxSlowdown(std::optional<double> factor) {
-  impl_->setMaxSlowdown(factor);
-}
-
-void Pager::setSlowdownHook(SlowdownHook hook) {
-  PagerImpl::slowdown_hook = hook;
-}
-
-std::optional<StepFigures> Pager::lastStep() { return impl_->lastStep(); }
-
-LinkModel Pager::link() const { return impl_->link(); }
-
-void Pager::recordTimeline(bool on) { impl_->recordTimeline(on); }
-
-const profiler::Timeline& Pager::timeline() { return impl_->timeline(); }
-
-profiler::Profiler& Pager::profiler() noexcept { return impl_->profiler(); }
-
-profiler::Durations& Pager::durations() noexcept { return impl_->durations(); }
-
-DecisionLog& Pager::decisions() noexcept { return impl_->decisions(); }
-
-PolicyCosts Pager::policyCosts() const { return impl_->policyCosts(); }
-
-std::uint64_t Pager::calls() const noexcept { return impl_->calls(); }
-
-std::vector<Pager::BlockInfo> Pager::blocks() const { return impl_->blocks(); }
-
-Stats Pager::stats() const { return impl_->stats(); }
-
-void Pager::resetStats() { impl_->resetStats(); }
-
-void Pager::checkInvariants(int level) { impl_->check(level); }
 
 } // namespace chameleon::memory

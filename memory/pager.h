@@ -26,74 +26,38 @@
 #include <vector>
 
 #include "backend/runtime/device_runtime.h"
-#include "memory/admission.h"
 #include "memory/block.h"
+#include "memory/block_table.h"
+#include "memory/budgets.h"
+#include "memory/call_memory.h"
+#include "memory/call_pins.h"
+#include "memory/compaction.h"
 #include "memory/decision_log.h"
+#include "memory/host_access.h"
+#include "memory/invariants.h"
+#include "memory/kernel_room.h"
+#include "memory/limits.h"
+#include "memory/meter.h"
+#include "memory/op_request.h"
+#include "memory/overwrites.h"
 #include "memory/pager_call.h"
+#include "memory/pager_core.h"
+#include "memory/plan_runner.h"
 #include "memory/policy/link_model.h"
 #include "memory/policy/policy.h"
-#include "memory/recreation.h"
+#include "memory/recompute_records.h"
+#include "memory/recomputer.h"
+#include "memory/residency.h"
+#include "memory/room_finder.h"
 #include "memory/slowdown_watch.h"
 #include "memory/stats.h"
 #include "memory/step_meter.h"
+#include "memory/stress_hooks.h"
 #include "profiler/durations.h"
 #include "profiler/profiler.h"
 #include "profiler/timeline.h"
 
 namespace chameleon::memory {
-
-struct Limits {
-  std::size_t hbm_budget_bytes;
-  std::size_t host_budget_bytes;
-  double oversubscription; // logical limit = this x hbm budget
-  // The part that host_budget_bytes takes of what the machine gains later; 0:
-  // of nothing (HostPool::followMachine()).
-  double host_growth_share = 0;
-};
-
-// What the profiler knows an op by. The whole token is made where it is needed
-// only: not for an op that was expected.
-struct OpIdentity {
-  std::uint32_t name; // profiler::OpNames
-  profiler::QuickToken quick;
-  profiler::Token (*token)(const void* call);
-  const void* call; // what `token` is called with
-
-  profiler::Token whole() const { return token(call); }
-  // Of a token that is known; it must outlive the identity.
-  static OpIdentity of(std::uint32_t name, const profiler::Token& token) {
-    return {name, profiler::quick_half(token),
-            [](const void* known) {
-              return *static_cast<const profiler::Token*>(known);
-            },
-            &token};
-  }
-};
-
-// How the kernel computes, where its library chooses by the memory that it gets
-// and keeps to that choice: the choice may not be left to what lies around.
-enum class Algorithm : std::uint8_t {
-  kAny,        // nothing of that kind
-  kChosen,     // what it needs it needs again: no allocation may fail
-  kToBeChosen, // by this call, which has HBM for itself: Call::hadAll()
-};
-
-// An op call, as it asks to begin.
-struct OpRequest {
-  const OpKind& kind;
-  runtime::Stream stream;
-  std::span<const Operand> operands;
-  // The op is shown to the profiler, and what the policy wants before it is
-  // done; each block occurs once then. Null: neither.
-  const OpIdentity* identity = nullptr;
-  // By RecordedOp::run(): seen by nobody, what it creates counts nowhere and
-  // has to be given to the pager. A timeline shows it under its name.
-  bool rerun = false;
-  std::uint32_t rerun_name = profiler::kNoOpName;
-  Algorithm algorithm = Algorithm::kAny;
-};
-
-class PagerImpl;
 
 class Pager {
  public:
@@ -111,7 +75,7 @@ class Pager {
   runtime::Result<Block*> create(std::size_t bytes);
   // The storage died. Lock-free, noexcept, any thread; queued and drained by
   // later calls. Logical bytes fall at once.
-  void release(Block* block) noexcept;
+  void release(Block* block) noexcept { table_.release(*block); }
 
   // ---- op calls ----------------------------------------------------------
   // Pins all operands (a block may occur more than once), resident and ordered
@@ -120,7 +84,9 @@ class Pager {
   // waits cannot form a circle); fails with kOutOfDeviceMemory /
   // kOutOfHostMemory / kDevice. After success device_address of each operand is
   // valid until end().
-  runtime::Error begin(Call& call, const OpRequest& request);
+  runtime::Error begin(Call& call, const OpRequest& request) {
+    return pins_.begin(call.state_, request);
+  }
   // The same for an op without an OpKind of its own.
   runtime::Error begin(Call& call, runtime::Stream stream,
                        std::span<const Operand> operands, OpMemory* memory,
@@ -128,35 +94,47 @@ class Pager {
                        const OpIdentity* identity = nullptr);
   // Stamps and unpins. Extents allocated in the call and neither adopted nor
   // freed become foreign.
-  void end(Call& call) noexcept;
+  void end(Call& call) noexcept { pins_.end(call.state_); }
   // The call keeps its pins until end(), but no op runs in it: other calls do
   // not wait for it, this thread may wait again, and nothing may be allocated
   // in it. For pins of a user's making, of any length.
-  void hold(Call& call) noexcept;
+  void hold(Call& call) noexcept { pins_.hold(call.state_); }
 
   // Room inside a running call. Never waits for other calls' pins; evicts
   // unpinned blocks. `stream` order: the bytes may be used by later work on
   // the call's stream.
-  runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes);
+  runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes) {
+    return memory_.allocate(call.state_, bytes);
+  }
   // The most bytes that allocate() could give just now.
-  std::size_t largestInCall(const Call& call) const;
+  std::size_t largestInCall(const Call& call) const {
+    return memory_.largestInCall(call.state_);
+  }
   // Frees an in-call or foreign extent by its address, from any thread.
   // `call`: the calling thread's current call, or null.
-  void free(Call* call, std::byte* address) noexcept;
+  void free(Call* call, std::byte* address) noexcept {
+    memory_.free(call != nullptr ? &call->state_ : nullptr, address);
+  }
   // Makes an in-call extent the bytes of a new Resident block (counted
   // logically; may exceed the logical limit by this one op: it is checked
   // before the next allocation). `bytes` <= the extent's bytes.
   // kInvalidArgument when `address` is not the start of an in-call extent.
   runtime::Result<Block*> adopt(Call& call, std::byte* address,
-                                std::size_t bytes);
+                                std::size_t bytes) {
+    return memory_.adopt(call.state_, address, bytes);
+  }
   // The running call can be run again: what it created, or finished in place,
-  // may be dropped from now on (recreation.h). After its last adopt(), once.
-  // `created`: what it adopted, in the order in which the op gives it when it
-  // runs again. REQUIRES: call.recording(); each operand occurs once.
+  // may be dropped from now on (recompute_records.h). After its last adopt(),
+  // once. `created`: what it adopted, in the order in which the op gives it
+  // when it runs again. REQUIRES: call.recording(); each operand occurs once.
   void record(Call& call, std::unique_ptr<RecordedOp> op,
-              std::span<Block* const> created);
+              std::span<Block* const> created) {
+    recomputer_.record(call.state_, std::move(op), created);
+  }
   // True: the address lies in the device range. Lock-free.
-  bool contains(const void* address) const noexcept;
+  bool contains(const void* address) const noexcept {
+    return core_.arena->contains(address);
+  }
 
   // ---- host access without a fault ---------------------------------------
   // Copies between a block and ordinary host memory. Uses the host copy where
@@ -168,22 +146,32 @@ class Pager {
   // `destination` and `source`, which may be null.
   // REQUIRES: offset + bytes <= block->bytes.
   runtime::Error read(Block& block, std::size_t offset, std::byte* destination,
-                      std::size_t bytes, runtime::Stream stream);
+                      std::size_t bytes, runtime::Stream stream) {
+    return host_access_.read(block, offset, destination, bytes, stream);
+  }
   runtime::Error write(Block& block, std::size_t offset,
                        const std::byte* source, std::size_t bytes,
-                       runtime::Stream stream);
+                       runtime::Stream stream) {
+    return host_access_.write(block, offset, source, bytes, stream);
+  }
 
   // ---- control -------------------------------------------------------------
   // kInvalidArgument when what is pinned (or live, for the logical limit)
   // does not fit; nothing changed then. Evicts what no longer fits.
-  runtime::Error setHbmBudget(std::size_t bytes);
-  runtime::Error setHostBudget(std::size_t bytes, double growth_share = 0);
-  runtime::Error setOversubscription(double factor);
+  runtime::Error setHbmBudget(std::size_t bytes) {
+    return budgets_.setHbmBudget(bytes);
+  }
+  runtime::Error setHostBudget(std::size_t bytes, double growth_share = 0) {
+    return budgets_.setHostBudget(bytes, growth_share);
+  }
+  runtime::Error setOversubscription(double factor) {
+    return budgets_.setOversubscription(factor);
+  }
   runtime::Error setPolicy(std::string_view name);
   // Plans may drop blocks and run ops again in place of moving bytes; off by
   // default. What was dropped comes back all the same.
   runtime::Error setRecompute(bool on);
-  Limits limits() const;
+  Limits limits() const { return budgets_.limits(); }
   // Lock-free, for every op: the budget, and what is used just now.
   struct Levels {
     std::size_t logical_bytes;
@@ -191,12 +179,14 @@ class Pager {
     std::size_t resident_bytes;
     std::size_t host_bytes;
   };
-  std::size_t hbmBudget() const noexcept;
+  std::size_t hbmBudget() const noexcept {
+    return core_.admission.budgetBytes();
+  }
   Levels levels() const noexcept;
   // Gives a block's bytes up, wherever they are. False: it is pinned or cannot
   // be made again.
-  bool drop(Block& block);
-  void dropAll(); // what can be
+  bool drop(Block& block) { return recomputer_.dropBlock(block); }
+  void dropAll() { recomputer_.dropAll(); } // what can be
   // Evicts one block (kInvalidArgument: it is pinned) / every unpinned block
   // (tests, and users who want HBM).
   runtime::Error evict(Block& block);
@@ -210,46 +200,54 @@ class Pager {
   // Called around every wait of a thread for another call (the Python layer
   // gives up the GIL there). Process-wide; set once before first use.
   using WaitHooks = memory::WaitHooks;
-  static void setWaitHooks(WaitHooks hooks);
+  static void setWaitHooks(WaitHooks hooks) { Admission::wait_hooks = hooks; }
 
-  // For tests: evict before every begin(), whether or not there is need.
-  enum class Stress : std::uint8_t { kNever, kAll, kRandom };
-  void setStress(Stress stress, std::uint64_t seed = 0);
-  // For tests: all op calls are to be recorded. kAll, kRandom: and before every
-  // begin() all blocks that can be dropped are, or each with even chance; a
-  // record stays (or may stay) when it was run again.
-  enum class DropStress : std::uint8_t { kNever, kRecord, kAll, kRandom };
-  void setDropStress(DropStress stress, std::uint64_t seed = 0);
+  // For tests, before every begin(): see StressHooks.
+  using Stress = memory::Stress;
+  using DropStress = memory::DropStress;
+  void setStress(Stress stress, std::uint64_t seed = 0) {
+    stress_.setStress(stress, seed);
+  }
+  void setDropStress(DropStress stress, std::uint64_t seed = 0) {
+    stress_.setDropStress(stress, seed);
+  }
 
   // Steps that take more than `factor` times as long as without waits for bytes
   // end in kTooSlow, three in a row, at the begin() that comes next. None: they
   // never do.
-  void setMaxSlowdown(std::optional<double> factor);
+  void setMaxSlowdown(std::optional<double> factor) {
+    meter_.setMaxSlowdown(factor);
+  }
   // Called with a cause of slow steps and words for the user, once for each
   // cause; by begin(), without a lock of ours. May not throw.
-  using SlowdownHook = void (*)(SlowdownCause cause,
-                                const std::string& message);
-  static void setSlowdownHook(SlowdownHook hook); // once, before first use
+  using SlowdownHook = Meter::SlowdownHook;
+  static void setSlowdownHook(SlowdownHook hook) { // once, before first use
+    Meter::slowdown_hook = hook;
+  }
 
   // ---- measuring -----------------------------------------------------------
   // A step ends here (Profiler::step()).
-  void step(runtime::Stream stream);
+  void step(runtime::Stream stream) { meter_.step(stream); }
   // Of the last step that ended; waits until it has on the device. Nothing:
   // none has, or the device is lost.
-  std::optional<StepFigures> lastStep();
+  std::optional<StepFigures> lastStep() { return meter_.lastStep(); }
   // As it is taken to be now.
-  LinkModel link() const;
+  LinkModel link() const { return meter_.link().now(); }
   // Starts or stops what timeline() shows: every op and every copy is timed
   // meanwhile, which costs time. Stopping waits for all that was submitted.
-  void recordTimeline(bool on);
-  const profiler::Timeline& timeline();
-  profiler::Profiler& profiler() noexcept;
-  profiler::Durations& durations() noexcept;
-  DecisionLog& decisions() noexcept; // off by default
+  void recordTimeline(bool on) { meter_.recordTimeline(on); }
+  const profiler::Timeline& timeline() { return meter_.timeline(); }
+  profiler::Profiler& profiler() noexcept { return core_.profiler; }
+  profiler::Durations& durations() noexcept { return meter_.durations(); }
+  DecisionLog& decisions() noexcept { // off by default
+    return core_.decisions;
+  }
   PolicyCosts policyCosts() const;
 
   // Op calls so far. The latest has this number, in decisions and timelines.
-  std::uint64_t calls() const noexcept;
+  std::uint64_t calls() const noexcept {
+    return core_.ticks.load(std::memory_order_relaxed);
+  }
   // Every block whose storage lives, in no order.
   struct BlockInfo {
     std::uint64_t identity;
@@ -258,20 +256,39 @@ class Pager {
     std::size_t rounded_bytes;
     BlockState state;
   };
-  std::vector<BlockInfo> blocks() const;
+  std::vector<BlockInfo> blocks();
 
-  Stats stats() const;
+  Stats stats();
   void resetStats();
   // For bug reports: after every n-th op call the invariants are walked, and
   // each op's operands are looked at before it runs; 0, the default: neither.
-  void checkEvery(std::uint64_t calls);
+  void checkEvery(std::uint64_t calls) noexcept { walker_.checkEvery(calls); }
   // Aborts with a sentence on a broken invariant. Level 1: counters; 2: every
   // block and extent; 3: also compares clean host copies with device bytes.
-  void checkInvariants(int level);
+  void checkInvariants(int level) { walker_.check(level); }
 
  private:
-  Pager() = default;
-  std::unique_ptr<PagerImpl> impl_;
+  Pager(runtime::DeviceRuntime& runtime, const Limits& limits, int device_index,
+        std::unique_ptr<LogicalSpace> space);
+  runtime::Error open(std::string_view policy);
+
+  // In the order in which they know each other: see pager_core.h.
+  PagerCore core_;
+  Meter meter_;
+  Residency residency_;
+  BlockTable table_;
+  Compaction compaction_;
+  RoomFinder room_;
+  StressHooks stress_;
+  Recomputer recomputer_;
+  CallMemory memory_;
+  KernelRoom kernel_room_;
+  Overwrites overwrites_;
+  PlanRunner plans_;
+  InvariantWalker walker_;
+  CallPins pins_;
+  HostAccess host_access_;
+  Budgets budgets_;
 };
 
 } // namespace chameleon::memory

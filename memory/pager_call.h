@@ -1,21 +1,17 @@
 // One op call, as the pager sees it.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <forward_list>
 #include <memory>
-#include <span>
 #include <string_view>
-#include <type_traits>
-#include <vector>
 
 #include "memory/block.h"
 #include "memory/first_fit.h"
 #include "memory/held_hole.h"
+#include "memory/inline_list.h"
 #include "memory/op_timer.h"
 #include "profiler/profiler.h"
 
@@ -55,77 +51,6 @@ struct OpKind {
   bool may_retry = false;
 };
 
-// A list in one piece, the first N items of which need no heap.
-template <typename T, std::size_t N>
-class InlineList {
-  static_assert(std::is_trivial_v<T>);
-
- public:
-  void assign(std::span<const T> items) {
-    std::copy(items.begin(), items.end(), resize(items.size()));
-  }
-  // `size` items, whose values the caller sets.
-  T* resize(std::size_t size) {
-    if (size > N) [[unlikely]] {
-      growMore();
-      more_->resize(size);
-    }
-    size_ = size;
-    return data();
-  }
-  void push_back(const T& item) {
-    if (size_ < N) [[likely]] {
-      inline_[size_++] = item;
-    } else {
-      pushMore(item);
-    }
-  }
-  void clear() noexcept { size_ = 0; }
-  bool empty() const noexcept { return size_ == 0; }
-  // The last item takes its place.
-  void remove(std::size_t i) noexcept {
-    (*this)[i] = (*this)[size_ - 1];
-    if (size_ > N) [[unlikely]]
-      more_->pop_back();
-    if (--size_ == N && more_ != nullptr) [[unlikely]]
-      std::copy(more_->begin(), more_->end(), inline_.begin());
-  }
-  std::size_t size() const noexcept { return size_; }
-  T* data() noexcept { return size_ <= N ? inline_.data() : more_->data(); }
-  const T* data() const noexcept {
-    return size_ <= N ? inline_.data() : more_->data();
-  }
-  T& operator[](std::size_t i) noexcept { return data()[i]; }
-  const T& operator[](std::size_t i) const noexcept { return data()[i]; }
-  T* begin() noexcept { return data(); }
-  T* end() noexcept { return data() + size_; }
-  const T* begin() const noexcept { return data(); }
-  const T* end() const noexcept { return data() + size_; }
-  // size(), where nothing fits.
-  template <typename Predicate>
-  std::size_t findIf(Predicate predicate) const noexcept {
-    const T* const items = data();
-    std::size_t i = 0;
-    while (i < size_ && !predicate(items[i])) ++i;
-    return i;
-  }
-
- private:
-  [[gnu::noinline, gnu::cold]] void growMore() {
-    if (more_ == nullptr) more_ = std::make_unique<std::vector<T>>();
-  }
-  [[gnu::noinline, gnu::cold]] void pushMore(const T& item) {
-    growMore();
-    if (size_ == N) more_->assign(inline_.begin(), inline_.end());
-    more_->push_back(item);
-    ++size_;
-  }
-
-  std::size_t size_ = 0;
-  std::unique_ptr<std::vector<T>> more_; // all items, where they exceed N
-  std::array<T, N> inline_;              // all items, where they do not
-};
-
 // A figure that one thread at a time writes and any thread may read.
 class Figure {
  public:
@@ -143,6 +68,88 @@ class Figure {
   std::atomic<std::size_t> value_{0};
 };
 
+// What the pager keeps of a call in flight. Private to memory/: to everybody
+// else a call is a Call.
+//
+// Thread safety: the call's own thread alone uses it, but for what says that
+// the pager's lock guards it: other threads may free what the call allocated.
+struct CallState {
+  // A host copy that is kept until the op has overwritten its block.
+  struct OldBytes {
+    Block* block;
+    Extent* host;
+    std::byte* address;
+    Position ready;        // the copy that fills it
+    Position read;         // the latest fetch from it
+    std::size_t keep_from; // bytes of the block that were overwritten
+  };
+  static constexpr std::size_t kInline = 8;
+  static constexpr std::uint32_t kMaxRetries = 2;
+  // Calls that this thread is inside of, on all pagers. Such a thread holds
+  // pins and therefore never waits for other calls.
+  static constinit thread_local int of_thread;
+
+  std::size_t liveBytes() const noexcept { // allocated, and not adopted
+    return in_call_bytes + spare_bytes;
+  }
+  std::size_t ownBytes() const noexcept { // what of HBM is for this call
+    return active ? operand_bytes + liveBytes() + adopted_bytes : 0;
+  }
+
+  // The op wrote all operands of kOverwrite; see Call.
+  void overwritten() noexcept {
+    for (OldBytes& old : old_bytes) old.keep_from = SIZE_MAX;
+  }
+
+  StreamIndex stream = kFirstCompute;
+  bool active = false;
+  bool exclusive = false;     // no other call enters beside it
+  bool held = false;          // nobody waits for it (Pager::hold)
+  bool failed = false;        // an allocation failed in this attempt
+  bool must_not_fail = false; // no allocation may: it would be the last one
+  bool chooses = false;       // Algorithm::kToBeChosen
+  bool has_all = false;       // of HBM, in one piece
+  bool recording = false;     // as the policy wants
+  bool rerun = false;         // OpRequest::rerun
+  std::uint32_t failures = 0; // attempts that failed so
+  int* depth = nullptr;       // calls that its thread is inside of
+  std::uint64_t tick = 0;     // its number among all calls of the pager
+  std::string_view op;
+  OpMemory* memory = nullptr;
+  InlineList<Operand, kInline> pins;   // one pin each
+  InlineList<Block*, kInline> adopted; // one pin each, seen by no other call
+  std::size_t operand_bytes = 0;       // as committed
+  profiler::OpTicket ticket{0, profiler::kNone, profiler::kNone,
+                            0, false,           false};
+  bool observed = false;                 // the profiler saw the op
+  profiler::Token token = 0;             // of a recorded op
+  std::unique_ptr<OpTiming> timing;      // null, mostly: this op is not timed
+  std::forward_list<OldBytes> old_bytes; // empty, mostly
+  // Of a call that must not fail. By op and sizes: what it needs is learned.
+  profiler::QuickToken quick = 0;
+  FirstFit layout; // of all that it allocates, wherever that lies
+  // Made when it first allocates, since it is exclusive; 0: no hole is due.
+  std::size_t hole_due_bytes = 0;
+  HeldHole hole; // guarded by the pager's lock
+  // In-call memory that is a spare block's, one pin each. How many more the
+  // call may take: a kernel that must not fail needs its room in one piece.
+  InlineList<Block*, kInline> spares;
+  std::size_t spare_bytes = 0;
+  std::size_t spares_left = 0;
+
+  std::size_t adopted_bytes = 0;
+  std::size_t peak_bytes = 0; // of all that it allocated
+  Figure room_bytes;          // committed for in-call allocations
+
+  // Live in-call allocations that are no spare blocks. Guarded by the pager's
+  // lock once there are any.
+  InlineList<Extent*, kInline> in_call;
+  Figure in_call_bytes;
+  bool listed = false; // in the list of calls with in-call extents
+  CallState* previous = nullptr;
+  CallState* next = nullptr;
+};
+
 // One op call in flight. Lives on the caller's stack between begin() and
 // end(); not copyable, used by one thread (frees of its in-call allocations
 // may come from other threads). The same object serves the retry of a call
@@ -156,11 +163,9 @@ class Call {
   // Before end(): the op wrote all operands of kOverwrite / of this one only
   // its first bytes. What was not written has its old value after end(); so
   // has all of them where this is not called, since the op failed.
-  void overwritten() noexcept {
-    for (OldBytes& old : old_bytes_) old.keep_from = SIZE_MAX;
-  }
+  void overwritten() noexcept { state_.overwritten(); }
   void overwritten(const Block& block, std::size_t bytes) noexcept {
-    for (OldBytes& old : old_bytes_) {
+    for (CallState::OldBytes& old : state_.old_bytes) {
       if (old.block == &block) old.keep_from = bytes;
     }
   }
@@ -168,81 +173,19 @@ class Call {
   // After a failed allocate() and end(): another begin() may succeed. It gets
   // more room, the second time without other calls beside it.
   bool worthRetrying() const noexcept {
-    return failed_ && failures_ <= kMaxRetries;
+    return state_.failed && state_.failures <= CallState::kMaxRetries;
   }
   // It has all of HBM but its operands, and more would be a larger budget: an
   // allocation that failed would have failed on a device of that size.
-  bool hadAll() const noexcept { return has_all_; }
+  bool hadAll() const noexcept { return state_.has_all; }
   // The call is to be recorded (Pager::record).
-  bool recording() const noexcept { return recording_; }
+  bool recording() const noexcept { return state_.recording; }
   // Its number among all calls of the pager; a retry has another one.
-  std::uint64_t tick() const noexcept { return tick_; }
+  std::uint64_t tick() const noexcept { return state_.tick; }
 
  private:
-  friend class PagerImpl;
-  friend class InvariantWalker;
-  // A host copy that is kept until the op has overwritten its block.
-  struct OldBytes {
-    Block* block;
-    Extent* host;
-    std::byte* address;
-    Position ready;        // the copy that fills it
-    Position read;         // the latest fetch from it
-    std::size_t keep_from; // bytes of the block that were overwritten
-  };
-  static constexpr std::size_t kInline = 8;
-  static constexpr std::uint32_t kMaxRetries = 2;
-
-  // Used by the call's own thread only.
-  StreamIndex stream_ = kFirstCompute;
-  bool active_ = false;
-  bool exclusive_ = false;     // no other call enters beside it
-  bool held_ = false;          // nobody waits for it (Pager::hold)
-  bool failed_ = false;        // an allocation failed in this attempt
-  bool must_not_fail_ = false; // no allocation may: it would be the last one
-  bool hole_due_ = false;      // made when it first allocates: it is exclusive
-  bool chooses_ = false;       // Algorithm::kToBeChosen
-  bool has_all_ = false;       // of HBM, in one piece
-  bool recording_ = false;     // as the policy wishes
-  bool rerun_ = false;         // OpRequest::rerun
-  std::uint32_t failures_ = 0; // attempts that failed so
-  int* depth_ = nullptr;       // calls that its thread is inside of
-  std::uint64_t tick_ = 0;
-  std::string_view op_;
-  OpMemory* memory_ = nullptr;
-  InlineList<Operand, kInline> pins_;   // one pin each
-  InlineList<Block*, kInline> adopted_; // one pin each, seen by no other call
-  std::size_t operand_bytes_ = 0;       // as committed
-  profiler::OpTicket ticket_{0, profiler::kNone, profiler::kNone,
-                             0, false,           false};
-  bool observed_ = false;                 // the profiler saw the op
-  profiler::Token token_ = 0;             // of a recorded op
-  std::unique_ptr<OpTiming> timing_;      // null, mostly: this op is not timed
-  std::forward_list<OldBytes> old_bytes_; // empty, mostly
-  // Of a call that must not fail. By op and sizes: what it needs is learned.
-  profiler::QuickToken quick_ = 0;
-  FirstFit layout_; // of all that it allocates, wherever that lies
-  HeldHole hole_;   // guarded by the pager's lock
-  // In-call memory that is a spare block's, one pin each. How many more the
-  // call may take: a kernel that must not fail needs its room in one piece.
-  InlineList<Block*, kInline> spares_;
-  std::size_t spare_bytes_ = 0;
-  std::size_t spares_left_ = 0;
-  std::size_t live_bytes() const noexcept { // not adopted
-    return in_call_bytes_ + spare_bytes_;
-  }
-
-  std::size_t adopted_bytes_ = 0;
-  std::size_t peak_bytes_ = 0; // of all that it allocated
-  Figure room_bytes_;          // committed for in-call allocations
-
-  // Live in-call allocations that are no spare blocks. Guarded by the pager's
-  // lock once there are any: other threads may free them.
-  InlineList<Extent*, kInline> in_call_;
-  Figure in_call_bytes_;
-  bool listed_ = false; // in the pager's list of calls with in-call extents
-  Call* previous_ = nullptr;
-  Call* next_ = nullptr;
+  friend class Pager;
+  CallState state_;
 };
 
 } // namespace chameleon::memory

@@ -146,14 +146,14 @@ void OpPath::finish() {
   std::vector<std::uint64_t> born(size() / kBornEvery + 2);
   for (std::uint32_t v = 0; v < values_.size(); ++v) {
     const PathValue& value = values_[v];
-    if (value.handedIn()) ops_[value.birth_op].expects_new = 1;
+    if (value.isExternalInput()) ops_[value.birth_op].expects_new = 1;
     hasher.add(value.bytes);
     if (value.carried()) {
       carried_.push_back(v);
     } else {
       born[value.birth_op / kBornEvery + 1] += value.bytes;
     }
-    if (value.carried() || value.handedIn()) {
+    if (value.carried() || value.isExternalInput()) {
       by_identity_.emplace_back(value.identity, v);
     }
   }
@@ -238,7 +238,7 @@ bool OpPath::beginsLike(const OpPath& other) const {
     const PathValue& a = values_[v];
     const PathValue& b = other.values_[v];
     // What was new here may have been there before.
-    const bool seems_new = a.handedIn() && b.carried();
+    const bool seems_new = a.isExternalInput() && b.carried();
     if (a.bytes != b.bytes ||
         (!seems_new && (a.birth_op != b.birth_op || a.output != b.output))) {
       return false;

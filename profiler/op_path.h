@@ -5,7 +5,7 @@
 //   (position
 //            of that op, output number). Either the op makes it, or it was
 //            handed to the op as memory that no op had touched before (a
-//            factory's): then `output` is kHandedIn + which one of those;
+//            factory's): then `output` is kExternalInput + which one of those;
 //   carried  it was there when the path began: a persistent block, or a
 //            transient of an earlier path (`source` says which value of which).
 //
@@ -66,10 +66,12 @@ struct PathValue {
   std::uint32_t successor = kNone; // the value it becomes in the next round
   std::uint32_t use_end = 0;       // see OpPath::usesOf(); after finish()
 
-  static constexpr std::uint32_t kHandedIn = std::uint32_t{1} << 31;
+  static constexpr std::uint32_t kExternalInput = std::uint32_t{1} << 31;
 
   bool carried() const noexcept { return birth_op == kNone; }
-  bool handedIn() const noexcept { return !carried() && output >= kHandedIn; }
+  bool isExternalInput() const noexcept {
+    return !carried() && output >= kExternalInput;
+  }
 };
 
 // One use of one value: where, and how (Operand's flags).

@@ -43,7 +43,7 @@ std::uint32_t OpRecorder::valueOf(const LiveBlock& block) const noexcept {
 void OpRecorder::record(std::uint32_t op, Token token,
                         std::span<const Use> uses, std::uint32_t round) {
   path_.addOp(op, token);
-  std::uint32_t output = PathValue::kHandedIn;
+  std::uint32_t output = PathValue::kExternalInput;
   for (const Use& use : uses) {
     LiveBlock& block = blocks_[use.slot];
     std::uint32_t flags = use.flags;

@@ -97,7 +97,7 @@ void Profiler::observeOther(std::uint32_t op, Token token,
       return;
     }
   }
-  if (goOnAlike(op, token, uses)) return;
+  if (goOnInVariant(op, token, uses)) return;
   missed(op, token, DivergenceKind::kOp);
   stopGroup();
   leaveGroup();
@@ -105,7 +105,7 @@ void Profiler::observeOther(std::uint32_t op, Token token,
     endRound();
     beginRound(opCount() - 1);
     stopGroup();
-    if (goOnAlike(op, token, uses, /*is_counted=*/true)) return;
+    if (goOnInVariant(op, token, uses, /*is_counted=*/true)) return;
   }
   if (!recorder_.active()) startRecording();
   record(op, token, uses);
@@ -258,7 +258,7 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output,
     }
     recorder_.startWithPrefix(history_.nextId(), path, position);
     recording_begin_ = round_begin_;
-    beginAlike(position);
+    beginVariant(position);
     record(op.op, op.token, uses);
     for (std::uint32_t i = 0; i < before.size(); ++i) {
       recorder_.recordResult(before[i], i, matcher_.round());
@@ -266,12 +266,12 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output,
     ticket.recorded = recorder_.path().size() - 1;
   }
   ticket.epoch = ++epoch_;
-  if (bearAlike(position, output, slot)) {
+  if (produceInVariant(position, output, slot)) {
     ticket.position = position;
     return;
   }
   entered_at_ = kNone;
-  leaveAlike();
+  leaveVariant();
   matcher_.lose();
 }
 
@@ -293,7 +293,7 @@ void Profiler::finished(const OpTicket& ticket, std::uint64_t workspace_bytes) {
 // handed what in fact stays from round to round: it was not seen to die, or did
 // not die in the round before the last.
 bool Profiler::outlives(const PathValue& value) const noexcept {
-  return value.handedIn() && value.successor == kNone &&
+  return value.isExternalInput() && value.successor == kNone &&
          (value.free_op == kNone
               ? blocks_.stillAlive(value.slot, value.identity)
               : matcher_.stays(value));
@@ -326,7 +326,7 @@ ProfilerState Profiler::state() const {
   state.limit_bytes = history_.limitBytes();
   state.dropped_paths = history_.dropped();
   if (const OpPath* const path = matcher_.path()) {
-    state.matching = recorder_.active() && group_.empty() && !is_alike_
+    state.matching = recorder_.active() && group_.empty() && !is_variant_
                          ? Matching::kRejoined
                          : Matching::kFollowing;
     state.path = path->id();

@@ -225,18 +225,19 @@ class Profiler {
   bool joinExpected();
   void confirmExpected();
   void observeOther(std::uint32_t op, Token token, std::span<const Use> uses);
-  // profiler_alike.cpp
-  bool goOnAlike(std::uint32_t op, Token token, std::span<const Use> uses,
-                 bool is_counted = false);
-  bool bearAlike(std::uint32_t position, std::uint32_t output, BlockSlot slot);
-  void beginAlike(std::uint32_t position);
-  void leaveAlike() noexcept { in_other_sizes_ = is_alike_ = false; }
+  // profiler_variants.cpp
+  bool goOnInVariant(std::uint32_t op, Token token, std::span<const Use> uses,
+                     bool is_counted = false);
+  bool produceInVariant(std::uint32_t position, std::uint32_t output,
+                        BlockSlot slot);
+  void beginVariant(std::uint32_t position);
+  void leaveVariant() noexcept { in_other_sizes_ = is_variant_ = false; }
   void weighPath(std::uint32_t position);
   void weighResult(std::uint32_t position, std::uint32_t output,
                    BlockSlot slot) noexcept;
-  void weighHandedIn(std::span<const Use> uses) noexcept;
+  void weighExternalInputs(std::span<const Use> uses) noexcept;
   bool sizesAreNear() const noexcept;
-  bool endAlike();
+  bool endVariant();
   void missed(std::uint32_t op, Token token, DivergenceKind kind);
   void startRecording();
   void record(std::uint32_t op, Token token, std::span<const Use> uses);
@@ -291,13 +292,13 @@ class Profiler {
   // The path is followed although sizes are others; and has been from the
   // round's beginning, so that the recording is alike it.
   bool in_other_sizes_ = false;
-  bool is_alike_ = false;
+  bool is_variant_ = false;
   // While recording, of values that begin in this round and are the path's,
   // too: their bytes, and those that the path has.
   std::uint64_t seen_bytes_ = 0;
   std::uint64_t known_bytes_ = 0;
-  std::vector<Token> alike_rounds_; // that were alike a path, once; a ring
-  std::size_t alike_rounds_end_ = 0;
+  std::vector<Token> variant_rounds_; // that were alike a path, once; a ring
+  std::size_t variant_rounds_end_ = 0;
 
   PathId expected_ = 0; // see expect(); 0: none, or walked by now
   std::uint32_t expected_entries_ = 0;

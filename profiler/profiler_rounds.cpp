@@ -8,7 +8,7 @@ namespace chameleon::profiler {
 namespace {
 
 constexpr std::uint64_t kMarkerPatience = 4; // x the longest marked step
-constexpr std::uint64_t kMarkerSlack = 1 << 16;
+constexpr std::uint64_t kMarkerHeadroom = 1 << 16;
 constexpr std::uint32_t kPatience = 4; // unknown ops before all is unknown
 constexpr std::uint32_t kFirstWalks = 4;
 constexpr std::uint32_t kWalksBetween = 16;
@@ -25,7 +25,7 @@ std::uint32_t calmest_position(const OpPath& path, std::uint32_t begin,
   std::vector<std::int32_t> change(end - begin + 2);
   for (std::size_t v = 0; v < last.size(); ++v) {
     const std::uint32_t birth = path.values()[v].birth_op;
-    if (birth >= end || path.values()[v].handedIn() || last[v] < begin) {
+    if (birth >= end || path.values()[v].isExternalInput() || last[v] < begin) {
       continue;
     }
     ++change[birth < begin ? 0 : birth + 1 - begin];
@@ -60,7 +60,7 @@ void move_sources(OpPath& path, PathId from, PathId to,
 
 bool Profiler::automatic() const noexcept {
   return !marked_ || opCount() - last_marker_ >
-                         kMarkerPatience * longest_marked_ + kMarkerSlack;
+                         kMarkerPatience * longest_marked_ + kMarkerHeadroom;
 }
 
 // The group's recording is given up; the rounds in it are known anyway.
@@ -102,7 +102,7 @@ void Profiler::leaveGroup() {
 
 void Profiler::findPlace() {
   entered_at_ = kNone;
-  leaveAlike();
+  leaveVariant();
   if (expected_ != 0 && joinExpected()) return;
   const ContextMatch match =
       matcher_.relocate(automatic(), unplaced_ < kPatience);
@@ -293,7 +293,7 @@ void Profiler::endRound() {
     }
     stopGroup();
   }
-  if (endAlike()) return;
+  if (endVariant()) return;
   if (!recorder_.active()) {
     if (path == nullptr || matcher_.position() == 0) return;
     if (matcher_.atEnd()) {
@@ -311,7 +311,7 @@ void Profiler::beginRound(std::uint64_t first_op) {
   round_begin_ = first_op;
   unplaced_ = 0;
   entered_at_ = kNone;
-  leaveAlike();
+  leaveVariant();
   if (group_.empty() && automatic()) {
     group_ = finder_.group();
     if (!group_.empty()) {

@@ -26,7 +26,8 @@ const OpPath* SequenceMatcher::pathOf(PathId id) const noexcept {
 // ---- bindings ------------------------------------------------------------
 
 bool SequenceMatcher::stays(const PathValue& value) const {
-  return value.handedIn() && blocks_.stillAlive(value.slot, value.identity) &&
+  return value.isExternalInput() &&
+         blocks_.stillAlive(value.slot, value.identity) &&
          blocks_[value.slot].birth.round + 1 < walk_.round;
 }
 
@@ -77,8 +78,8 @@ bool SequenceMatcher::advanceRebinding(Token token, std::span<const Use> uses,
   return true;
 }
 
-bool SequenceMatcher::isAlike(std::uint32_t op,
-                              std::span<const Use> uses) const {
+bool SequenceMatcher::isShapeVariant(std::uint32_t op,
+                                     std::span<const Use> uses) const {
   if (isPastEnd() || next_->op != op) return false;
   bool rebound = false;
   return allBindable(uses, Sizes::kAny, rebound);
@@ -98,9 +99,9 @@ bool SequenceMatcher::allBindable(std::span<const Use> uses, Sizes sizes,
   return true;
 }
 
-void SequenceMatcher::advanceAlike(std::span<const Use> uses) {
+void SequenceMatcher::advanceVariant(std::span<const Use> uses) {
   bindAll(uses);
-  alike_at_ = position();
+  variant_at_ = position();
   moveOn();
 }
 
@@ -216,7 +217,7 @@ void SequenceMatcher::bindOp(OpPath& path, std::uint32_t position,
 
 void SequenceMatcher::setCursor(OpPath* path, std::uint32_t position) noexcept {
   path_ = path;
-  alike_at_ = kNone;
+  variant_at_ = kNone;
   if (path == nullptr) {
     position_ = end_ = 0;
     return;
@@ -314,7 +315,7 @@ bool SequenceMatcher::sameOp(const OpPath& path, std::uint32_t position,
     if (a.bytes != b.bytes || stays(a)) return false;
     if (a.carried() != b.carried()) {
       // In the place of one that is gone.
-      if (!a.carried() || !b.handedIn() ||
+      if (!a.carried() || !b.isExternalInput() ||
           blocks_.stillAlive(a.slot, a.identity)) {
         return false;
       }
@@ -353,7 +354,7 @@ bool SequenceMatcher::anchored(const OpPath& path, std::uint32_t position,
     const bool is_anchor =
         std::any_of(uses.begin(), uses.end(), [&](Operand use) {
           const PathValue& value = path.values()[use.value()];
-          return (value.carried() || value.handedIn()) &&
+          return (value.carried() || value.isExternalInput()) &&
                  blocks_.stillAlive(value.slot, value.identity);
         });
     if (is_anchor) return true;

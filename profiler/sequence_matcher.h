@@ -93,9 +93,10 @@ class SequenceMatcher {
   bool advanceRebinding(Token token, std::span<const Use> uses, bool& rebound);
   // It is *alike* the expected op: of its name and, in whatever sizes, on the
   // blocks that the path's values are bound to or may be bound to.
-  bool isAlike(std::uint32_t op, std::span<const Use> uses) const;
-  // Moves on, and lets its results have other sizes. REQUIRES: isAlike().
-  void advanceAlike(std::span<const Use> uses);
+  bool isShapeVariant(std::uint32_t op, std::span<const Use> uses) const;
+  // Moves on, and lets its results have other sizes. REQUIRES:
+  // isShapeVariant().
+  void advanceVariant(std::span<const Use> uses);
   // The same on a path whose tokens are not known, and whose values are bound
   // as they are met: equal names, the bound operands, and in their order new
   // carried ones of equal bytes.
@@ -113,15 +114,16 @@ class SequenceMatcher {
     if (at >= op.operand_end) return false;
     const std::uint32_t v = operands_[at].value();
     PathValue& value = values_[v];
-    if (value.bytes != block.bytes && position != alike_at_) return false;
+    if (value.bytes != block.bytes && position != variant_at_) return false;
     bear(v, value, slot, block);
     return true;
   }
 
   // The same for a result of another size: then the op was alike.
   // REQUIRES: it was the last one.
-  bool bearAlike(std::uint32_t position, std::uint32_t output, BlockSlot slot) {
-    alike_at_ = position;
+  bool produceInVariant(std::uint32_t position, std::uint32_t output,
+                        BlockSlot slot) {
+    variant_at_ = position;
     return bear(position, output, slot, blocks_[slot]);
   }
 
@@ -261,8 +263,8 @@ class SequenceMatcher {
   std::vector<PathId> hinted_;        // by hintCarried(), since forgetHints()
   std::vector<std::uint32_t> chosen_; // by choose(): per use, its value
   std::vector<std::uint32_t> open_;
-  std::uint32_t alike_at_ = kNone; // position of the last op that was alike
-  PathId left_path_ = 0;           // where the cursor was when it lost its way
+  std::uint32_t variant_at_ = kNone; // position of the last op that was alike
+  PathId left_path_ = 0; // where the cursor was when it lost its way
   std::uint32_t left_position_ = 0;
 };
 

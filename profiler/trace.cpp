@@ -32,7 +32,7 @@ Trace make_trace(const CycleMap& map, const OpNames& names,
       (operand.creates() ? op.out : op.in).emplace_back(number, bytes);
       if (operand.dirties()) op.write.push_back(number);
       if (operand.creates() &&
-          map.values[operand.value()].output >= PathValue::kHandedIn) {
+          map.values[operand.value()].output >= PathValue::kExternalInput) {
         op.fresh.push_back(number);
       }
       if (!operand.creates() && !operand.needsBytes()) {
@@ -184,7 +184,7 @@ Result<OpPath> make_path(const Trace& trace, std::size_t step, OpNames& names,
     const Numbers handed_in(op.fresh);
     const Numbers written(op.write);
     const Numbers overwritten(op.over);
-    std::uint32_t output = PathValue::kHandedIn;
+    std::uint32_t output = PathValue::kExternalInput;
     for (const auto& [number, bytes] : operands_of(op, handed_in)) {
       const bool fresh = handed_in.have(number);
       const auto [at, added] = alive.try_emplace(number, 0);

@@ -12,7 +12,8 @@
 
 namespace chameleon::kernels::simulated {
 
-// Takes the op's arguments, Meta twins, from the stack and leaves Meta results.
+// Takes the op's arguments, Meta alias tensors, from the stack and leaves Meta
+// results.
 using ShapeFunction = void (*)(const OpPlan& plan, torch::jit::Stack& stack);
 
 // Null: the op's Meta kernel knows. `name` with its overload.

@@ -11,7 +11,7 @@
 
 namespace chameleon::kernels::simulated {
 
-// In place of the native kernel; arguments are Meta twins. Throws
+// In place of the native kernel; arguments are Meta alias tensors. Throws
 // NotImplementedError, naming the op, where nothing tells the result's shape.
 void run_kernel(const OpPlan& plan, const c10::OperatorHandle& op,
                 torch::jit::Stack& stack);

@@ -55,8 +55,8 @@ PolicyCosts ForecastPolicy::costs() {
 
 // ---- the plan --------------------------------------------------------------
 
-bool ForecastPolicy::wishes(const profiler::OpTicket& ticket,
-                            std::vector<Wish>& list) {
+bool ForecastPolicy::plannedActions(const profiler::OpTicket& ticket,
+                                    std::vector<PlannedAction>& list) {
   if (gate_.takeAsk() || ticket.epoch != epoch_) arrive(ticket);
   actions_.clear();
   if (plan_ != nullptr && ticket.position >= done_) {
@@ -264,7 +264,7 @@ void ForecastPolicy::expectBack(Block& block) {
   setGate();
 }
 
-void ForecastPolicy::bringBack(std::vector<Wish>& list) {
+void ForecastPolicy::bringBack(std::vector<PlannedAction>& list) {
   if (path_ops_ == 0) return;
   const std::uint64_t now = profiler_.opCount() - 1;
   bool joined = false; // they are one batch
@@ -285,7 +285,7 @@ const ForecastPolicy::Bound& ForecastPolicy::either(std::size_t i) const {
 }
 
 // Actions speak of values; these are the blocks.
-void ForecastPolicy::resolve(std::vector<Wish>& list) {
+void ForecastPolicy::resolve(std::vector<PlannedAction>& list) {
   if (actions_.empty()) return;
   values_.clear();
   for (const Action action : actions_) {

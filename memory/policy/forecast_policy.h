@@ -22,9 +22,9 @@
 // that makes it is taken, of those that are not needed much sooner.
 //
 // A plan may also drop blocks and have ops run again: then the ops that it
-// names are recorded, and drops are wishes like others. Where the run leaves
-// the path, nothing more is dropped; what is, comes back when it is needed. A
-// better plan for the path that is followed waits for its next round.
+// names are recorded, and drops are planned actions like others. Where the run
+// leaves the path, nothing more is dropped; what is, comes back when it is
+// needed. A better plan for the path that is followed waits for its next round.
 //
 // While the plan moves nothing, and no victim was asked for since the round
 // before, the profiler need not look which blocks an op uses: it is told so.
@@ -62,8 +62,8 @@ class ForecastPolicy final : public Policy {
   std::size_t size() const noexcept override { return blocks_.size(); }
 
   bool plansAhead() const noexcept override { return true; }
-  bool wishes(const profiler::OpTicket& ticket,
-              std::vector<Wish>& list) override;
+  bool plannedActions(const profiler::OpTicket& ticket,
+                      std::vector<PlannedAction>& list) override;
   void budgetChanged(std::size_t budget_bytes) override;
   void stepEnded(const Plan* plan, std::int64_t duration_ns) override {
     planning_.stepEnded(plan, duration_ns);
@@ -115,11 +115,11 @@ class ForecastPolicy final : public Policy {
   void plannedFetches(std::uint32_t begin, std::uint32_t end);
   using Bound = profiler::Forecast::Bound;
   const Bound& either(std::size_t i) const;
-  void resolve(std::vector<Wish>& list);
+  void resolve(std::vector<PlannedAction>& list);
   bool nothingMoves() const noexcept;
   bool findHeld(std::uint32_t position);
   void expectBack(Block& block);
-  void bringBack(std::vector<Wish>& list);
+  void bringBack(std::vector<PlannedAction>& list);
   std::uint32_t lookAhead() const noexcept; // ops
   void setGate() noexcept;
   void rank();
@@ -128,7 +128,7 @@ class ForecastPolicy final : public Policy {
   profiler::PathId known_path_ = 0; // see planFor()
   profiler::Forecast forecast_;
   profiler::Profiler& profiler_;
-  WishGate& gate_;
+  PlanGate& gate_;
   std::uint64_t budget_bytes_;
 
   std::uint32_t epoch_ = 0;

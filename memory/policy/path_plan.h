@@ -40,7 +40,7 @@ struct PathPlan {
   };
   std::vector<Held> held;
   Assignment assignment; // what is run again; empty: nothing
-  int slack = 0;         // what the plan leaves, see slack_trial.h
+  int headroom = 0;      // what the plan leaves, see headroom_trial.h
 
   // What is to be known of `plan` on its path.
   void setPlan(PlanPtr plan, const profiler::CycleMap& map);

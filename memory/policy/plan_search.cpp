@@ -4,27 +4,27 @@
 #include <cmath>
 #include <utility>
 
-#include "memory/policy/slack_trial.h"
+#include "memory/policy/headroom_trial.h"
 
 namespace chameleon::memory {
 
 namespace {
 
 // What every plan leaves of the budget.
-constexpr std::uint64_t kSlackShare = 200;
+constexpr std::uint64_t kHeadroomShare = 200;
 // More, if that takes no longer: a plan that hardly waits for the link has time
 // to move more. The first of these that does is taken.
-constexpr std::uint64_t kFreeSlackShares[] = {8, 16, 32, 64};
+constexpr std::uint64_t kFreeHeadroomShares[] = {8, 16, 32, 64};
 constexpr double kHardlyWaits = 1.05;
 constexpr double kFree = 1.002;
 // Where ops may be run again bytes cost little, and moves for fragments' sake
 // cost more (README.md). So such a plan may also take a little longer than one
 // that only swaps and leaves less.
-constexpr std::uint64_t kRerunSlackShare = 40;
-constexpr double kSlackWorth = 1.01;
+constexpr std::uint64_t kRerunHeadroomShare = 40;
+constexpr double kHeadroomWorth = 1.01;
 // But where such a plan waits for the link that long, moves take none of its
 // time, and room is worth more.
-constexpr std::uint64_t kLinkBoundSlackShare = 80;
+constexpr std::uint64_t kLinkBoundHeadroomShare = 80;
 constexpr double kLinkBound = 1.15;
 
 bool waits(const ModelledStep& modelled, double share) {
@@ -35,23 +35,23 @@ bool waits(const ModelledStep& modelled, double share) {
 
 PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
                        const std::vector<Assignment>& hints)
-    : request_(request), map_(std::move(map)), slack_(request.slack) {
+    : request_(request), map_(std::move(map)), headroom_(request.headroom) {
   options_.link = request.link;
   options_.keep_bytes = request.keep_bytes;
-  const bool once = request.slack == SlackTrial::kOnce;
+  const bool once = request.headroom == HeadroomTrial::kOnce;
   if (once) {
-    slack_ = SlackTrial::kOnceSlack;
+    headroom_ = HeadroomTrial::kOnceHeadroom;
     // Such victims are neither those of a path that is nearly the same, nor
     // those that are taken where no plan chose.
     std::erase_if(options_.portfolio, [](const PlanParameters& parameters) {
       return parameters.gaps.spread;
     });
   }
-  leave(kSlackShare);
+  leave(kHeadroomShare);
   runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
   if (!swapping.ok() && once) {
-    slack_ = 0;
-    leave(kSlackShare);
+    headroom_ = 0;
+    leave(kHeadroomShare);
     swapping = plan_cycle(map_.cycle, options_);
   }
   if (!swapping.ok()) return;
@@ -66,10 +66,11 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   // so does what does not wait at all.
   const bool roomy = hardly_waits && leaveWhatIsFree();
   const bool stays = roomy || !waits(chosen_->modelled, kFree);
-  limit_ns_ = (stays ? 1 / kFree : kSlackWorth) * chosen_->modelled.duration_ns;
+  limit_ns_ =
+      (stays ? 1 / kFree : kHeadroomWorth) * chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
   if (!request.recompute || limit_ns_ <= chosen_->modelled.compute_ns ||
-      !beginRound(kRerunSlackShare)) {
+      !beginRound(kRerunHeadroomShare)) {
     return;
   }
   for (const Assignment& hint : hints) planner_->alsoTry(hint);
@@ -77,15 +78,15 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
 }
 
 void PlanSearch::leave(std::uint64_t share) {
-  const double slack = std::pow(SlackTrial::kFactor, slack_);
+  const double headroom = std::pow(HeadroomTrial::kFactor, headroom_);
   const std::uint64_t usual = request_.key.budget_bytes / share;
-  const auto left = slack * static_cast<double>(usual);
+  const auto left = headroom * static_cast<double>(usual);
   options_.budget_bytes =
       request_.key.budget_bytes - static_cast<std::uint64_t>(left);
 }
 
 bool PlanSearch::leaveWhatIsFree() {
-  for (const std::uint64_t share : kFreeSlackShares) {
+  for (const std::uint64_t share : kFreeHeadroomShares) {
     leave(share);
     runtime::Result<PlanPtr> roomy = plan_cycle(map_.cycle, options_);
     if (roomy.ok() && (*roomy)->modelled.duration_ns <
@@ -111,7 +112,7 @@ bool PlanSearch::beginLastRound() {
   is_last_round_ = true;
   choose();
   if (chosen_->recorded.empty() || !waits(chosen_->modelled, kLinkBound) ||
-      !beginRound(kLinkBoundSlackShare)) {
+      !beginRound(kLinkBoundHeadroomShare)) {
     return false;
   }
   planner_->alsoTry(assignment_);
@@ -159,7 +160,7 @@ PathPlanPtr PlanSearch::chosen() const {
   auto made = std::make_shared<PathPlan>();
   made->key = request_.key;
   made->link = request_.link;
-  made->slack = request_.slack;
+  made->headroom = request_.headroom;
   if (chosen_ == nullptr) return made;
   made->assignment = assignment_;
   auto plan = std::make_shared<Plan>(*chosen_);

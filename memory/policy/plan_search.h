@@ -33,8 +33,8 @@ class PlanSearch {
     LinkModel link;
     std::uint64_t keep_bytes; // values of at most so many never move
     bool recompute;
-    // More is left than usual (slack_trial.h).
-    int slack = 0;
+    // More is left than usual (headroom_trial.h).
+    int headroom = 0;
     // Plans in a round, at most, for whoever waits for them.
     std::size_t most_tries = kMostTries;
   };
@@ -61,7 +61,7 @@ class PlanSearch {
   PathPlanPtr better();
 
  private:
-  // What plans leave of the budget from now on, as the trial's slack has it.
+  // What plans leave of the budget from now on, as the trial's headroom has it.
   void leave(std::uint64_t share);
   bool leaveWhatIsFree(); // false: none
   bool beginRound(std::uint64_t share);
@@ -72,7 +72,7 @@ class PlanSearch {
   const Request request_;
   const profiler::CycleMap map_;
   PlannerOptions options_;
-  int slack_;
+  int headroom_;
   std::size_t most_tries_ = 0;
   std::optional<JointPlanner> planner_;
   bool is_last_round_ = false;

@@ -32,7 +32,7 @@ PlanningThread::~PlanningThread() {
 std::optional<PathPlanPtr> PlanningThread::plan(const PlanKey& key) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return std::nullopt;
-  return findOrOrder(key, SlackTrial::kOnce);
+  return findOrOrder(key, HeadroomTrial::kOnce);
 }
 
 void PlanningThread::planAndWait(const PlanKey& key) {
@@ -42,15 +42,15 @@ void PlanningThread::planAndWait(const PlanKey& key) {
       lock, [&] { return orders_.empty() && searches_.empty() && !working_; });
 }
 
-PathPlanPtr PlanningThread::findOrOrder(const PlanKey& key, int slack) {
+PathPlanPtr PlanningThread::findOrOrder(const PlanKey& key, int headroom) {
   for (const profiler::PathTimes& times : times_) builder_.setTimes(times);
   times_.clear();
   const auto found = find(key);
-  if (found == plans_.end()) return order(key, slack);
+  if (found == plans_.end()) return order(key, headroom);
   plans_.splice(plans_.begin(), plans_, found);
   ++found->asked_for;
   PathPlanPtr plan = found->trial.plan();
-  if (isOutdated(*found)) order(key, found->trial.slack());
+  if (isOutdated(*found)) order(key, found->trial.headroom());
   return plan;
 }
 
@@ -68,7 +68,7 @@ bool PlanningThread::isOutdated(const Kept& kept) const {
 }
 
 // The last one ordered is the first one served. Null: it will take a while.
-PathPlanPtr PlanningThread::order(const PlanKey& key, int slack) {
+PathPlanPtr PlanningThread::order(const PlanKey& key, int headroom) {
   if (working_ == key) return nullptr;
   const auto ordered =
       std::find_if(orders_.begin(), orders_.end(),
@@ -79,7 +79,7 @@ PathPlanPtr PlanningThread::order(const PlanKey& key, int slack) {
   }
   std::optional<profiler::PathSnapshot> snapshot = builder_.take(key.path);
   if (!snapshot) return nullptr;
-  Order order{key, slack, link_.now(), std::move(*snapshot)};
+  Order order{key, headroom, link_.now(), std::move(*snapshot)};
   if (at_once_) {
     const SearchPtr search = begin(order, hints(key.path));
     builder_.setTimes(profiler::times_of(search->map()));
@@ -107,7 +107,7 @@ void PlanningThread::stepEnded(const Plan* plan, std::int64_t duration_ns) {
   }
   if (wanted == nullptr) return;
   const PlanKey key = wanted->trial.plan()->key;
-  order(key, wanted->trial.slack());
+  order(key, wanted->trial.headroom());
 }
 
 bool PlanningThread::isTrying(const PlanKey& key) {
@@ -205,7 +205,7 @@ void PlanningThread::keep(PathPlanPtr plan) {
     plans_.splice(plans_.begin(), plans_, known);
     return;
   }
-  plans_.push_front({SlackTrial(std::move(plan)), 0});
+  plans_.push_front({HeadroomTrial(std::move(plan)), 0});
   if (plans_.size() > kMaxPlans) plans_.pop_back();
 }
 
@@ -223,7 +223,7 @@ PlanningThread::SearchPtr PlanningThread::begin(
     const Order& order, const std::vector<Assignment>& hints) const {
   const PlanSearch::Request request{order.key, order.link,
                                     keptBytes(order.key.budget_bytes),
-                                    recompute_, order.slack};
+                                    recompute_, order.headroom};
   return std::make_unique<PlanSearch>(
       request, profiler::CycleBuilder::cycle(order.snapshot), hints);
 }

@@ -12,7 +12,8 @@
 // is worth it, until nothing better turns up; a path that is ordered meanwhile
 // comes first. Under another budget or link the search begins with what was
 // best under the last one. And while a path is followed step after step it is
-// found out how much of the budget its plan had better leave (slack_trial.h).
+// found out how much of the budget its plan had better leave
+// (headroom_trial.h).
 //
 // Thread safety: any thread. plan() never waits for a plan that is being made,
 // and not for the lock either: where another thread holds it, it answers "none
@@ -31,10 +32,10 @@
 #include <vector>
 
 #include "backend/runtime/ranked_mutex.h"
+#include "memory/policy/headroom_trial.h"
 #include "memory/policy/link_estimate.h"
 #include "memory/policy/path_plan.h"
 #include "memory/policy/plan_search.h"
-#include "memory/policy/slack_trial.h"
 #include "profiler/cycle_builder.h"
 #include "profiler/durations.h"
 #include "profiler/profiler.h"
@@ -63,7 +64,7 @@ class PlanningThread {
   // A step ended that followed this plan and went as it foresaw; null: none.
   // Where the thread is at its plans just now the step does not count.
   void stepEnded(const Plan* plan, std::int64_t duration_ns);
-  // Plans with more and less slack are being compared.
+  // Plans with more and less headroom are being compared.
   bool isTrying(const PlanKey& key);
   std::uint64_t plansMade() const;
   // Values of at most so many bytes never move in a plan.
@@ -79,14 +80,14 @@ class PlanningThread {
   using Mutex = runtime::RankedMutex<runtime::LockRank::kPlans>;
   struct Order {
     PlanKey key;
-    int slack;
+    int headroom;
     LinkModel link; // as it is taken to be
     profiler::PathSnapshot snapshot;
   };
   // A better plan for a path, while there is time.
   using SearchPtr = std::unique_ptr<PlanSearch>;
   struct Kept {
-    SlackTrial trial;
+    HeadroomTrial trial;
     std::uint64_t asked_for; // how often its plans were
   };
   using Plans = std::list<Kept>;
@@ -95,9 +96,9 @@ class PlanningThread {
   // These REQUIRE mutex_.
   Plans::iterator find(const PlanKey& key);
   bool isOutdated(const Kept& kept) const;
-  PathPlanPtr findOrOrder(const PlanKey& key, int slack);
+  PathPlanPtr findOrOrder(const PlanKey& key, int headroom);
   bool isAtWork(const PlanKey& key) const;
-  PathPlanPtr order(const PlanKey& key, int slack);
+  PathPlanPtr order(const PlanKey& key, int headroom);
   void serveOrder(std::unique_lock<Mutex>& lock);
   void goOn(std::unique_lock<Mutex>& lock);
   std::vector<Assignment> hints(profiler::PathId path) const;

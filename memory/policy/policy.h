@@ -25,19 +25,19 @@ namespace chameleon::memory {
 
 // What a policy wants done with a block before the next op. The block may have
 // died meanwhile: it is meant only while it has this identity.
-struct Wish {
+struct PlannedAction {
   Action::Kind kind;
   Block* block;
   std::uint64_t identity;
-  bool joined; // with the wish of its kind before it: one batch
+  bool joined; // with the action of its kind before it: one batch
   // A fetch for the op of this number, not worth a victim that is needed no
   // later; 0: worth any.
   std::uint64_t needed_at = 0;
 };
 
-// Tells an op without any lock whether the policy has wishes before it. An op
-// of another thread may be told one op late.
-class WishGate {
+// Tells an op without any lock whether the policy has planned actions before
+// it. An op of another thread may be told one op late.
+class PlanGate {
  public:
   bool due(const profiler::OpTicket& ticket) const noexcept {
     const std::uint32_t position = position_.load(std::memory_order_relaxed);
@@ -48,7 +48,7 @@ class WishGate {
     return is_there && ticket.position != profiler::kNone &&
            position != kClosed;
   }
-  // No wishes, ever / ask at the next op.
+  // No actions, ever / ask at the next op.
   void close() noexcept { position_.store(kClosed, std::memory_order_relaxed); }
   void ask() noexcept { position_.store(kAsk, std::memory_order_relaxed); }
   // Ask before op `position`, or in another epoch, like that of any first op;
@@ -97,8 +97,8 @@ class Policy {
 
   // What its room is wanted for.
   struct Need {
-    // As Wish says; there may be no victim then because all others are needed
-    // sooner, as far as that is known.
+    // As PlannedAction says; there may be no victim then because all others are
+    // needed sooner, as far as that is known.
     std::uint64_t needed_at = 0;
     // So much is free, but in pieces: one piece is wanted. 0: just more bytes.
     std::size_t piece_bytes = 0;
@@ -118,8 +118,8 @@ class Policy {
   virtual bool plansAhead() const noexcept { return false; }
   // What is to be done before the op of this ticket, in order. Called where
   // the gate says so. True: the op's call is to be recorded.
-  virtual bool wishes(const profiler::OpTicket& /*ticket*/,
-                      std::vector<Wish>& /*list*/) {
+  virtual bool plannedActions(const profiler::OpTicket& /*ticket*/,
+                              std::vector<PlannedAction>& /*list*/) {
     return false;
   }
   virtual void budgetChanged(std::size_t /*budget_bytes*/) {}
@@ -134,7 +134,7 @@ class Policy {
 struct PolicyInputs {
   profiler::Profiler& profiler;
   const profiler::Durations& durations;
-  WishGate& gate;
+  PlanGate& gate;
   LinkEstimate link;
   std::size_t budget_bytes;
   bool plan_at_once = false; // see PlanningThread

@@ -239,7 +239,8 @@ class Analysis {
 
 } // namespace
 
-RerunGraph::RerunGraph(const Cycle& cycle) : turns(find_turns(cycle)) {
+RerunGraph::RerunGraph(const Cycle& cycle)
+    : turns(find_pass_boundaries(cycle)) {
   if (cycle.may_rerun.empty()) turns.clear();
   Analysis(cycle, *this).run();
 }

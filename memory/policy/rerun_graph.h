@@ -23,7 +23,7 @@
 #include <span>
 #include <vector>
 
-#include "memory/policy/turns.h"
+#include "memory/policy/pass_boundaries.h"
 #include "profiler/cycle.h"
 
 namespace chameleon::memory {

@@ -26,7 +26,7 @@ struct GapParameters {
   // far; very much: clean ones first) than a clean one.
   double dirty_price = 0;
   // Part of the budget that is left free, for copies to run ahead.
-  double slack = 0;
+  double headroom = 0;
   // Look-ahead, as a part of the cycle's ops; 0: all of them.
   double window = 0;
   bool refill = false;

@@ -96,7 +96,7 @@ WhatIf what_if(const profiler::CycleMap& map, const LinkModel& link,
     const PlanSearch::Request request{
         {map.path, bytes}, link,      PlanningThread::keptBytes(bytes),
         recompute,
-        /*slack=*/0,       kMostTries};
+        /*headroom=*/0,    kMostTries};
     PlanSearch search(request, map, {});
     while (search.tryNext()) {
     }

@@ -53,8 +53,8 @@ void end(const char* name) {
 }
 """
 
-BEGIN, END = "memory::PagerImpl::begin(", "memory::PagerImpl::end("
-ADOPT = "memory::PagerImpl::adopt("
+BEGIN, END = "memory::CallPins::begin(", "memory::CallPins::end("
+ADOPT = "memory::CallMemory::adopt("
 # A stage is what runs in and below some functions, less what runs in and below
 # others. Stages do not overlap, except that a kernel contains what it allocates
 # and frees.

@@ -103,7 +103,7 @@ int grow(Run& run, std::uint32_t ops) {
   return EXIT_SUCCESS;
 }
 
-enum class Mode : std::uint8_t { kSeen, kAlike, kNew, kAlone };
+enum class Mode : std::uint8_t { kSeen, kShapeVariant, kNew, kAlone };
 
 __attribute__((noinline)) void run_steps(Run& run, int steps, Mode mode) {
   for (int step = 0; step < steps; ++step) {
@@ -113,7 +113,7 @@ __attribute__((noinline)) void run_steps(Run& run, int steps, Mode mode) {
         one_op_alone(run, i);
       } else {
         one_op(run, i, mode == Mode::kNew ? 50 * other : 0,
-               mode == Mode::kAlike ? other : 0);
+               mode == Mode::kShapeVariant ? other : 0);
       }
     }
   }
@@ -130,7 +130,7 @@ __attribute__((noinline)) void warm_up(Run& run) {
 int main(int argc, char** argv) {
   const std::string_view word = argc > 1 ? argv[1] : "seen";
   const Mode mode = word == "new"     ? Mode::kNew
-                    : word == "alike" ? Mode::kAlike
+                    : word == "alike" ? Mode::kShapeVariant
                     : word == "alone" ? Mode::kAlone
                                       : Mode::kSeen;
   Run run;

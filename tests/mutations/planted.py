@@ -30,16 +30,18 @@ MUTATIONS = (
     # ---- missing waits ----------------------------------------------------
     Mutation(
         "an op does not wait for the last write of a fetched operand",
-        "memory/pager_begin.cpp",
-        "    if (!inOrder(written, call.stream_)) addTo(waits, written);\n"
+        "memory/call_pins.cpp",
+        "    if (!core_.uses().inOrder(written, call.stream))\n"
+        "      core_.uses().addTo(waits, written);\n"
         "    block.claims = 0;",
         "    (void)written;\n    (void)waits;\n    block.claims = 0;",
         _RANDOM,
     ),
     Mutation(
         "an op without the lock does not wait for the last write",
-        "memory/pager_hot.h",
-        "    if (!inOrder(written, call.stream_)) addTo(waits, written);\n"
+        "memory/call_pins.cpp",
+        "    if (!core_.uses().inOrder(written, call.stream))\n"
+        "      core_.uses().addTo(waits, written);\n"
         "  }\n"
         "  if (good) {",
         "    (void)written;\n  }\n  if (good) {",
@@ -47,65 +49,67 @@ MUTATIONS = (
     ),
     Mutation(
         "memory inside a kernel is reused before its last user is done",
-        "memory/pager_in_call.cpp",
-        "      if (!inOrder(extent->fence, call.stream_)) "
-        "waits = extent->fence;\n",
+        "memory/call_memory.cpp",
+        "      if (!core_.uses().inOrder(extent->fence, call.stream))\n"
+        "        waits = extent->fence;\n",
         "",
         _RANDOM,
     ),
     Mutation(
         "a victim is copied out before it is written",
-        "memory/pager_evict.cpp",
-        "    addTo(before, writesOf(block));\n",
+        "memory/residency.cpp",
+        "    core_.uses().addTo(before, core_.uses().writesOf(block));\n",
         "",
         _RANDOM,
     ),
     Mutation(
         "a place on the host is reused before its last copy is done",
-        "memory/pager_evict.cpp",
-        "    addTo(before, out.place.extent->fence);\n",
+        "memory/residency.cpp",
+        "    core_.uses().addTo(before, out.place.extent->fence);\n",
         "",
         _RANDOM,
     ),
     Mutation(
         "a victim's extent is reused before it is copied out",
-        "memory/pager_evict.cpp",
-        "  addTo(uses, copied);\n  counters_",
-        "  (void)copied;\n  counters_",
+        "memory/residency.cpp",
+        "  core_.uses().addTo(uses, copied);\n",
+        "  (void)copied;\n",
         _RANDOM,
     ),
     Mutation(
         "a fetch does not wait for the copy out of the same bytes",
-        "memory/pager_fetch.cpp",
-        "    addTo(before, block.host_ready);\n    bytes +=",
+        "memory/residency.cpp",
+        "    core_.uses().addTo(before, block.host_ready);\n    bytes +=",
         "    bytes +=",
         _RANDOM,
     ),
     Mutation(
         "a fetch goes to an extent that is still in use",
-        "memory/pager_fetch.cpp",
-        "    addTo(before, wanted.extent->fence);\n",
+        "memory/residency.cpp",
+        "    core_.uses().addTo(before, wanted.extent->fence);\n",
         "",
         _RANDOM,
     ),
     Mutation(
         "a move inside HBM does not wait for the uses of the block",
-        "memory/pager_compact.cpp",
-        "      arena_->move(&extent, &target, usesOf(block));",
-        "      arena_->move(&extent, &target, Fence());",
+        "memory/residency.cpp",
+        "      core_.arena->move(&extent, &target, "
+        "core_.uses().usesOf(block));",
+        "      core_.arena->move(&extent, &target, Fence());",
         ("memory_pager_async_test", "memory_pager_cuda_test"),
     ),
     Mutation(
         "a block that slides does not wait for its uses",
-        "memory/pager_compact.cpp",
-        "    uses = usesOf(block);\n",
+        "memory/residency.cpp",
+        "    uses = core_.uses().usesOf(block);\n",
         "",
         ("memory_pager_async_test", "memory_pager_cuda_test"),
     ),
     Mutation(
         "an op does not wait for its operand to arrive where it moved",
-        "memory/pager_compact.cpp",
-        "    block.last_write.store(moved->word, std::memory_order_release);\n"
+        "memory/residency.cpp",
+        "    block.last_write.store(moved->word, "
+        "std::memory_order_release);\n"
         "    block.device = &target;\n",
         "    block.device = &target;\n",
         ("memory_pager_async_test", "memory_pager_cuda_test"),
@@ -119,29 +123,30 @@ MUTATIONS = (
     ),
     Mutation(
         "the host reads a copy that is not complete",
-        "memory/pager_host_access.cpp",
-        "    Error error = timelines_.synchronize(ready);",
+        "memory/host_access.cpp",
+        "    Error error = core_.timelines.synchronize(ready);",
         "    Error error;\n    (void)ready;",
         _RANDOM,
     ),
     Mutation(
         "the host writes a copy that is being read",
-        "memory/pager_host_access.cpp",
-        "  Error error = memory::synchronize(timelines_, before);",
+        "memory/host_access.cpp",
+        "  Error error = memory::synchronize(core_.timelines, before);",
         "  Error error;\n  (void)before;",
         (*_RANDOM, "memory_pager_test"),
     ),
     Mutation(
         "a write is not ordered behind the write-back of the old value",
-        "memory/pager_evict.cpp",
+        "memory/residency.cpp",
         "      block.copied_ahead = true;\n",
         "",
         ("memory_forecast_policy_test",),
     ),
     Mutation(
         "who gets an extent does not wait for its write-back",
-        "memory/pager_evict.cpp",
-        "      stamp(block, done); // who gets the extent next waits\n",
+        "memory/residency.cpp",
+        "      core_.uses().stamp(block, done); // who gets the "
+        "extent next waits\n",
         "",
         ("memory_pager_transfers_test", *_RANDOM),
     ),
@@ -191,49 +196,51 @@ MUTATIONS = (
     # ---- clean copies -----------------------------------------------------
     Mutation(
         "the host copy of what is written stays clean",
-        "memory/pager_begin.cpp",
+        "memory/call_pins.cpp",
         "    if (wanted.write && block.host != nullptr) {",
         "    if (wanted.write && wanted.missing && block.host != nullptr) {",
         ("memory_pager_test",),
     ),
     Mutation(
         "without the lock a write leaves the host copy clean",
-        "memory/pager_hot.h",
-        "              (word & (Block::kHostCopyBit | Block::kRecordedBit)) "
-        "== 0);",
+        "memory/call_pins.cpp",
+        "              (word & (Block::kHostCopyBit | "
+        "Block::kRecordedBit)) == 0);",
         "              (word & Block::kRecordedBit) == 0);",
         ("memory_pager_test",),
     ),
     Mutation(
         "a host copy is freed while it is being fetched from",
-        "memory/pager_fetch.cpp",
-        "  host_pool_->free(block.host, hostUsesOf(block));\n"
+        "memory/residency.cpp",
+        "  core_.host_pool->free(block.host, core_.uses().hostUsesOf(block));\n"
         "  block.host = nullptr;",
-        "  host_pool_->free(block.host, {});\n  block.host = nullptr;",
+        "  core_.host_pool->free(block.host, {});\n  block.host = nullptr;",
         _RANDOM,
     ),
     Mutation(
         "a write-back that was cancelled still counts as a clean copy",
-        "memory/pager_fetch.cpp",
+        "memory/residency.cpp",
         "  block.copied_ahead = false;\n"
-        "  unlinkCopy(block);\n"
+        "  copies_on_host_.remove(block);\n"
         "  block.word.fetch_and(~Block::kHostCopyBit, "
         "std::memory_order_acq_rel);",
         "  if (std::exchange(block.copied_ahead, false)) return;\n"
-        "  unlinkCopy(block);\n"
+        "  copies_on_host_.remove(block);\n"
         "  block.word.fetch_and(~Block::kHostCopyBit, "
         "std::memory_order_acq_rel);",
         ("memory_pager_transfers_test", "memory_forecast_policy_test"),
     ),
     Mutation(
         "a copy out counts as cancelled when it was not",
-        "memory/pager_fetch.cpp",
-        "  if (timelines_.passed(done) ||\n"
-        "      !runtime_.cancel(timelines_.stream(kCopyOut), destination)) {\n"
+        "memory/residency.cpp",
+        "  if (core_.timelines.passed(done) ||\n"
+        "      !core_.runtime.cancel(core_.timelines.stream(kCopyOut), "
+        "destination)) {\n"
         "    return false;\n"
         "  }",
-        "  if (timelines_.passed(done)) return false;\n"
-        "  (void)runtime_.cancel(timelines_.stream(kCopyOut), destination);",
+        "  if (core_.timelines.passed(done)) return false;\n"
+        "  (void)core_.runtime.cancel(core_.timelines.stream(kCopyOut), "
+        "destination);",
         ("memory_pager_transfers_test", "memory_pager_cuda_test"),
     ),
     # ---- registrations of host memory -------------------------------------
@@ -255,7 +262,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a small read waits for evictions",
-        "memory/pager_host_access.cpp",
+        "memory/host_access.cpp",
         "  if (bytes <= kSmallReadBytes) {",
         "  if (bytes == 0) {",
         ("memory_pager_transfers_test", "memory_pager_cuda_test"),
@@ -263,18 +270,18 @@ MUTATIONS = (
     # ---- pins, places, counts ---------------------------------------------
     Mutation(
         "a call that is given up keeps one pin",
-        "memory/pager_end.cpp",
-        "  for (const Operand& operand : call.pins_) "
-        "freed += unpin(*operand.block);\n",
-        "  for (const Operand& operand : call.pins_) {\n"
-        "    if (operand.block != call.pins_[0].block) "
-        "freed += unpin(*operand.block);\n"
+        "memory/call_pins.cpp",
+        "  for (const Operand& operand : call.pins) freed += "
+        "unpin(*operand.block);\n",
+        "  for (const Operand& operand : call.pins) {\n"
+        "    if (operand.block != call.pins[0].block) freed += "
+        "unpin(*operand.block);\n"
         "  }\n",
         ("memory_pager_test",),
     ),
     Mutation(
         "a failed attempt without the lock keeps its pins",
-        "memory/pager_begin.cpp",
+        "memory/call_pins.cpp",
         "    freed += i < pinned ? unpin(block) : block.rounded_bytes;",
         "    (void)pinned;\n    freed += block.rounded_bytes;",
         ("memory_pager_test",),
@@ -304,24 +311,25 @@ MUTATIONS = (
     ),
     Mutation(
         "a result is adopted and is the call's memory as well",
-        "memory/pager_in_call.cpp",
-        "  forget(call, index);\n"
-        "  if (call.in_call_.empty()) unlist(call); // spares end() the lock\n",
+        "memory/call_memory.cpp",
+        "  forget(locked, call, index);\n"
+        "  if (call.in_call.empty()) unlist(locked, call); // "
+        "spares end() the lock\n",
         "",
         ("memory_pager_test",),
     ),
     # ---- overwrites, failures ---------------------------------------------
     Mutation(
         "a result smaller than its block is taken for all of it",
-        "memory/pager_fetch.cpp",
+        "memory/overwrites.cpp",
         "      if (old.keep_from < block.bytes) {",
         "      if (old.keep_from == 0) {",
         ("memory_pager_overwrite_test",),
     ),
     Mutation(
         "a value that could not be brought back is not lost",
-        "memory/pager_fetch.cpp",
-        "    block.lost = true;\n",
+        "memory/residency.cpp",
+        "  block.lost = true;\n",
         "",
         ("memory_pager_overwrite_test", "memory_pager_faults_test"),
     ),
@@ -346,7 +354,7 @@ MUTATIONS = (
     # ---- re-runs ----------------------------------------------------------
     Mutation(
         "a value is dropped that is not the one recorded",
-        "memory/recreation.cpp",
+        "memory/recompute_records.cpp",
         "  if (maker.outputs[lineage->output].version != version_of(block)) {\n"
         "    return false;\n"
         "  }\n"
@@ -356,23 +364,23 @@ MUTATIONS = (
     ),
     Mutation(
         "a record outlives the value that it read",
-        "memory/recreation.cpp",
+        "memory/recompute_records.cpp",
         "  for (Record* const reader : readers) remove(*reader);\n",
         "",
         _RERUN,
     ),
     Mutation(
         "a writer does not wait for re-runs that need the old value",
-        "memory/pager_rerun.cpp",
-        "                           : writes(access) ? "
-        "Recreation::dependent(*block)\n"
-        "                                            : nullptr;",
+        "memory/recomputer.cpp",
+        "                           : writes(access)\n"
+        "                               ? RecomputeRecords::dependent(*block)\n"
+        "                               : nullptr;",
         "                               : nullptr;\n    (void)access;",
         _RERUN,
     ),
     Mutation(
         "who reads what was made again does not wait for it",
-        "memory/pager_rerun.cpp",
+        "memory/residency.cpp",
         "  block.last_write.store(fresh.last_write.load());\n",
         "",
         ("memory_pager_rerun_test",),
@@ -381,7 +389,7 @@ MUTATIONS = (
     Mutation(
         "the shape of an out= operand is not synced back",
         "kernels/op_call.cpp",
-        "      Adoption::shape(*written.outer, *written.twin);\n",
+        "      Adoption::shape(*written.outer, *written.alias_tensor);\n",
         "",
         ("tests/python/test_views.py", "tests/python/test_overwrites.py"),
     ),
@@ -419,7 +427,7 @@ MUTATIONS = (
     ),
     Mutation(
         "an operand that is read and overwritten is not fetched",
-        "kernels/twins.cpp",
+        "kernels/alias_tensors.cpp",
         "    entries_[known].overwrites = false; "
         "// the other operand may be read\n",
         "",

@@ -309,7 +309,7 @@ def test_views_of_one_storage():
 @pytest.mark.parametrize(
     "layout", [torch.channels_last, torch.contiguous_format]
 )
-def test_memory_format_goes_with_the_twin(layout):
+def test_memory_format_goes_with_the_alias_tensor(layout):
     x = _randn(2, 3, 4, 5).to(memory_format=layout)
     ours = x.to("chameleon")
     for op in (torch.relu, torch.neg, lambda t: t.mul_(2)):

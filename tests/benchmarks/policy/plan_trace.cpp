@@ -51,10 +51,11 @@ void print(const memory::Candidate& candidate) {
   std::printf("{");
   print("plan", candidate.modelled);
   std::printf(
-      "\"dirty_price\":%g,\"slack\":%g,\"window\":%g,\"refill\":%s,"
+      "\"dirty_price\":%g,\"headroom\":%g,\"window\":%g,\"refill\":%s,"
       "\"spread\":%s,\"lead\":%g}\n",
-      gaps.dirty_price, gaps.slack, gaps.window, gaps.refill ? "true" : "false",
-      gaps.spread ? "true" : "false", candidate.parameters.lead);
+      gaps.dirty_price, gaps.headroom, gaps.window,
+      gaps.refill ? "true" : "false", gaps.spread ? "true" : "false",
+      candidate.parameters.lead);
 }
 
 int fail(const std::string& message) {

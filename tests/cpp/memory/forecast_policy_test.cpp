@@ -16,8 +16,8 @@ namespace chameleon::memory {
 namespace {
 
 // A plan needs a moment, which the op side does not wait for: trains until the
-// second one is there (the first leaves more than usual, slack_trial.h), or for
-// five seconds at most. It is followed from the next step on.
+// second one is there (the first leaves more than usual, headroom_trial.h), or
+// for five seconds at most. It is followed from the next step on.
 void settle(Pager& pager, Training& training, std::uint64_t plans = 2) {
   for (int i = 0; i < 500 && pager.policyCosts().plans_made < plans; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -202,7 +202,7 @@ TEST(ForecastPolicy, AnotherLinkIsAnotherPlan) {
     }
   }
   EXPECT_LT(device.pager->link().in_bytes_per_ns, 1);
-  // Plans with other slacks come, too.
+  // Plans with other headrooms come, too.
   const auto is_slower = [&](const PlanPtr& after) {
     return after != nullptr &&
            after->modelled.duration_ns > 2 * before->modelled.duration_ns;

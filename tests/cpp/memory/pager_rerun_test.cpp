@@ -229,7 +229,7 @@ TEST_F(PagerRerunTest, ClosuresAreBounded) {
   open(8 * kMiB);
   recordAll();
   std::vector<Handle> chain{leaf(512, 1)};
-  const std::size_t length = 3 * Recreation::kMaxClosure;
+  const std::size_t length = 3 * RecomputeRecords::kMaxClosure;
   for (std::size_t i = 0; i < length; ++i) {
     chain.push_back(unary({chain.back()}, 512));
   }
@@ -240,7 +240,7 @@ TEST_F(PagerRerunTest, ClosuresAreBounded) {
   EXPECT_EQ(dropped, length - 2); // each border keeps its bytes
   expectBytes(chain.back());
   EXPECT_LE(stats().rerun_ops,
-            static_cast<std::int64_t>(Recreation::kMaxClosure));
+            static_cast<std::int64_t>(RecomputeRecords::kMaxClosure));
   for (const Handle& each : chain) expectBytes(each);
 }
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <vector>
 
-#include "memory/policy/slack_trial.h"
+#include "memory/policy/headroom_trial.h"
 #include "random_cycles.h"
 #include "residual_network.h"
 
@@ -47,11 +47,13 @@ std::uint64_t most_placed_bytes(const Cycle& cycle, const Plan& plan) {
 }
 
 PlanSearch search(const Cycle& cycle, std::uint64_t budget_bytes,
-                  double bytes_per_ns, bool recompute = false, int slack = 0) {
+                  double bytes_per_ns, bool recompute = false,
+                  int headroom = 0) {
   const LinkModel link{bytes_per_ns, bytes_per_ns, 2 * bytes_per_ns, 1};
   profiler::CycleMap map;
   map.cycle = cycle;
-  return {{{0, budget_bytes}, link, 0, recompute, slack}, std::move(map), {}};
+  return {
+      {{0, budget_bytes}, link, 0, recompute, headroom}, std::move(map), {}};
 }
 
 TEST(PlanSearch, MoreRoomIsLeftWhereItIsFree) {

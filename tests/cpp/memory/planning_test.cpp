@@ -68,25 +68,26 @@ TEST_F(PlanningAtOnce, IsDoneAgainWhereOpsTakeOtherTimes) {
 }
 
 // Steps that take longer than the model says: the path is planned with more
-// slack, and that plan is the one to follow.
-TEST_F(PlanningAtOnce, OtherSlackIsTried) {
+// headroom, and that plan is the one to follow.
+TEST_F(PlanningAtOnce, OtherHeadroomIsTried) {
   const PathPlanPtr first = planning.plan({path, kBudget}).value();
   ASSERT_FALSE(first->plan->actions.empty());
   const auto step_ns =
       static_cast<std::int64_t>(2 * first->plan->modelled.duration_ns);
-  constexpr std::size_t kSteps = SlackTrial::kTakeOver + SlackTrial::kSteps;
+  constexpr std::size_t kSteps =
+      HeadroomTrial::kTakeOver + HeadroomTrial::kSteps;
   planning.stepEnded(nullptr, step_ns);
   EXPECT_EQ(planning.plan({path, kBudget}).value(), first);
   planning.stepEnded(first->plan.get(), step_ns);
   const PathPlanPtr again = planning.plan({path, kBudget}).value();
-  EXPECT_EQ(again->slack, 0); // it was followed
+  EXPECT_EQ(again->headroom, 0); // it was followed
   EXPECT_GT(again->plan->budget_bytes, first->plan->budget_bytes);
   for (std::size_t i = 0; i < kSteps; ++i) {
     EXPECT_EQ(planning.plan({path, kBudget}).value(), again);
     planning.stepEnded(again->plan.get(), step_ns);
   }
   const PathPlanPtr second = planning.plan({path, kBudget}).value();
-  EXPECT_EQ(second->slack, 1);
+  EXPECT_EQ(second->headroom, 1);
   EXPECT_LT(second->plan->budget_bytes, again->plan->budget_bytes);
   EXPECT_TRUE(planning.isTrying({path, kBudget}));
   EXPECT_EQ(planning.plansMade(), 3U);
@@ -96,7 +97,7 @@ TEST_F(PlanningAtOnce, OtherSlackIsTried) {
     planning.stepEnded(now->plan.get(), slower * step_ns);
   }
   EXPECT_EQ(planning.plan({path, kBudget}).value(), again);
-  EXPECT_EQ(planning.plansMade(), 2 + SlackTrial::kMostSlack);
+  EXPECT_EQ(planning.plansMade(), 2 + HeadroomTrial::kMostHeadroom);
   EXPECT_FALSE(planning.isTrying({path, 2 * kBudget}));
 }
 

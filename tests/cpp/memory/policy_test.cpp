@@ -17,7 +17,7 @@ bool unpinned(const Block& block) { return block.pins() == 0; }
 std::unique_ptr<Policy> made(std::string_view name) {
   static profiler::Profiler profiler;
   static const profiler::Durations durations;
-  static WishGate gate;
+  static PlanGate gate;
   auto policy =
       make_policy(name, {profiler, durations, gate, {durations, {}}, 1 << 20});
   return policy.ok() ? std::move(*policy) : nullptr;
@@ -200,14 +200,14 @@ TEST_F(LruTest, AgreesWithAModel) {
 }
 
 // A plan that is published while the op side settles when to ask next.
-TEST(WishGate, AnAskMeanwhileIsNotLost) {
+TEST(PlanGate, AnAskMeanwhileIsNotLost) {
   const auto ticket = [](std::uint32_t position, std::uint32_t epoch) {
     profiler::OpTicket made{};
     made.position = position;
     made.epoch = epoch;
     return made;
   };
-  WishGate gate;
+  PlanGate gate;
   EXPECT_FALSE(gate.due(ticket(7, 1)));
   gate.ask();
   EXPECT_TRUE(gate.due(ticket(7, 1)));

@@ -1,5 +1,5 @@
-// The forecast policy with plans that drop: what it wishes for, op by op. No
-// pager: the test says what ops touch, and looks at the wishes.
+// The forecast policy with plans that drop: what it wants done, op by op. No
+// pager: the test says what ops touch, and looks at the actions.
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -36,7 +36,7 @@ class Runner {
     gate_.ask();
   }
 
-  struct Wished {
+  struct Wanted {
     std::uint32_t op;
     Kind kind;
     std::string block;
@@ -67,11 +67,12 @@ class Runner {
     }
     profiler::OpTicket ticket = profiler_.observe(number, hasher.token(), uses);
     if (gate_.due(ticket)) {
-      std::vector<Wish> list;
-      if (policy_.wishes(ticket, list)) recorded.insert(ticket.position);
-      for (const Wish& wish : list) {
-        wished.push_back({ticket.position, wish.kind, names_[wish.identity],
-                          wish.block->released_at == Block::kAlive});
+      std::vector<PlannedAction> list;
+      if (policy_.plannedActions(ticket, list))
+        recorded.insert(ticket.position);
+      for (const PlannedAction& action : list) {
+        wanted.push_back({ticket.position, action.kind, names_[action.identity],
+                          action.block->released_at == Block::kAlive});
       }
     }
     if (result.empty()) return nullptr;
@@ -86,12 +87,12 @@ class Runner {
   }
   void step() {
     profiler_.step();
-    wished.clear();
+    wanted.clear();
     recorded.clear();
   }
   PlanPtr plan() const { return policy_.plan(); }
 
-  std::vector<Wished> wished; // in this step
+  std::vector<Wanted> wanted; // in this step
   std::set<std::uint32_t> recorded;
 
  private:
@@ -106,7 +107,7 @@ class Runner {
 
   profiler::Profiler profiler_;
   profiler::Durations durations_;
-  WishGate gate_;
+  PlanGate gate_;
   ForecastPolicy policy_;
   std::deque<Block> blocks_;
   std::map<std::uint64_t, std::string> names_;
@@ -167,12 +168,12 @@ TEST(RecomputePolicy, RecordsAndDropsWhatThePlanSays) {
   EXPECT_EQ(run.recorded, std::set<std::uint32_t>(plan->recorded.begin(),
                                                   plan->recorded.end()));
   std::size_t drops = 0;
-  for (const Runner::Wished& wish : run.wished) {
-    if (wish.kind != Kind::kDrop) continue;
+  for (const Runner::Wanted& action : run.wanted) {
+    if (action.kind != Kind::kDrop) continue;
     ++drops;
     // Only by name: what is dead gives up its bytes by itself.
-    EXPECT_TRUE(wish.alive) << wish.block;
-    EXPECT_EQ(wish.block[0], 'b') << wish.block << " " << wish.op;
+    EXPECT_TRUE(action.alive) << action.block;
+    EXPECT_EQ(action.block[0], 'b') << action.block << " " << action.op;
   }
   EXPECT_GT(drops, 2U);
 }
@@ -213,9 +214,9 @@ TEST(RecomputePolicy, OffMeansOff) {
   ASSERT_NE(run.plan(), nullptr);
   EXPECT_TRUE(run.plan()->recorded.empty());
   EXPECT_TRUE(run.recorded.empty());
-  EXPECT_FALSE(run.wished.empty());
-  for (const Runner::Wished& wish : run.wished) {
-    EXPECT_NE(wish.kind, Kind::kDrop);
+  EXPECT_FALSE(run.wanted.empty());
+  for (const Runner::Wanted& action : run.wanted) {
+    EXPECT_NE(action.kind, Kind::kDrop);
   }
 }
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <vector>
 
-#include "memory/policy/turns.h"
+#include "memory/policy/pass_boundaries.h"
 
 namespace chameleon::memory {
 namespace {
@@ -57,7 +57,7 @@ struct Chain : Step {
 TEST(Turns, OneForwardAndBackward) {
   const Chain chain([](Step&) {});
   ASSERT_EQ(chain.cycle.problem(), "");
-  const std::vector<Turn> turns = find_turns(chain.cycle);
+  const std::vector<Turn> turns = find_pass_boundaries(chain.cycle);
   ASSERT_EQ(turns.size(), 1U);
   EXPECT_EQ(turns[0].begin, 0U);
   EXPECT_EQ(turns[0].at, 3U);
@@ -76,7 +76,7 @@ TEST(Turns, EachMicroBatchHasItsOwn) {
       step.op({{made.back(), kReads}}, {made.back()});
     }
   }
-  const std::vector<Turn> turns = find_turns(step.cycle);
+  const std::vector<Turn> turns = find_pass_boundaries(step.cycle);
   ASSERT_EQ(turns.size(), 3U);
   for (std::uint32_t i = 0; i < 3; ++i) {
     EXPECT_EQ(turns[i].at, 8 * i + 4) << i;
@@ -86,11 +86,11 @@ TEST(Turns, EachMicroBatchHasItsOwn) {
 }
 
 TEST(Turns, NoneWhereNothingWaits) {
-  EXPECT_TRUE(find_turns(Cycle()).empty());
+  EXPECT_TRUE(find_pass_boundaries(Cycle()).empty());
   Step step;
   const ValueIndex weight = step.value();
   step.op({{weight, kUpdates}}, {});
-  EXPECT_TRUE(find_turns(step.cycle).empty());
+  EXPECT_TRUE(find_pass_boundaries(step.cycle).empty());
 }
 
 TEST(RerunGraph, AChain) {

@@ -1,0 +1,612 @@
+#include "memory/call_pins.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "backend/runtime/check.h"
+#include "memory/out_of_memory.h"
+
+namespace chameleon::memory {
+
+using runtime::ByteRange;
+using runtime::Error;
+
+constinit thread_local int CallState::of_thread = 0;
+
+namespace {
+
+// So much of the budget, released and not yet freed, is a reason for a call to
+// take the lock.
+constexpr std::size_t kReleasedShare = 16;
+// Smaller ops and copies take so little time that waiting for one more does not
+// matter; an event costs some time of the host.
+constexpr std::size_t kMarkedBytes = std::size_t{1} << 20;
+
+// By Access.
+constexpr std::array<std::uint32_t, 4> kUseFlags{
+    0, profiler::Operand::kReads,
+    profiler::Operand::kReads | profiler::Operand::kWrites,
+    profiler::Operand::kWrites | profiler::Operand::kOverwrites};
+
+// Operands as the profiler asks for them.
+struct UsesOf {
+  std::span<const Operand> operands;
+  std::size_t size() const noexcept { return operands.size(); }
+  std::uint64_t identity(std::size_t i) const noexcept {
+    return operands[i].block->identity.load(std::memory_order_relaxed);
+  }
+  profiler::Use use(std::size_t i) const noexcept {
+    const auto [block, access] = operands[i];
+    return {identity(i), block->profiler_slot.load(std::memory_order_relaxed),
+            kUseFlags[static_cast<std::size_t>(access)]};
+  }
+};
+
+} // namespace
+
+// ---- what an op call runs through, inline: half of what a small function
+// costs is its call
+
+// Bytes that are no longer committed: it was the block's last pin.
+inline std::size_t CallPins::unpin(Block& block) noexcept {
+  const std::size_t size = block.rounded_bytes; // gone after the unpin
+  const std::uint64_t old = block.word.fetch_sub(1, std::memory_order_acq_rel);
+  return Block::pinsOf(old) == 1 ? size : 0;
+}
+
+// Shows the op to the profiler, and does what the policy wants before it.
+[[gnu::always_inline]] inline Error CallPins::observe(
+    CallState& call, const OpRequest& request) {
+  call.observed = request.identity != nullptr;
+  if (call.observed) {
+    const OpIdentity& identity = *request.identity;
+    profiler::Durations& durations = parts_.meter.durations();
+    if (durations.shouldLook() && durations.shouldSample(identity.whole()))
+        [[unlikely]] {
+      parts_.meter.startTiming(call, request.stream, identity);
+    }
+    core_.profiler.observe(
+        identity.name, identity.quick, UsesOf{request.operands},
+        [&] { return identity.whole(); }, call.ticket);
+    if (parts_.meter.sawStepEnd()) [[unlikely]] {
+      if (Error error = parts_.meter.stepEnded(call)) return error;
+    }
+    if (parts_.plans.due(call.ticket)) {
+      call.recording = parts_.plans.fulfil(call);
+    }
+  } else if (request.rerun) {
+    call.rerun = true;
+    core_.counters.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
+    if (parts_.meter.recordsTimeline()) {
+      parts_.meter.startRerunTiming(call, request);
+    }
+  }
+  return {};
+}
+
+// Pins without the lock: all operands are Resident, none needs its host copy
+// dropped, all fits beside the other calls, and nobody waits.
+[[gnu::always_inline]] inline bool CallPins::beginFast(
+    CallState& call, const std::span<const Operand>& operands, Fence& waits) {
+  // Released blocks lie where they are until somebody needs the lock anyway;
+  // a lot of them is a reason to take it.
+  if (core_.admission.closed() ||
+      parts_.table.releasedBytes() >
+          core_.admission.budgetBytes() / kReleasedShare) {
+    return false;
+  }
+  std::size_t bytes = 0;
+  for (const Operand& operand : operands) {
+    bytes += operand.block->rounded_bytes;
+  }
+  // What it needs may be much more than is guessed: see roomForUnseen().
+  if (call.must_not_fail && !KernelRoom::hasSeen(call.memory, bytes))
+      [[unlikely]]
+    return false;
+  const std::size_t room = KernelRoom::roomExpected(call.memory, bytes);
+  if (parts_.kernel_room.isLarge(call, room)) [[unlikely]]
+    return false;
+  std::optional<std::size_t> splits;
+  if (call.must_not_fail) {
+    splits = operands.size() + parts_.memory.fixedExtents();
+  }
+  const Admission::Entry entry = core_.admission.enter(bytes, room, splits);
+  if (!entry.admitted) return false;
+
+  Operand* const pins = call.pins.resize(operands.size());
+  std::size_t shared_bytes = 0; // committed already, by earlier pins
+  std::size_t pinned = 0;
+  bool good = true;
+  for (; good && pinned < operands.size(); ++pinned) {
+    const Operand& operand = operands[pinned];
+    Block& block = *operand.block;
+    std::uint64_t word = block.word.load(std::memory_order_relaxed);
+    do {
+      good = Block::stateOf(word) == BlockState::kResident &&
+             (operand.access == Access::kRead ||
+              (word & (Block::kHostCopyBit | Block::kRecordedBit)) == 0);
+    } while (good && !block.word.compare_exchange_weak(
+                         word, word + 1, std::memory_order_acquire,
+                         std::memory_order_relaxed));
+    if (!good) break;
+    pins[pinned] = operand;
+    if (Block::pinsOf(word) > 0) shared_bytes += block.rounded_bytes;
+    block.last_use_tick.store(call.tick, std::memory_order_relaxed);
+    const Position written{block.last_write.load(std::memory_order_acquire)};
+    if (!core_.uses().inOrder(written, call.stream))
+      core_.uses().addTo(waits, written);
+  }
+  if (good) {
+    if (shared_bytes != 0) {
+      core_.admission.subtract(0, shared_bytes);
+      core_.admission.wake();
+    }
+    call.operand_bytes = bytes;
+    call.room_bytes = entry.room_bytes;
+    call.exclusive = entry.exclusive;
+    call.hole_due_bytes =
+        entry.exclusive ? parts_.kernel_room.holeExpected(call) : 0;
+    call.spares_left = entry.exclusive ? entry.more_splits : SIZE_MAX;
+    return true;
+  }
+
+  backOut(operands, pinned, entry, shared_bytes);
+  call.pins.clear();
+  waits.clear();
+  return false;
+}
+
+// What the call had committed is given back: `freed` bytes of its pins too.
+[[gnu::always_inline]] inline void CallPins::retire(
+    CallState& call, std::size_t freed) noexcept {
+  if (call.held) {
+    parts_.memory.removeFixed(call.pins.size());
+  }
+  call.pins.clear();
+  if (!call.hole.empty()) {
+    const PagerLock locked(core_);
+    parts_.memory.freeHole(locked, call);
+  }
+  if (call.must_not_fail) call.layout.clear();
+  core_.admission.subtract(call.held ? 0 : 1, freed + call.room_bytes,
+                           call.exclusive);
+  core_.admission.wake();
+  if (!call.held) --*call.depth;
+  // As a new one, but for what it remembers of failures.
+  call.active = false;
+  call.exclusive = false;
+  call.chooses = false;
+  call.has_all = false;
+  call.held = false;
+  call.hole_due_bytes = 0;
+  call.room_bytes = 0;
+  call.adopted_bytes = 0;
+  call.peak_bytes = 0;
+}
+
+// ---- the way in -----------------------------------------------------------
+
+Error CallPins::begin(CallState& call, const OpRequest& request) {
+  CHAMELEON_CHECK(!call.active, "begin() of a call that has not ended");
+  const std::span<const Operand>& operands = request.operands;
+  call.stream = core_.timelines.indexOf(request.stream);
+  call.failed = false;
+  call.tick = core_.ticks.fetch_add(1, std::memory_order_relaxed) + 1;
+  call.op = request.kind.name;
+  call.memory = request.kind.memory;
+  if (call.failures == 0) { // a retry is the op that was seen already
+    if (Error error = observe(call, request)) return error;
+  }
+
+  Fence waits;
+  // A second failure is one too many, and a third attempt runs exclusively.
+  call.must_not_fail = !request.kind.may_retry || call.failures > 0;
+  bool needs_lock = call.failures > 0;
+  if (request.algorithm != Algorithm::kAny) [[unlikely]] {
+    call.must_not_fail = true;
+    call.chooses = request.algorithm == Algorithm::kToBeChosen;
+    needs_lock = needs_lock || call.chooses;
+  }
+  call.quick = request.identity != nullptr ? request.identity->quick
+               : request.rerun             ? Recomputer::quick_of_rerun
+                                           : 0;
+  if (needs_lock || !beginFast(call, operands, waits)) {
+    if (Error error = beginSlow(call, operands, waits)) {
+      return error;
+    }
+    call.pins.assign(operands);
+  }
+  if (call.recording) call.token = request.identity->whole();
+  call.active = true;
+  call.depth = &CallState::of_thread;
+  ++*call.depth;
+  if (!waits.empty()) {
+    // Outside the lock: where compute runs inline, this blocks the thread.
+    if (Error error = core_.waitFor(call.stream, waits)) {
+      leave(call); // no work was submitted: nothing to stamp
+      return core_.named(call, std::move(error));
+    }
+  }
+  if (core_.decisions.on()) [[unlikely]] {
+    for (const Operand& operand : operands) {
+      core_.note(Decision::kPin, *operand.block, operand.block->bytes);
+    }
+  }
+  if (core_.checks_callers) [[unlikely]] {
+    reviveWritten(operands);
+  }
+  if (parts_.walker.isOn()) [[unlikely]] {
+    parts_.walker.checkOperands(call);
+  }
+  if (call.timing != nullptr) [[unlikely]] {
+    parts_.meter.beginTiming(call);
+  }
+  return {};
+}
+
+// beginFast() could not pin them all, but the first `pinned`.
+void CallPins::backOut(std::span<const Operand> operands, std::size_t pinned,
+                       const Admission::Entry& entry,
+                       std::size_t shared_bytes) noexcept {
+  std::size_t freed = entry.room_bytes + shared_bytes;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    Block& block = *operands[i].block;
+    freed += i < pinned ? unpin(block) : block.rounded_bytes;
+  }
+  core_.admission.subtract(1, freed, entry.exclusive);
+  core_.admission.wake();
+}
+
+Error CallPins::beginSlow(CallState& call, std::span<const Operand> operands,
+                          Fence& waits) {
+  // A thread that is inside a call is never alone.
+  BeginAttempt attempt{
+      .operands = operands,
+      .waits = waits,
+      .exclusive = (call.chooses || call.failures >= CallState::kMaxRetries) &&
+                   CallState::of_thread == 0,
+      .shortage = {}};
+  for (bool first = true;; first = false) {
+    Record* dropped = nullptr;
+    {
+      PagerLock locked(core_);
+      if (first) {
+        parts_.stress.apply(locked, call);
+        parts_.recomputer.noteHostUse(locked);
+        if (parts_.recomputer.recordsAll(locked) && !call.rerun) {
+          call.recording = call.observed;
+        }
+      }
+      const bool served = core_.admission.serve(
+          locked.base(), attempt.exclusive, CallState::of_thread == 0,
+          [&](bool alone) {
+            parts_.table.drainReleased(locked);
+            attempt.shortage = {};
+            dropped = Recomputer::missing(locked, operands);
+            if (dropped != nullptr) return Admission::Attempt::kFailed;
+            return tryBegin(locked, call, attempt, alone);
+          });
+      if (served) return {};
+      if (dropped == nullptr) {
+        std::size_t needed_bytes = 0;
+        for (const WantedBlock& wanted : wanted_) {
+          needed_bytes += wanted.block->rounded_bytes;
+        }
+        return out_of_memory(locked, core_, parts_.table, parts_.room, call,
+                             needed_bytes, parts_.kernel_room.spanOf(call),
+                             attempt.shortage);
+      }
+    }
+    if (Error error = parts_.recomputer.restore(*dropped, operands, call.op)) {
+      return error;
+    }
+  }
+}
+
+// One try to pin everything, under the lock from start to end.
+Admission::Attempt CallPins::tryBegin(const Locked& locked, CallState& call,
+                                      BeginAttempt& attempt, bool alone) {
+  using enum Admission::Attempt;
+  Shortage& shortage = attempt.shortage;
+  std::size_t total_bytes = 0;
+  if (!gather(locked, attempt.operands, total_bytes)) return kLater;
+  core_.admission.add(1, total_bytes);
+  call.operand_bytes = total_bytes;
+  pinResident(locked);
+  if (refuseLost(locked, shortage)) {
+    undo(locked, call);
+    return kFailed;
+  }
+  bool others = false; // were in flight; perhaps they only came to the gate
+  bool again = false;
+  if (!takeRoom(locked, call, others)) {
+    again = others;
+  } else if (placeMissing(locked, call, shortage) &&
+             parts_.kernel_room.makeRoomForKernel(locked, call, alone,
+                                                  shortage)) {
+    if (attempt.exclusive && !call.exclusive) {
+      call.exclusive = core_.admission.makeExclusive();
+    }
+    again = attempt.exclusive && !call.exclusive;
+    if (!again && parts_.residency.fetch(locked, wanted_, shortage)) {
+      commit(locked, call, attempt.waits);
+      return kDone;
+    }
+  }
+  undo(locked, call);
+  if (shortage.failure) return kFailed;
+  return again ? kAgain : kLater;
+}
+
+// Lists the distinct operands and claims them. False: a host thread is at the
+// host copy of one that would have to go; it will not take long.
+bool CallPins::gather(const Locked& /*locked*/,
+                      std::span<const Operand> operands,
+                      std::size_t& total_bytes) {
+  wanted_.clear();
+  bool good = true;
+  for (const Operand& operand : operands) {
+    Block& block = *operand.block;
+    const bool write = writes(operand.access);
+    const bool overwrite = operand.access == Access::kOverwrite;
+    if (block.host_writing || (write && block.host_pins > 0)) good = false;
+    if (block.claims++ == 0) {
+      wanted_.push_back({.block = &block,
+                         .write = write,
+                         .missing = block.state() != BlockState::kResident,
+                         .overwrite = overwrite});
+      total_bytes += block.rounded_bytes;
+    } else if (write || !overwrite) {
+      WantedBlock& wanted = *std::find_if(
+          wanted_.begin(), wanted_.end(),
+          [&](const WantedBlock& each) { return each.block == &block; });
+      wanted.write = wanted.write || write;
+      wanted.overwrite = wanted.overwrite && overwrite;
+    }
+  }
+  if (good) return true;
+  for (const WantedBlock& wanted : wanted_) wanted.block->claims = 0;
+  return false;
+}
+
+// Pins what is Resident, so that it is no victim of what follows.
+void CallPins::pinResident(const Locked& /*locked*/) {
+  std::size_t shared_bytes = 0;
+  for (const WantedBlock& wanted : wanted_) {
+    if (wanted.missing) continue;
+    Block& block = *wanted.block;
+    const std::uint64_t old =
+        block.word.fetch_add(block.claims, std::memory_order_acq_rel);
+    if (Block::pinsOf(old) > 0) shared_bytes += block.rounded_bytes;
+  }
+  core_.admission.subtract(0, shared_bytes);
+}
+
+// Among what the call that begins wants there is a block without its bytes.
+bool CallPins::refuseLost(const Locked& /*locked*/, Shortage& shortage) const {
+  for (const WantedBlock& wanted : wanted_) {
+    if (!wanted.block->lost || wanted.overwrite) continue;
+    shortage.failure = lost_error(core_, *wanted.block);
+    return true;
+  }
+  return false;
+}
+
+bool CallPins::takeRoom(const Locked& /*locked*/, CallState& call,
+                        bool& others) {
+  const bool must_not_fail = call.must_not_fail;
+  const bool guess = call.memory != nullptr &&
+                     !call.memory->known.load(std::memory_order_acquire);
+  std::size_t room = 0;
+  // A guess may be cut where a failure does no harm, and whatever a call asks
+  // for that would wait in vain, alone or inside another call: what was learned
+  // may belong to other shapes.
+  const bool partly = (guess && !must_not_fail) || CallState::of_thread > 0;
+  const bool done = core_.admission.addRoom(
+      KernelRoom::roomExpected(call.memory, call.operand_bytes), partly, room,
+      others);
+  call.room_bytes = room;
+  // One hole is made for what must not fail; a spare block could lie in it.
+  call.spares_left = must_not_fail ? 0 : SIZE_MAX;
+  return done;
+}
+
+bool CallPins::placeMissing(const Locked& locked, CallState& call,
+                            Shortage& shortage) {
+  std::size_t missing_bytes = 0;
+  for (const WantedBlock& wanted : wanted_) {
+    if (wanted.missing) missing_bytes += wanted.block->rounded_bytes;
+  }
+  if (missing_bytes == 0) return true;
+  while (core_.arena->freeBytes() < missing_bytes) {
+    const std::size_t free_bytes = core_.arena->freeBytes();
+    if (!parts_.room.evictNext(locked, shortage, missing_bytes - free_bytes))
+      return false;
+  }
+  // The largest first: they have the fewest holes to choose from.
+  // Equal ones by address, so that a run repeats.
+  std::sort(wanted_.begin(), wanted_.end(),
+            [](const WantedBlock& a, const WantedBlock& b) {
+              return std::tie(b.block->rounded_bytes,
+                              a.block->logical_address) <
+                     std::tie(a.block->rounded_bytes, b.block->logical_address);
+            });
+  for (WantedBlock& wanted : wanted_) {
+    if (!wanted.missing) continue;
+    const StreamIndex writer = wanted.fetched() ? kCopyIn : call.stream;
+    wanted.extent = parts_.room.place(
+        locked,
+        {wanted.block->rounded_bytes, End::kBottom, ExtentUse::kBlock, writer},
+        shortage);
+    if (wanted.extent == nullptr) return false;
+    wanted.extent->block = wanted.block;
+  }
+  return true;
+}
+
+void CallPins::commit(const Locked& locked, CallState& call, Fence& waits) {
+  for (WantedBlock& wanted : wanted_) {
+    Block& block = *wanted.block;
+    block.last_use_tick.store(call.tick, std::memory_order_relaxed);
+    if (wanted.missing) {
+      if (wanted.overwrite && block.host != nullptr) {
+        Overwrites::setOldBytesAside(locked, call, block);
+      }
+      if (block.host != nullptr) {
+        core_.counters.faults.fetch_add(1, std::memory_order_relaxed);
+      }
+      parts_.residency.arrive(locked, wanted, block.claims, Decision::kFault);
+    }
+    if (wanted.write && block.host != nullptr) {
+      parts_.residency.dropHostCopy(locked, block);
+    }
+    if (wanted.write) core_.records.written(block, call.recording);
+    parts_.residency.countPrefetch(block);
+    const Position written{block.last_write.load(std::memory_order_acquire)};
+    if (!core_.uses().inOrder(written, call.stream))
+      core_.uses().addTo(waits, written);
+    block.claims = 0;
+  }
+  parts_.table.freeUnheld(locked);
+}
+
+void CallPins::undo(const Locked& locked, CallState& call) noexcept {
+  std::size_t freed = call.room_bytes;
+  call.room_bytes = 0;
+  parts_.memory.freeHole(locked, call);
+  for (WantedBlock& wanted : wanted_) {
+    Block& block = *wanted.block;
+    if (wanted.missing) {
+      freed += block.rounded_bytes;
+      if (wanted.extent != nullptr) {
+        wanted.extent->block = nullptr;
+        core_.arena->free(wanted.extent, {});
+      }
+    } else {
+      const std::uint64_t old =
+          block.word.fetch_sub(block.claims, std::memory_order_acq_rel);
+      if (Block::pinsOf(old) == block.claims) freed += block.rounded_bytes;
+    }
+    block.claims = 0;
+  }
+  core_.admission.subtract(1, freed, call.exclusive);
+  call.exclusive = false;
+  call.has_all = false;
+  call.hole_due_bytes = 0;
+  core_.admission.wakeLocked();
+}
+
+// ---- the way out ----------------------------------------------------------
+
+void CallPins::end(CallState& call) noexcept {
+  CHAMELEON_CHECK(call.active, "end() of a call that did not begin");
+  if (core_.checks_callers) [[unlikely]] {
+    report(call);
+  }
+  if (call.timing != nullptr) [[unlikely]] {
+    parts_.meter.endTiming(call);
+  }
+  std::size_t freed = call.adopted_bytes;
+  if (!call.old_bytes.empty()) [[unlikely]] {
+    freed += parts_.overwrites.settleOldBytes(call);
+  }
+  const Position position = core_.timelines.advance(call.stream);
+  // While anything was ever swapped: who gets the operands' room, and the
+  // copies of them, wait for this op and for none behind it.
+  if (core_.host_bytes.load(std::memory_order_relaxed) != 0 &&
+      call.operand_bytes + call.adopted_bytes >= kMarkedBytes) {
+    core_.timelines.mark(call.stream);
+  }
+  parts_.kernel_room.learn(call);
+  if (call.observed && call.ticket.recorded != profiler::kNone) {
+    core_.profiler.finished(call.ticket, call.peak_bytes - call.adopted_bytes);
+  }
+  if (call.listed || !call.spares.empty())
+    parts_.memory.makeForeign(call, position);
+  for (const auto [block, access] : call.pins) {
+    core_.uses().stamp(*block, position);
+    if (writes(access)) {
+      block->last_write.store(position.word, std::memory_order_release);
+      block->version.fetch_add(1, std::memory_order_relaxed);
+    }
+    freed += unpin(*block);
+  }
+  for (Block* const adopted : call.adopted) {
+    // Nobody else has pinned or used it since: its tensor is not out yet.
+    Block& block = *adopted;
+    block.last_use[0].store(position.word, std::memory_order_relaxed);
+    for (std::size_t use = 1; use < Block::kUseSlots; ++use) {
+      block.last_use[use].store(0, std::memory_order_relaxed);
+    }
+    block.last_write.store(position.word, std::memory_order_relaxed);
+    block.become(Block::stateBits(BlockState::kResident));
+  }
+  call.adopted.clear();
+  retire(call, freed);
+  if (parts_.walker.isOn()) [[unlikely]] {
+    parts_.walker.checkNow();
+  }
+}
+
+void CallPins::leave(CallState& call) noexcept {
+  std::size_t freed = parts_.overwrites.settleOldBytes(call);
+  for (const Operand& operand : call.pins) freed += unpin(*operand.block);
+  retire(call, freed);
+}
+
+void CallPins::hold(CallState& call) noexcept {
+  CHAMELEON_CHECK(
+      call.active && !call.held && !call.listed && call.spares.empty(),
+      "hold() of a call that does not run or has allocated");
+  call.held = true;
+  --*call.depth;
+  call.hole_due_bytes = 0;
+  if (!call.hole.empty()) {
+    const PagerLock locked(core_);
+    parts_.memory.freeHole(locked, call);
+  }
+  parts_.memory.addFixed(call.pins.size());
+  core_.admission.subtract(1, call.room_bytes, call.exclusive);
+  call.exclusive = false;
+  call.room_bytes = 0;
+  call.spares_left = 0;
+  core_.admission.wake();
+}
+
+// ---- runtimes that check their callers ------------------------------------
+
+void CallPins::reviveWritten(std::span<const Operand> operands) noexcept {
+  for (const Operand& operand : operands) {
+    if (!writes(operand.access)) continue;
+    const Block& block = *operand.block;
+    core_.runtime.revived({block.device_address, block.bytes});
+  }
+}
+
+void CallPins::report(CallState& call) noexcept {
+  std::vector<ByteRange> reads;
+  std::vector<ByteRange> writes;
+  for (const Operand& operand : call.pins) {
+    const Block& block = *operand.block;
+    (memory::writes(operand.access) ? writes : reads)
+        .push_back({block.device_address, block.bytes});
+  }
+  for (const Block* block : call.spares) {
+    writes.push_back({block->device_address, block->rounded_bytes});
+  }
+  for (const Block* block : call.adopted) {
+    writes.push_back({block->device_address, block->bytes});
+  }
+  if (call.listed) {
+    const PagerLock locked(core_);
+    for (const Extent* extent : call.in_call) {
+      writes.push_back({core_.arena->address(*extent), extent->bytes});
+    }
+  }
+  core_.runtime.submitted(core_.timelines.stream(call.stream), reads, writes);
+}
+
+} // namespace chameleon::memory

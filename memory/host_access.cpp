@@ -1,0 +1,200 @@
+#include "memory/host_access.h"
+
+#include <cstring>
+#include <utility>
+
+#include "backend/runtime/check.h"
+#include "memory/fence_joiner.h"
+#include "memory/out_of_memory.h"
+
+namespace chameleon::memory {
+
+using runtime::Error;
+using runtime::Stream;
+
+namespace {
+
+// What a link moves in about the time that a copy takes to start.
+constexpr std::size_t kSmallReadBytes = 256 * 1024;
+constexpr std::string_view kReadName = "a copy to the host";
+constexpr std::string_view kWriteName = "a copy from the host";
+
+} // namespace
+
+Error HostAccess::read(Block& block, std::size_t offset, std::byte* destination,
+                       std::size_t bytes, Stream stream) {
+  CHAMELEON_CHECK(offset <= block.bytes && bytes <= block.bytes - offset,
+                  "read() past the end of a block");
+  if (bytes == 0) return {};
+  const std::byte* source = nullptr;
+  Position ready;
+  bool unbacked = false;
+  {
+    PagerLock locked(core_);
+    if (Error error = recomputer_.restoreFor(locked, {&block, Access::kRead},
+                                             kReadName)) {
+      return error;
+    }
+    residency_.settle(locked, block);
+    if (block.lost) return lost_error(core_, block);
+    unbacked = block.state() == BlockState::kUnbacked && !block.host_writing;
+    if (block.host != nullptr && !block.host_writing) {
+      source = block.host_address + offset;
+      ready = block.host_ready;
+      beginHostAccess(locked, block);
+    }
+  }
+  if (source != nullptr) {
+    Error error = core_.timelines.synchronize(ready);
+    if (!error && core_.runtime.holdsData()) {
+      std::memcpy(destination, source, bytes);
+    }
+    endHostAccess(block);
+    return error;
+  }
+  if (unbacked) {
+    if (core_.runtime.holdsData()) std::memset(destination, 0, bytes);
+    return {};
+  }
+  return readDevice(block, offset, destination, bytes, stream);
+}
+
+Error HostAccess::readDevice(Block& block, std::size_t offset,
+                             std::byte* destination, std::size_t bytes,
+                             Stream stream) {
+  CallState call;
+  const Operand operand{&block, Access::kRead};
+  core_.counters.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
+  static constexpr OpKind kKind{.name = kReadName, .may_retry = true};
+  if (Error error = pins_.begin(call, {kKind, stream, {&operand, 1}})) {
+    return error;
+  }
+  const runtime::Copy copy{destination, block.device_address + offset, bytes};
+  Position done;
+  Error error;
+  if (bytes <= kSmallReadBytes) {
+    // On the caller's stream, which begin() has ordered behind the writes, as
+    // native does it: the queue of copies out may hold gigabytes.
+    const StreamIndex index = core_.timelines.indexOf(stream);
+    error = core_.runtime.readBack(stream, copy);
+    done = core_.timelines.advance(index);
+    core_.timelines.mark(index);
+  } else {
+    error = residency_.transfers().out({&copy, 1}, core_.uses().writesOf(block),
+                                       done);
+  }
+  core_.uses().stamp(block, done);
+  if (Error late = core_.timelines.synchronize(done); late && !error) {
+    error = std::move(late);
+  }
+  pins_.leave(call);
+  return error;
+}
+
+Error HostAccess::write(Block& block, std::size_t offset,
+                        const std::byte* source, std::size_t bytes,
+                        Stream stream) {
+  CHAMELEON_CHECK(offset <= block.bytes && bytes <= block.bytes - offset,
+                  "write() past the end of a block");
+  if (bytes == 0) return {};
+  HostPool::Place place;
+  bool on_host = false;
+  Fence before; // copies from and to the bytes about to be written
+  {
+    PagerLock locked(core_);
+    table_.drainReleased(locked);
+    if (Error error = recomputer_.restoreFor(locked, {&block, Access::kWrite},
+                                             kWriteName)) {
+      return error;
+    }
+    residency_.settle(locked, block);
+    if (block.lost && bytes < block.bytes) return lost_error(core_, block);
+    if (!block.host_writing && block.host_pins == 0) {
+      const BlockState state = block.state();
+      if (state == BlockState::kHost || state == BlockState::kEvicting) {
+        place = {block.host, block.host_address};
+        before = core_.uses().hostUsesOf(block);
+      } else if (state == BlockState::kUnbacked &&
+                 core_.arena->freeBytes() + table_.spareBytes() <
+                     block.rounded_bytes) {
+        Shortage ignored;
+        place = residency_.hostPlace(locked, block.rounded_bytes, ignored);
+        if (place.extent != nullptr) before = place.extent->fence;
+      }
+      on_host = place.extent != nullptr;
+    }
+    if (on_host) {
+      block.host_writing = true;
+      beginHostAccess(locked, block);
+    }
+  }
+  if (!on_host) return writeDevice(block, offset, source, bytes, stream);
+
+  Error error = memory::synchronize(core_.timelines, before);
+  if (!error && core_.runtime.holdsData()) {
+    std::memcpy(place.address + offset, source, bytes);
+  }
+  {
+    const PagerLock locked(core_);
+    block.host_writing = false;
+    if (!error) {
+      residency_.writtenOnHost(locked, block, place);
+      core_.records.written(block, /*extends=*/false);
+      table_.freeUnheld(locked);
+      block.version.fetch_add(1, std::memory_order_relaxed);
+    } else if (block.host == nullptr) {
+      core_.host_pool->free(place.extent, {});
+    }
+  }
+  endHostAccess(block);
+  return error;
+}
+
+Error HostAccess::writeDevice(Block& block, std::size_t offset,
+                              const std::byte* source, std::size_t bytes,
+                              Stream stream) {
+  CallState call;
+  // What is overwritten whole may be a block that has lost its bytes.
+  const bool whole = bytes == block.bytes;
+  const Operand operand{&block, whole ? Access::kOverwrite : Access::kWrite};
+  core_.counters.ops_base.fetch_add(1, std::memory_order_relaxed); // no op
+  static constexpr OpKind kKind{.name = kWriteName};
+  if (Error error = pins_.begin(call, {kKind, stream, {&operand, 1}})) {
+    return error;
+  }
+  // What begin() made the compute stream wait for is part of the uses.
+  const runtime::Copy copy{block.device_address + offset, source, bytes};
+  Position done;
+  Error error =
+      residency_.transfers().in({&copy, 1}, core_.uses().usesOf(block), done);
+  if (!done.none()) {
+    core_.uses().stamp(block, done);
+    block.last_write.store(done.word, std::memory_order_release);
+    block.version.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (Error late = core_.timelines.synchronize(done); late && !error) {
+    error = std::move(late);
+  }
+  if (!error) call.overwritten();
+  pins_.leave(call);
+  return error;
+}
+
+// A host thread at the host copy counts as a call: who needs the copy to go
+// waits for it as for any other.
+void HostAccess::beginHostAccess(const Locked& /*locked*/,
+                                 Block& block) noexcept {
+  ++block.host_pins;
+  core_.admission.add(1, 0);
+}
+
+void HostAccess::endHostAccess(Block& block) noexcept {
+  {
+    const PagerLock locked(core_);
+    --block.host_pins;
+  }
+  core_.admission.subtract(1, 0);
+  core_.admission.wake();
+}
+
+} // namespace chameleon::memory

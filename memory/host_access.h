@@ -1,0 +1,54 @@
+// Copies between blocks and ordinary host memory, without a fault where the
+// bytes are on the host.
+//
+// Thread safety: any thread; takes the pager's lock where it needs it. A host
+// thread at a host copy counts as a call: who needs the copy to go waits for it
+// as for any other.
+#pragma once
+
+#include <cstddef>
+
+#include "memory/block_table.h"
+#include "memory/call_pins.h"
+#include "memory/pager_core.h"
+#include "memory/recomputer.h"
+#include "memory/residency.h"
+
+namespace chameleon::memory {
+
+class HostAccess {
+ public:
+  // REQUIRES: all outlive it.
+  HostAccess(PagerCore& core, Residency& residency, BlockTable& table,
+             Recomputer& recomputer, CallPins& pins)
+      : core_(core),
+        residency_(residency),
+        table_(table),
+        recomputer_(recomputer),
+        pins_(pins) {}
+
+  // See Pager.
+  runtime::Error read(Block& block, std::size_t offset, std::byte* destination,
+                      std::size_t bytes, runtime::Stream stream);
+  runtime::Error write(Block& block, std::size_t offset,
+                       const std::byte* source, std::size_t bytes,
+                       runtime::Stream stream);
+
+ private:
+  runtime::Error readDevice(Block& block, std::size_t offset,
+                            std::byte* destination, std::size_t bytes,
+                            runtime::Stream stream);
+  runtime::Error writeDevice(Block& block, std::size_t offset,
+                             const std::byte* source, std::size_t bytes,
+                             runtime::Stream stream);
+  void beginHostAccess(const Locked& locked, Block& block) noexcept;
+  void endHostAccess(Block& block) noexcept;
+
+  PagerCore& core_;
+  Residency& residency_;
+  BlockTable& table_;
+  Recomputer& recomputer_;
+  CallPins& pins_;
+};
+
+} // namespace chameleon::memory

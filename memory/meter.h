@@ -1,0 +1,96 @@
+// Figures for users and for the planner: ops that are timed, steps, the link,
+// and a word to who trains where steps are slow. Nothing here is on the path of
+// an op that is not timed, but for one look at whether a step ended.
+//
+// Thread safety: any thread; methods take the pager's lock where they need it,
+// so REQUIRES: it is not held.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "memory/op_request.h"
+#include "memory/op_timer.h"
+#include "memory/pager_core.h"
+#include "memory/policy/link_estimate.h"
+#include "memory/slowdown_watch.h"
+#include "memory/step_meter.h"
+#include "profiler/durations.h"
+#include "profiler/timeline.h"
+
+namespace chameleon::memory {
+
+class Meter {
+ public:
+  explicit Meter(PagerCore& core);
+
+  // ---- ops that are timed --------------------------------------------------
+  // Before anything is decided for the op: is it to be timed?
+  void startTiming(CallState& call, runtime::Stream stream,
+                   const OpIdentity& identity);
+  void startRerunTiming(CallState& call, const OpRequest& request);
+  // All has been decided, and its bytes are waited for.
+  void beginTiming(CallState& call);
+  void endTiming(CallState& call);
+
+  // ---- steps ---------------------------------------------------------------
+  void begin(runtime::Stream stream) { meter_.begin(stream); } // the first one
+  bool sawStepEnd() const noexcept { // stepEnded() is due
+    return core_.profiler.steps() !=
+           steps_seen_.load(std::memory_order_relaxed);
+  }
+  // The profiler saw a step end; the call's op is the first one after it. An
+  // error: steps are slower than they may be.
+  runtime::Error stepEnded(const CallState& call);
+  // A step ends here, says who trains.
+  void step(runtime::Stream stream);
+  // Of the last step that ended; waits until it has on the device. Nothing:
+  // none has, or the device is lost.
+  std::optional<StepFigures> lastStep();
+  // The counters go to zero.
+  void rebase(const Locked& /*locked*/) { meter_.rebase(counts()); }
+
+  // ---- steps that are slow -------------------------------------------------
+  void setMaxSlowdown(std::optional<double> factor);
+  void restartWatch(const Locked& /*locked*/) noexcept { watch_.restart(); }
+  // See Pager::SlowdownHook.
+  using SlowdownHook = void (*)(SlowdownCause cause,
+                                const std::string& message);
+  static SlowdownHook slowdown_hook;
+
+  // ---- what is measured ----------------------------------------------------
+  void recordTimeline(bool on);
+  const profiler::Timeline& timeline() {
+    timer_.collect();
+    return timeline_;
+  }
+  bool recordsTimeline() const noexcept { return timeline_.recording(); }
+  profiler::Durations& durations() noexcept { return durations_; }
+  OpTimer& timer() noexcept { return timer_; }
+  const LinkEstimate& link() const noexcept { return link_; }
+
+ private:
+  StepCounts counts() const noexcept;
+  double complete(StepMeter::Last& last); // transfer time in ns
+  std::int64_t computeEstimate(profiler::PathId path, const StepFigures& step);
+  void watchSteps();
+  void watchStep(StepMeter::Last& last);
+  runtime::Error reportSlowdown();
+
+  PagerCore& core_;
+  profiler::Durations durations_;
+  profiler::Timeline timeline_;
+  OpTimer timer_;
+  LinkEstimate link_;
+  std::atomic<std::uint64_t> steps_seen_{0}; // Profiler::steps()
+  std::atomic<std::uint64_t> step_begin_{0}; // Profiler::opCount()
+
+  // Guarded by the lock.
+  StepMeter meter_;
+  SlowdownWatch watch_;
+  std::optional<SlowdownReport> slowdown_; // the next op hands it on
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,36 @@
+// What is said when memory is short: one sentence with the op, the numbers and
+// the knob to turn.
+//
+// Thread safety: functions with a Locked need the pager's lock.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "memory/pager_core.h"
+#include "memory/room_request.h"
+
+namespace chameleon::memory {
+
+class BlockTable;
+class RoomFinder;
+
+// An op's operands, of `operand_bytes`, and what its kernel allocates, of
+// `inside_bytes`, did not fit. A device's error goes before that.
+runtime::Error out_of_memory(const Locked& locked, const PagerCore& core,
+                             const BlockTable& table, const RoomFinder& room,
+                             const CallState& call, std::size_t operand_bytes,
+                             std::size_t inside_bytes, Shortage& shortage);
+// A tensor beyond the logical limit / for which no logical address is left.
+runtime::Error out_of_logical_memory(const PagerCore& core, std::size_t bytes,
+                                     std::size_t live_bytes,
+                                     std::size_t limit_bytes);
+runtime::Error out_of_addresses(const PagerCore& core, std::size_t bytes,
+                                std::size_t range_bytes);
+// Blocks were to leave, and one could not. None: there was nothing in the way.
+runtime::Error eviction_error(const Locked& locked, const PagerCore& core,
+                              Shortage& shortage);
+// An op needs a block whose bytes the device failed to bring back.
+runtime::Error lost_error(const PagerCore& core, const Block& block);
+
+} // namespace chameleon::memory

@@ -1,0 +1,44 @@
+#include "memory/pager_core.h"
+
+#include <string>
+#include <utility>
+
+#include "memory/block_table.h"
+#include "memory/phase_range.h"
+
+namespace chameleon::memory {
+
+using runtime::Error;
+using runtime::ErrorCode;
+
+PagerCore::PagerCore(runtime::DeviceRuntime& device, const Limits& at_first,
+                     int index)
+    : runtime(device),
+      device_index(index),
+      checks_callers(device.checksCallers()),
+      timelines(device),
+      profiler(profiler::OpHistory::kDefaultBytes, &BlockTable::isReleased),
+      admission(mutex, ExtentMap::roundDown(at_first.hbm_budget_bytes)),
+      limits(at_first) {}
+
+std::string PagerCore::name() const {
+  return "chameleon:" + std::to_string(device_index);
+}
+
+Error PagerCore::named(const CallState& call, Error error) const {
+  if (!error || error.code() != ErrorCode::kDevice) return error;
+  return {error.code(),
+          name() + ": " + std::string(call.op) + ": " + error.message()};
+}
+
+Error PagerCore::waitFor(StreamIndex stream, const Fence& fence) {
+  if (timelines.passed(fence)) return {};
+  const PhaseRange range("wait for bytes");
+  const std::int64_t start_ns = runtime.now_ns();
+  Error error = timelines.wait(stream, fence);
+  counters.stall_ns.fetch_add(runtime.now_ns() - start_ns,
+                              std::memory_order_relaxed);
+  return error;
+}
+
+} // namespace chameleon::memory

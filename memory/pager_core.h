@@ -1,0 +1,139 @@
+// What every part of a pager works on, and the lock that guards it.
+//
+// Two kinds of work meet here. Threads without the lock pin Resident blocks,
+// stamp and unpin them, and push released blocks. Threads with the lock move
+// blocks: they may take a block out of Resident only by a compare-and-swap
+// that finds it unpinned, and from then on it is theirs alone.
+//
+// The parts, and who knows whom (each knows only those before it):
+//
+//   BlockUses    which positions on streams use a block
+//   Meter        steps, timed ops, the link
+//   Residency    the only writer of a block's state and places
+//   BlockTable   birth and death
+//   RoomFinder   extents in HBM, whatever it takes; asks LastResort at the end
+//   CallMemory   what kernels allocate
+//   KernelRoom   room for that, made before the kernel begins
+//   Overwrites   old bytes of operands that a call overwrites
+//   Recomputer   records of ops, and runs them again; is the LastResort
+//   PlanRunner   carries out what the policy wants before an op
+//   CallPins     an op call's way in and its way out
+//   HostAccess   copies between blocks and ordinary memory
+//
+// Thread safety: members are safe from any thread or say that the lock guards
+// them. A method that takes a `Locked` needs the lock, and gets the proof.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "backend/runtime/device_runtime.h"
+#include "memory/admission.h"
+#include "memory/arena.h"
+#include "memory/block_uses.h"
+#include "memory/counters.h"
+#include "memory/decision_log.h"
+#include "memory/host_pool.h"
+#include "memory/limits.h"
+#include "memory/pager_call.h"
+#include "memory/policy/policy.h"
+#include "memory/recompute_records.h"
+#include "memory/timeline.h"
+#include "profiler/profiler.h"
+
+namespace chameleon::memory {
+
+// Proof that the pager's lock is held. Only a PagerLock is one.
+class Locked {
+ public:
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ protected:
+  Locked() = default;
+  ~Locked() = default;
+};
+
+struct PagerCore {
+  // REQUIRES: `device` outlives it. The arena, the host pool and the policy
+  // come later: making them may fail.
+  PagerCore(runtime::DeviceRuntime& device, const Limits& at_first, int index);
+  PagerCore(const PagerCore&) = delete;
+  PagerCore& operator=(const PagerCore&) = delete;
+
+  std::string name() const; // "chameleon:0"
+  // A device's error says in which op it came to light.
+  runtime::Error named(const CallState& call, runtime::Error error) const;
+  // The stream waits for the fence, and so does the host where compute runs
+  // inline: call it without the lock.
+  runtime::Error waitFor(StreamIndex stream, const Fence& fence);
+
+  BlockUses uses() noexcept { return BlockUses(timelines); }
+
+  // A decision about a block, or about memory at an address.
+  void note(Decision decision, const Block& block, std::size_t bytes) {
+    if (!decisions.on()) [[likely]]
+      return;
+    decisions.add({ticks.load(std::memory_order_relaxed), decision,
+                   block.identity, arena->offset(block.device_address), bytes});
+  }
+  void note(Decision decision, const std::byte* address, std::size_t bytes) {
+    if (!decisions.on()) [[likely]]
+      return;
+    decisions.add({ticks.load(std::memory_order_relaxed), decision, 0,
+                   arena->offset(address), bytes});
+  }
+
+  runtime::DeviceRuntime& runtime;
+  const int device_index;
+  const bool checks_callers; // the runtime does
+  mutable PagerMutex mutex;
+  Timelines timelines;
+  profiler::Profiler profiler;
+  Admission admission;
+  Counters counters;
+  DecisionLog decisions;
+  std::atomic<std::uint64_t> ticks{0}; // op calls so far
+  // Memory in one piece of more bytes is made ready before a kernel's operands
+  // are pinned; once blocks leave, else SIZE_MAX.
+  std::atomic<std::size_t> large_room_bytes{SIZE_MAX};
+  // Of the arena and of the host pool, as of the last time that the lock was
+  // given up.
+  mutable std::atomic<std::size_t> used_bytes{0};
+  mutable std::atomic<std::size_t> host_bytes{0};
+
+  // Guarded by the lock.
+  Limits limits;
+  bool recompute = false; // plans may drop blocks
+  RecomputeRecords records;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<HostPool> host_pool;
+  std::unique_ptr<Policy> policy;
+};
+
+// Holds the pager's lock. What levels() shows is published when it is given up.
+class PagerLock : public Locked {
+ public:
+  explicit PagerLock(const PagerCore& core) : core_(core), lock_(core.mutex) {}
+  ~PagerLock() {
+    if (lock_.owns_lock()) unlock();
+  }
+  void unlock() {
+    core_.used_bytes.store(core_.arena->usedBytes(), std::memory_order_relaxed);
+    core_.host_bytes.store(core_.host_pool->usedBytes(),
+                           std::memory_order_relaxed);
+    lock_.unlock();
+  }
+  void lock() { lock_.lock(); }
+  std::unique_lock<PagerMutex>& base() noexcept { return lock_; }
+
+ private:
+  const PagerCore& core_;
+  std::unique_lock<PagerMutex> lock_;
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,109 @@
+#include "memory/plan_runner.h"
+
+#include "memory/phase_range.h"
+
+namespace chameleon::memory {
+
+PolicyInputs PlanRunner::policyInputs() noexcept {
+  return {core_.profiler,
+          meter_.durations(),
+          gate_,
+          meter_.link(),
+          core_.limits.hbm_budget_bytes,
+          core_.runtime.modelsTime(),
+          core_.recompute};
+}
+
+bool PlanRunner::fulfil(const CallState& call) {
+  const PhaseRange range("follow the plan");
+  const PagerLock locked(core_);
+  table_.drainReleased(locked);
+  planned_.clear();
+  const bool recorded = core_.policy->plannedActions(call.ticket, planned_);
+  Shortage ignored;
+  for (std::size_t i = 0; i < planned_.size(); ++i) {
+    const PlannedAction& action = planned_[i];
+    Block& block = *action.block;
+    const bool meant =
+        block.identity.load(std::memory_order_relaxed) == action.identity &&
+        (block.released_at.load(std::memory_order_relaxed) == Block::kAlive ||
+         RecomputeRecords::isHeld(block));
+    // Of one batch, and not the last of it.
+    const bool goes_on = i + 1 < planned_.size() && planned_[i + 1].joined &&
+                         planned_[i + 1].kind == action.kind;
+    switch (action.kind) {
+      case Action::Kind::kWriteBack:
+        if (meant) residency_.beginWriteBack(locked, block);
+        if (!goes_on) (void)residency_.copyOut(locked, ignored);
+        break;
+      case Action::Kind::kRelease:
+        if (meant)
+          (void)residency_.evict(locked, block, ignored, Decision::kRelease);
+        break;
+      case Action::Kind::kFetch:
+        if (meant && mayFetchAhead(block)) {
+          block.claims = 1; // once; no victim, and not moved by compaction
+          ahead_.push_back({.block = &block,
+                            .write = false,
+                            .missing = true,
+                            .overwrite = false});
+        }
+        if (!goes_on) fetchAhead(locked, action.needed_at);
+        break;
+      case Action::Kind::kDrop:
+        if (meant) (void)residency_.drop(locked, block);
+        break;
+    }
+  }
+  return recorded;
+}
+
+bool PlanRunner::mayFetchAhead(const Block& block) noexcept {
+  return (block.state() == BlockState::kHost ||
+          block.state() == BlockState::kEvicting) &&
+         !block.host_writing && block.claims == 0;
+}
+
+// Fetches what is in `ahead_` in one batch, as far as there is room.
+void PlanRunner::fetchAhead(const Locked& locked, std::uint64_t needed_at) {
+  if (ahead_.empty()) return;
+  Shortage shortage;
+  std::int64_t bytes = 0;
+  for (WantedBlock& wanted : ahead_) {
+    Block& block = *wanted.block;
+    wanted.extent = room_.place(locked,
+                                {block.rounded_bytes, End::kBottom,
+                                 ExtentUse::kBlock, kCopyIn, needed_at},
+                                shortage);
+    if (wanted.extent == nullptr) break;
+    wanted.extent->block = &block;
+    bytes += static_cast<std::int64_t>(block.bytes);
+  }
+  while (!ahead_.empty() && ahead_.back().extent == nullptr) {
+    ahead_.back().block->claims = 0;
+    ahead_.pop_back();
+  }
+  const bool fetched =
+      !ahead_.empty() && residency_.fetch(locked, ahead_, shortage);
+  for (const WantedBlock& wanted : ahead_) {
+    Block& block = *wanted.block;
+    block.claims = 0;
+    if (!fetched) {
+      wanted.extent->block = nullptr;
+      core_.arena->free(wanted.extent, {});
+      continue;
+    }
+    block.prefetched_tick = core_.ticks.load(std::memory_order_relaxed);
+    residency_.arrive(locked, wanted, /*pins=*/0, Decision::kFetch);
+  }
+  if (fetched) {
+    core_.counters.prefetched_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  ahead_.clear();
+}
+
+void PlanRunner::policyChanged() noexcept {
+  core_.policy->plansAhead() ? gate_.ask() : gate_.close();
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,60 @@
+// Ahead of need: carries out what the policy wants before an op. Nothing here
+// waits on the host, and nothing that fails matters: what was not moved ahead
+// is moved when it is needed.
+//
+// Thread safety: due() any thread, one load; the rest takes the pager's lock,
+// or needs it where it takes a Locked.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memory/block_table.h"
+#include "memory/meter.h"
+#include "memory/pager_core.h"
+#include "memory/residency.h"
+#include "memory/room_finder.h"
+#include "memory/wanted_block.h"
+
+namespace chameleon::memory {
+
+class PlanRunner {
+ public:
+  // REQUIRES: all outlive it, and the policy does not.
+  PlanRunner(PagerCore& core, Meter& meter, Residency& residency,
+             BlockTable& table, RoomFinder& room)
+      : core_(core),
+        meter_(meter),
+        residency_(residency),
+        table_(table),
+        room_(room) {}
+
+  // The policy may want something before the op of this ticket.
+  bool due(const profiler::OpTicket& ticket) const noexcept {
+    return gate_.due(ticket);
+  }
+  // Does what the policy wants before the call's op. True: record the call.
+  bool fulfil(const CallState& call);
+
+  // What a policy of this pager decides from. REQUIRES: the lock, or that
+  // nobody else knows the pager.
+  PolicyInputs policyInputs() noexcept;
+  // Another policy is there. REQUIRES: the same.
+  void policyChanged() noexcept;
+
+ private:
+  static bool mayFetchAhead(const Block& block) noexcept;
+  void fetchAhead(const Locked& locked, std::uint64_t needed_at);
+
+  PagerCore& core_;
+  Meter& meter_;
+  Residency& residency_;
+  BlockTable& table_;
+  RoomFinder& room_;
+  PlanGate gate_;
+  // Scratch, guarded by the lock.
+  std::vector<PlannedAction> planned_;
+  std::vector<WantedBlock> ahead_; // the batch of fetches that is open
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,500 @@
+#include "memory/residency.h"
+
+#include <utility>
+
+#include "backend/runtime/check.h"
+#include "memory/phase_range.h"
+
+namespace chameleon::memory {
+
+using runtime::Error;
+
+namespace {
+
+// Of the budget: a piece of so much counts as large.
+constexpr std::size_t kLargeShare = 512;
+
+} // namespace
+
+Residency::Residency(PagerCore& core, OpTimer& timer)
+    : core_(core), transfers_(core.runtime, core.timelines, timer) {}
+
+void Residency::giveUpPlaces(const Locked& locked, Block& block,
+                             bool host_copy) noexcept {
+  if (block.host != nullptr) {
+    if (block.host_read.none()) {
+      (void)cancelCopyOut(locked, block.host_ready, block.host_address,
+                          block.bytes);
+    }
+    const Fence host_uses = core_.uses().hostUsesOf(block);
+    if (host_copy) copies_on_host_.remove(block);
+    core_.host_pool->free(block.host, host_uses);
+    block.host = nullptr;
+    block.host_address = nullptr;
+  }
+  if (block.device != nullptr) {
+    countPrefetch(block);
+    core_.policy->left(block);
+    core_.arena->free(block.device, core_.uses().usesOf(block));
+    block.device = nullptr;
+    block.device_address = nullptr;
+  }
+  block.host_ready = {};
+  block.host_read = {};
+  block.copied_ahead = false;
+  core_.uses().clearUses(block);
+  block.last_write.store(0, std::memory_order_release);
+}
+
+void Residency::settle(const Locked& /*locked*/, Block& block) noexcept {
+  if (block.state() != BlockState::kEvicting ||
+      !core_.timelines.poll(block.host_ready)) {
+    return;
+  }
+  block.become(Block::stateBits(BlockState::kHost));
+}
+
+bool Residency::cancelCopyOut(const Locked& /*locked*/, Position done,
+                              const std::byte* destination,
+                              std::size_t bytes) noexcept {
+  if (core_.timelines.passed(done) ||
+      !core_.runtime.cancel(core_.timelines.stream(kCopyOut), destination)) {
+    return false;
+  }
+  core_.counters.bytes_out.fetch_sub(static_cast<std::int64_t>(bytes),
+                                     std::memory_order_relaxed);
+  return true;
+}
+
+void Residency::dropHostCopy(const Locked& locked, Block& block) noexcept {
+  CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
+  if (block.copied_ahead && !core_.timelines.passed(block.host_ready) &&
+      !cancelCopyOut(locked, block.host_ready, block.host_address,
+                     block.bytes)) {
+    Fence both;
+    core_.uses().addTo(
+        both, Position{block.last_write.load(std::memory_order_acquire)});
+    core_.uses().addTo(both, block.host_ready);
+    const Position joined = core_.uses().join(both);
+    if (!joined.none()) {
+      block.last_write.store(joined.word, std::memory_order_release);
+    }
+  }
+  block.copied_ahead = false;
+  copies_on_host_.remove(block);
+  block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
+  core_.host_pool->free(block.host, core_.uses().hostUsesOf(block));
+  block.host = nullptr;
+  block.host_address = nullptr;
+  block.host_ready = {};
+  block.host_read = {};
+}
+
+bool Residency::evictable(const Block& block) noexcept {
+  const std::uint64_t word = block.word.load(std::memory_order_relaxed);
+  return Block::stateOf(word) == BlockState::kResident &&
+         Block::pinsOf(word) == 0;
+}
+
+Residency::Evicted Residency::evict(const Locked& locked, Block& block,
+                                    Shortage& shortage, Decision why) {
+  const Evicted result = beginEvict(locked, block, shortage, why);
+  return copyOut(locked, shortage) ? result : Evicted::kFailed;
+}
+
+Residency::Evicted Residency::beginEvict(const Locked& locked, Block& block,
+                                         Shortage& shortage, Decision why) {
+  std::uint64_t word = block.word.load(std::memory_order_acquire);
+  if (Block::stateOf(word) != BlockState::kResident ||
+      Block::pinsOf(word) != 0) {
+    return Evicted::kBusy;
+  }
+  const bool clean = (word & Block::kHostCopyBit) != 0;
+  HostPool::Place place;
+  if (!clean) {
+    place = hostPlace(locked, block.rounded_bytes, shortage);
+    if (place.extent == nullptr) return Evicted::kHostFull;
+  }
+  // From here on no thread without the lock can pin it; one that was faster
+  // makes this fail.
+  if (!block.word.compare_exchange_strong(
+          word,
+          Block::stateBits(BlockState::kEvicting) |
+              (word & Block::kRecordedBit),
+          std::memory_order_acq_rel)) {
+    if (!clean) core_.host_pool->free(place.extent, {});
+    return Evicted::kBusy;
+  }
+  if (clean) {
+    copies_on_host_.remove(block);
+    core_.counters.clean_evictions.fetch_add(1, std::memory_order_relaxed);
+    core_.note(why, block, 0);
+    vacate(locked, block, {});
+  } else {
+    outs_.push_back({&block, place, why});
+  }
+  return Evicted::kDone;
+}
+
+bool Residency::copyOut(const Locked& locked, Shortage& shortage) {
+  if (outs_.empty()) return true;
+  copies_.clear();
+  Fence before;
+  for (const CopyOut& out : outs_) {
+    const Block& block = *out.block;
+    core_.uses().addTo(before, core_.uses().writesOf(block));
+    core_.uses().addTo(before, out.place.extent->fence);
+    copies_.push_back({out.place.address, block.device_address, block.bytes});
+  }
+  Position done;
+  Error error = transfers_.out(copies_, before, done);
+  for (const CopyOut& out : outs_) {
+    Block& block = *out.block;
+    const bool leaves = out.why != Decision::kWriteBack;
+    if (error) {
+      // A part may be under way: it reads the block and writes the place.
+      if (!done.none()) core_.uses().stamp(block, done);
+      Fence maybe;
+      core_.uses().addTo(maybe, done);
+      core_.host_pool->free(out.place.extent, maybe);
+      if (leaves) {
+        block.become(Block::kIdle);
+      } else {
+        block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
+      }
+      continue;
+    }
+    out.place.extent->fence.clear();
+    block.host = out.place.extent;
+    block.host_address = out.place.address;
+    block.host_ready = done;
+    block.host_read = {};
+    core_.note(out.why, block, block.bytes);
+    core_.counters.bytes_out.fetch_add(static_cast<std::int64_t>(block.bytes),
+                                       std::memory_order_relaxed);
+    if (leaves) {
+      vacate(locked, block, done);
+    } else {
+      core_.uses().stamp(block, done); // who gets the extent next waits
+      block.copied_ahead = true;
+      copies_on_host_.push(block);
+    }
+  }
+  outs_.clear();
+  if (!error) return true;
+  shortage.failure = std::move(error);
+  return false;
+}
+
+// From now on it matters what lies where.
+void Residency::blocksLeave(const Locked& /*locked*/) noexcept {
+  core_.arena->keepFreedApart();
+  core_.large_room_bytes.store(core_.admission.budgetBytes() / kLargeShare,
+                               std::memory_order_relaxed);
+}
+
+// The block has a host copy, or will have after `copied`; its extent goes.
+void Residency::vacate(const Locked& locked, Block& block, Position copied) {
+  Fence uses = core_.uses().usesOf(block);
+  core_.uses().addTo(uses, copied);
+  core_.counters.evictions.fetch_add(1, std::memory_order_relaxed);
+  countPrefetch(block);
+  block.copied_ahead = false; // the extent's next owner waits for it
+  core_.policy->left(block);
+  blocksLeave(locked);
+  core_.arena->free(block.device, uses);
+  block.device = nullptr;
+  block.device_address = nullptr;
+  core_.uses().clearUses(block);
+  if (core_.timelines.passed(block.host_ready)) {
+    block.become(Block::stateBits(BlockState::kHost));
+  }
+}
+
+HostPool::Place Residency::hostPlace(const Locked& locked, std::size_t bytes,
+                                     Shortage& shortage) {
+  for (;;) {
+    const HostPool::Place place = core_.host_pool->allocate(bytes);
+    if (place.extent != nullptr) return place;
+    if (!dropOldestHostCopy(locked)) break;
+  }
+  if (const Error& error = core_.host_pool->lastError()) {
+    shortage.failure = Error(error.code(), error.message());
+  }
+  return {};
+}
+
+bool Residency::dropOldestHostCopy(const Locked& locked) noexcept {
+  Block* block = copies_on_host_.oldest();
+  while (block != nullptr && block->host_pins > 0) block = block->newer_copy;
+  if (block == nullptr) return false;
+  dropHostCopy(locked, *block);
+  return true;
+}
+
+bool Residency::movable(const Extent& extent) noexcept {
+  if (extent.use != ExtentUse::kBlock) return false;
+  const Block& block = *extent.block;
+  const std::uint64_t word = block.word.load(std::memory_order_relaxed);
+  return Block::stateOf(word) != BlockState::kResident ||
+         Block::pinsOf(word) == block.claims;
+}
+
+bool Residency::relocate(const Locked& /*locked*/, Extent& extent,
+                         Extent& target, Shortage& shortage) {
+  Block& block = *extent.block;
+  target.block = &block;
+  std::uint64_t word = block.word.load(std::memory_order_acquire);
+  const std::uint64_t moving = word - Block::stateBits(BlockState::kResident) +
+                               Block::stateBits(BlockState::kFetching);
+  if (Block::pinsOf(word) != block.claims ||
+      !block.word.compare_exchange_strong(word, moving,
+                                          std::memory_order_acq_rel)) {
+    core_.arena->free(&target, {});
+    return false;
+  }
+  runtime::Result<Position> moved =
+      core_.arena->move(&extent, &target, core_.uses().usesOf(block));
+  if (moved.ok()) {
+    core_.uses().clearUses(block);
+    block.last_write.store(moved->word, std::memory_order_release);
+    block.device = &target;
+    block.device_address = core_.arena->address(target);
+    core_.note(Decision::kMove, block, block.bytes);
+  } else {
+    shortage.failure = moved.takeError();
+    core_.arena->free(&target, {});
+  }
+  block.word.store(word, std::memory_order_release);
+  return moved.ok();
+}
+
+bool Residency::slide(const Locked& /*locked*/, Extent& extent,
+                      std::size_t offset, Shortage& shortage) {
+  Block& block = *extent.block;
+  std::uint64_t word = block.word.load(std::memory_order_acquire);
+  const bool resident = Block::stateOf(word) == BlockState::kResident;
+  Fence uses;
+  if (resident) {
+    if (Block::pinsOf(word) != block.claims) return false;
+    const std::uint64_t moving = word -
+                                 Block::stateBits(BlockState::kResident) +
+                                 Block::stateBits(BlockState::kFetching);
+    if (!block.word.compare_exchange_strong(word, moving,
+                                            std::memory_order_acq_rel)) {
+      return false;
+    }
+    uses = core_.uses().usesOf(block);
+  }
+  runtime::Result<Position> moved =
+      core_.arena->slideDown(&extent, offset, uses);
+  if (!moved.ok()) {
+    shortage.failure = moved.takeError();
+  } else if (resident) {
+    extent.fence.clear(); // last_write says it from now on
+    core_.uses().clearUses(block);
+    block.last_write.store(moved->word, std::memory_order_release);
+    block.device_address = core_.arena->address(extent);
+    core_.note(Decision::kMove, block, block.bytes);
+  }
+  if (resident) block.word.store(word, std::memory_order_release);
+  return moved.ok();
+}
+
+void Residency::beginWriteBack(const Locked& locked, Block& block) {
+  std::uint64_t word = block.word.load(std::memory_order_acquire);
+  if ((word & ~Block::kRecordedBit) != Block::kIdle) return; // or in use
+  Shortage shortage;
+  const HostPool::Place place =
+      hostPlace(locked, block.rounded_bytes, shortage);
+  if (place.extent == nullptr) return;
+  if (!block.word.compare_exchange_strong(word, word | Block::kHostCopyBit,
+                                          std::memory_order_acq_rel)) {
+    core_.host_pool->free(place.extent, {});
+    return;
+  }
+  outs_.push_back({&block, place, Decision::kWriteBack});
+}
+
+bool Residency::drop(const Locked& locked, Block& block) {
+  std::uint64_t word = block.word.load(std::memory_order_acquire);
+  const BlockState state = Block::stateOf(word);
+  const bool has_bytes = state == BlockState::kResident ||
+                         state == BlockState::kHost ||
+                         state == BlockState::kEvicting;
+  if (!has_bytes || Block::pinsOf(word) > 0 || block.claims > 0 ||
+      block.awaited > 0 || block.host_pins > 0 || block.host_writing ||
+      !core_.records.droppable(block) ||
+      !fits(RecomputeRecords::makerOf(block), core_.admission.budgetBytes()) ||
+      !block.word.compare_exchange_strong(
+          word,
+          Block::stateBits(BlockState::kDropped) | (word & Block::kRecordedBit),
+          std::memory_order_acq_rel)) {
+    return false;
+  }
+  core_.note(Decision::kDrop, block, block.bytes);
+  core_.counters.dropped_bytes.fetch_add(static_cast<std::int64_t>(block.bytes),
+                                         std::memory_order_relaxed);
+  blocksLeave(locked);
+  giveUpPlaces(locked, block, (word & Block::kHostCopyBit) != 0);
+  return true;
+}
+
+bool Residency::fits(const Record& record, std::size_t budget_bytes) noexcept {
+  return RecomputeRecords::neededBytes(record) <= budget_bytes;
+}
+
+bool Residency::fetch(const Locked& /*locked*/,
+                      std::span<const WantedBlock> wanted_blocks,
+                      Shortage& shortage) {
+  copies_.clear();
+  Fence before;
+  std::int64_t bytes = 0;
+  for (const WantedBlock& wanted : wanted_blocks) {
+    if (!wanted.fetched()) continue;
+    Block& block = *wanted.block;
+    copies_.push_back({core_.arena->address(*wanted.extent), block.host_address,
+                       block.bytes});
+    core_.uses().addTo(before, wanted.extent->fence);
+    core_.uses().addTo(before, block.host_ready);
+    bytes += static_cast<std::int64_t>(block.bytes);
+  }
+  Position fetched;
+  if (!copies_.empty()) {
+    const PhaseRange range("fetch");
+    Error error = transfers_.in(copies_, before, fetched);
+    if (error) {
+      // Some of the copies may be under way, from and to all these places.
+      for (const WantedBlock& wanted : wanted_blocks) {
+        if (!wanted.fetched()) continue;
+        core_.uses().addTo(wanted.extent->fence, fetched);
+        if (!fetched.none()) wanted.block->host_read = fetched;
+      }
+      shortage.failure = std::move(error);
+      return false;
+    }
+    core_.counters.bytes_in.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  for (const WantedBlock& wanted : wanted_blocks) {
+    if (!wanted.missing) continue;
+    if (wanted.fetched()) wanted.block->host_read = fetched;
+    Fence& earlier = wanted.extent->fence;
+    const Position ready =
+        wanted.fetched() ? fetched : core_.uses().join(earlier);
+    earlier.clear();
+    wanted.block->last_write.store(ready.word, std::memory_order_release);
+  }
+  return true;
+}
+
+void Residency::takeOver(const Locked& locked, Block& block, Block& fresh) {
+  CHAMELEON_CHECK(block.bytes == fresh.bytes &&
+                      block.rounded_bytes == fresh.rounded_bytes &&
+                      fresh.pins() == 0,
+                  "an op that ran again created another result");
+  settle(locked, fresh);
+  if (fresh.device != nullptr) {
+    core_.policy->left(fresh);
+    fresh.device->block = &block;
+  }
+  if (fresh.hasHostCopy()) {
+    copies_on_host_.remove(fresh);
+    copies_on_host_.push(block);
+  }
+  block.device = std::exchange(fresh.device, nullptr);
+  block.device_address = std::exchange(fresh.device_address, nullptr);
+  block.host = std::exchange(fresh.host, nullptr);
+  block.host_address = std::exchange(fresh.host_address, nullptr);
+  block.host_ready = std::exchange(fresh.host_ready, {});
+  block.host_read = std::exchange(fresh.host_read, {});
+  block.copied_ahead = fresh.copied_ahead;
+  block.last_write.store(fresh.last_write.load());
+  for (std::size_t i = 0; i < Block::kUseSlots; ++i) {
+    block.last_use[i].store(fresh.last_use[i].load());
+  }
+  block.last_use_tick.store(fresh.last_use_tick.load());
+  block.become(fresh.word.load() & ~Block::kRecordedBit);
+  fresh.become(Block::stateBits(BlockState::kUnbacked));
+  if (block.device != nullptr) core_.policy->entered(block);
+  core_.note(Decision::kRerun, block, block.bytes);
+}
+
+void Residency::arrive(const Locked& /*locked*/, const WantedBlock& wanted,
+                       std::uint64_t pins, Decision why) {
+  Block& block = *wanted.block;
+  const bool fetched = block.host != nullptr;
+  block.lost = false;
+  block.device = wanted.extent;
+  block.device_address = core_.arena->address(*wanted.extent);
+  block.become(Block::kIdle | (fetched ? Block::kHostCopyBit : 0) | pins);
+  if (fetched) {
+    copies_on_host_.push(block);
+    core_.note(why, block, block.bytes);
+  }
+  core_.policy->entered(block);
+}
+
+void Residency::adoptExtent(const Locked& /*locked*/, Block& block,
+                            Extent* extent) {
+  core_.arena->adopt(extent, &block);
+  block.device = extent;
+  block.device_address = core_.arena->address(*extent);
+  block.word.store(Block::kIdle | 1, std::memory_order_release);
+  core_.policy->entered(block);
+}
+
+void Residency::orphanExtent(const Locked& /*locked*/, Block& block,
+                             Position position) noexcept {
+  block.device->fence.add(position);
+  core_.policy->left(block);
+  core_.arena->orphan(block.device);
+  block.device = nullptr;
+  block.device_address = nullptr;
+  block.word.store(Block::stateBits(BlockState::kUnbacked),
+                   std::memory_order_release);
+}
+
+void Residency::writtenOnHost(const Locked& /*locked*/, Block& block,
+                              const HostPool::Place& place) noexcept {
+  if (block.host == nullptr) {
+    place.extent->fence.clear();
+    block.host = place.extent;
+    block.host_address = place.address;
+    block.lost = false;
+  }
+  block.become(Block::stateBits(BlockState::kHost));
+  block.host_ready = {};
+  block.host_read = {};
+}
+
+bool Residency::leaveFor(const Locked& locked, Block& block, std::uint64_t pins,
+                         const OldPlace& old, Position ready, const Fence& uses,
+                         bool complete) noexcept {
+  std::uint64_t word = Block::kIdle | pins;
+  if (!block.word.compare_exchange_strong(
+          word, Block::stateBits(BlockState::kEvicting),
+          std::memory_order_acq_rel)) {
+    return false;
+  }
+  for (const Position position : uses.slots()) {
+    core_.uses().stamp(block, position);
+  }
+  if (complete) {
+    block.host = old.extent;
+    block.host_address = old.address;
+    block.host_ready = ready;
+    block.host_read = old.read;
+    vacate(locked, block, ready);
+    return true;
+  }
+  Fence all = uses;
+  core_.uses().addTo(all, ready);
+  vacate(locked, block, ready);
+  core_.host_pool->free(old.extent, all);
+  block.lost = true;
+  block.word.store(Block::stateBits(BlockState::kUnbacked),
+                   std::memory_order_release);
+  return true;
+}
+
+} // namespace chameleon::memory

@@ -1,0 +1,152 @@
+// Where blocks are: the only writer of a block's state and of its places.
+// Everything that brings bytes into HBM, out of it, or to another place in it
+// is a method here. What to move, and where to find room, others decide.
+//
+// Copies of several blocks are one batch: beginEvict() and beginWriteBack() add
+// to the open batch, copyOut() submits it. Between two holds of the lock no
+// batch is open.
+//
+// Thread safety: methods with a Locked need the pager's lock; the others may be
+// called by any thread. Nothing here waits on the host.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "memory/host_copy_list.h"
+#include "memory/pager_core.h"
+#include "memory/room_request.h"
+#include "memory/transfers.h"
+#include "memory/wanted_block.h"
+
+namespace chameleon::memory {
+
+class Residency {
+ public:
+  // REQUIRES: `core` and `timer` outlive it.
+  Residency(PagerCore& core, OpTimer& timer);
+
+  // ---- questions -----------------------------------------------------------
+  // Resident, and nobody has it pinned.
+  static bool evictable(const Block& block) noexcept;
+  // The extent of a block that nobody but the call that begins has pinned, or
+  // one that was placed for a missing operand of that call.
+  static bool movable(const Extent& extent) noexcept;
+  // The record could run again within the budget.
+  static bool fits(const Record& record, std::size_t budget_bytes) noexcept;
+
+  // ---- out of HBM ----------------------------------------------------------
+  enum class Evicted { kDone, kBusy, kHostFull, kFailed };
+  // Takes an unpinned Resident block out of HBM; its extent is free at once,
+  // behind a fence. Anything but kDone leaves the block as it was.
+  Evicted evict(const Locked& locked, Block& block, Shortage& shortage,
+                Decision why = Decision::kVictim);
+  // A clean block leaves at once, a dirty one with the next copyOut().
+  Evicted beginEvict(const Locked& locked, Block& block, Shortage& shortage,
+                     Decision why);
+  // Makes a Resident block clean while it stays where it is, with the next
+  // copyOut(). An op that writes it afterwards goes through the lock, drops the
+  // copy and waits for it. A block that is in use, or has no place on the host,
+  // stays as it is.
+  void beginWriteBack(const Locked& locked, Block& block);
+  // Submits the open batch. False: none of its blocks has changed.
+  bool copyOut(const Locked& locked, Shortage& shortage);
+  // The blocks of the open batch.
+  struct CopyOut {
+    Block* block;
+    HostPool::Place place;
+    Decision why;
+  };
+  std::span<const CopyOut> batch() const noexcept { return outs_; }
+  // Gives a block's bytes up, wherever they are. False: it is in use, or cannot
+  // be made again within the budget.
+  bool drop(const Locked& locked, Block& block);
+  // A block that this call alone has pinned, `pins` times, goes to the host,
+  // where `old` has its bytes once `ready` has passed; `complete`: all of them,
+  // else they are lost. `uses`: all work on the block and on `old`. False:
+  // other calls have it pinned too, and nothing was done.
+  struct OldPlace {
+    Extent* extent;
+    std::byte* address;
+    Position read; // the latest fetch from it
+  };
+  bool leaveFor(const Locked& locked, Block& block, std::uint64_t pins,
+                const OldPlace& old, Position ready, const Fence& uses,
+                bool complete) noexcept;
+
+  // ---- into HBM ------------------------------------------------------------
+  // Gives the placed extents of missing blocks their bytes, in one batch, or
+  // leaves everything as it was. Afterwards last_write of each block covers all
+  // that a user of the block has to wait for.
+  bool fetch(const Locked& locked, std::span<const WantedBlock> wanted,
+             Shortage& shortage);
+  // After that: the block is Resident in its extent, with so many pins.
+  void arrive(const Locked& locked, const WantedBlock& wanted,
+              std::uint64_t pins, Decision why);
+  // A new block has the in-call extent, and one pin.
+  void adoptExtent(const Locked& locked, Block& block, Extent* extent);
+  // The block's extent outlives it as a foreign one, in use up to `position`.
+  void orphanExtent(const Locked& locked, Block& block,
+                    Position position) noexcept;
+  // The block's bytes are those of `fresh`, wherever they are; that has none.
+  void takeOver(const Locked& locked, Block& block, Block& fresh);
+
+  // ---- inside HBM ----------------------------------------------------------
+  // Moves the extent's block into `target` / down to `offset`, in the hole
+  // before it. False: it was pinned just now, or the runtime failed.
+  bool relocate(const Locked& locked, Extent& extent, Extent& target,
+                Shortage& shortage);
+  bool slide(const Locked& locked, Extent& extent, std::size_t offset,
+             Shortage& shortage);
+
+  // ---- on the host ---------------------------------------------------------
+  // Room on the host; clean copies of resident blocks make way for it, the
+  // oldest first. Without an extent: there is none.
+  HostPool::Place hostPlace(const Locked& locked, std::size_t bytes,
+                            Shortage& shortage);
+  bool dropOldestHostCopy(const Locked& locked) noexcept;
+  // The host copy of a Resident block is no longer needed or no longer right.
+  // A copy to it that has begun still reads the block: whoever uses that next
+  // waits for it too.
+  void dropHostCopy(const Locked& locked, Block& block) noexcept;
+  // A host thread has written the host copy, or the new `place`.
+  void writtenOnHost(const Locked& locked, Block& block,
+                     const HostPool::Place& place) noexcept;
+  // Evicting becomes Host once the copy has passed.
+  void settle(const Locked& locked, Block& block) noexcept;
+  // A copy out whose bytes nobody will read, if it has not begun. REQUIRES: no
+  // copy in of them was submitted. False: it runs, or has run.
+  bool cancelCopyOut(const Locked& locked, Position done,
+                     const std::byte* destination, std::size_t bytes) noexcept;
+  const HostCopyList& hostCopies() const noexcept { return copies_on_host_; }
+
+  // The bytes are needed no more, wherever they are.
+  void giveUpPlaces(const Locked& locked, Block& block,
+                    bool host_copy) noexcept;
+
+  // At the latest when the block leaves HBM or dies: was its fetch of use?
+  [[gnu::always_inline]] void countPrefetch(Block& block) noexcept {
+    if (block.prefetched_tick == 0) return;
+    if (block.last_use_tick.load(std::memory_order_relaxed) >=
+        block.prefetched_tick) {
+      core_.counters.prefetch_hits.fetch_add(1, std::memory_order_relaxed);
+    }
+    block.prefetched_tick = 0;
+  }
+  Transfers& transfers() noexcept { return transfers_; }
+
+ private:
+  void blocksLeave(const Locked& locked) noexcept;
+  void vacate(const Locked& locked, Block& block, Position copied);
+
+  PagerCore& core_;
+  Transfers transfers_;
+  // Guarded by the lock.
+  HostCopyList copies_on_host_;
+  std::vector<CopyOut> outs_;         // the open batch
+  std::vector<runtime::Copy> copies_; // scratch, to spare the heap
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,56 @@
+// What tests ask for before every begin(): evictions and drops that nobody
+// needs. Off, it costs nothing: calls come for the lock only while it is on.
+//
+// Thread safety: methods with a Locked need the pager's lock; the others take
+// it.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+#include "memory/block_table.h"
+#include "memory/pager_core.h"
+#include "memory/residency.h"
+#include "memory/room_finder.h"
+
+namespace chameleon::memory {
+
+// Whether or not there is need: nothing is evicted, everything, or each block
+// with even chance.
+enum class Stress : std::uint8_t { kNever, kAll, kRandom };
+// All op calls are to be recorded. kAll, kRandom: and all blocks that can be
+// dropped are, or each with even chance; a record stays (or may stay) when it
+// was run again.
+enum class DropStress : std::uint8_t { kNever, kRecord, kAll, kRandom };
+
+class StressHooks {
+ public:
+  // REQUIRES: all outlive it.
+  StressHooks(PagerCore& core, Residency& residency, BlockTable& table,
+              RoomFinder& room)
+      : core_(core), residency_(residency), table_(table), room_(room) {}
+
+  void setStress(Stress stress, std::uint64_t seed);
+  void setDropStress(DropStress stress, std::uint64_t seed);
+
+  // Before the call's operands are pinned.
+  void apply(const Locked& locked, CallState& call);
+  // A record that was run again stays, so that it may have to once more.
+  bool keepsRecord(const Locked& locked);
+
+ private:
+  void applyStress(const Locked& locked);
+  void applyDropStress(const Locked& locked, CallState& call);
+  void closeGate(bool was_on, bool is_on) noexcept;
+
+  PagerCore& core_;
+  Residency& residency_;
+  BlockTable& table_;
+  RoomFinder& room_;
+  // Guarded by the lock.
+  Stress stress_ = Stress::kNever;
+  DropStress drop_stress_ = DropStress::kNever;
+  std::mt19937_64 random_;
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,22 @@
+// A block that is to be in HBM: a distinct operand of the call that begins, or
+// what is fetched ahead of need.
+#pragma once
+
+#include "memory/block.h"
+#include "memory/extent_map.h"
+
+namespace chameleon::memory {
+
+struct WantedBlock {
+  Block* block;
+  bool write;
+  bool missing;
+  bool overwrite;           // wholly, unread, by every operand that it is
+  Extent* extent = nullptr; // for a missing one, until it is the block's
+
+  bool fetched() const noexcept {
+    return missing && !overwrite && block->host != nullptr;
+  }
+};
+
+} // namespace chameleon::memory

@@ -1,0 +1,132 @@
+// Rounds that are a known path but for sizes: another length of text, tokens
+// shared anew among experts. Op by op they are alike it, so what is known of
+// the path says what comes next all the same, and a plan for it can be
+// followed. The round is recorded meanwhile, and forgotten if it was alike to
+// its end, unless these sizes came before: then they are a path of their own
+// from now on.
+#include <algorithm>
+
+#include "profiler/profiler.h"
+
+namespace chameleon::profiler {
+namespace {
+
+constexpr std::size_t kRemembered = 256; // rounds
+// What a path's results hold may differ so much, in total: else what is planned
+// for it would be far from what is needed.
+constexpr std::uint64_t kNearShare = 4; // a quarter
+
+Token tokens_of(const OpPath& path) {
+  TokenHasher hasher(path.size());
+  for (std::uint32_t i = 0; i < path.size(); ++i) hasher.add(path.op(i).token);
+  return hasher.token();
+}
+
+} // namespace
+
+// False: it is not alike; at most a group of rounds was left.
+bool Profiler::goOnInVariant(std::uint32_t op, Token token,
+                             std::span<const Use> uses, bool is_counted) {
+  if (!matcher_.isShapeVariant(op, uses) || onExpected()) return false;
+  if (!group_.empty() || !matcher_.path()->rounds().empty()) {
+    // The rounds of a group, one by one.
+    stopGroup();
+    leaveGroup();
+    if (!matcher_.isShapeVariant(op, uses)) return false;
+  }
+  if (!in_other_sizes_ && !is_counted) {
+    missed(op, token, DivergenceKind::kOp);
+    is_counted = true;
+  }
+  if (!recorder_.active()) {
+    startRecording();
+    beginVariant(matcher_.position());
+  }
+  in_other_sizes_ = true;
+  unplaced_ = 0;
+  weighExternalInputs(uses);
+  record(op, token, uses);
+  const ContextMatch known = matcher_.wholeRound();
+  if (known.path != nullptr) { // in these very sizes
+    leaveVariant();
+    goOnAt(known);
+  } else if (!sizesAreNear() || matcher_.path() == nullptr) {
+    if (!is_counted) missed(op, token, DivergenceKind::kOp);
+    findPlace();
+  } else {
+    matcher_.advanceVariant(uses);
+  }
+  return true;
+}
+
+// Its result, of another size. False: too far from the path's, or not
+// expected at all.
+bool Profiler::produceInVariant(std::uint32_t position, std::uint32_t output,
+                                BlockSlot slot) {
+  const OpPath* const path = matcher_.path();
+  if (path == nullptr || !path->rounds().empty() || onExpected() ||
+      !matcher_.produceInVariant(position, output, slot)) {
+    return false;
+  }
+  weighResult(position, output, slot);
+  in_other_sizes_ = sizesAreNear();
+  return in_other_sizes_;
+}
+
+// The recording begins, as the path up to `position`.
+void Profiler::beginVariant(std::uint32_t position) {
+  is_variant_ = true;
+  weighPath(position);
+}
+
+// As if all results up to `position` had been the path's.
+void Profiler::weighPath(std::uint32_t position) {
+  seen_bytes_ = known_bytes_ = matcher_.path()->bornBytes(position);
+}
+
+void Profiler::weighResult(std::uint32_t position, std::uint32_t output,
+                           BlockSlot slot) noexcept {
+  const OpPath& path = *matcher_.path();
+  seen_bytes_ += blocks_[slot].bytes;
+  known_bytes_ += path.values()[path.results(position)[output].value()].bytes;
+}
+
+// What the next op is handed, as new.
+void Profiler::weighExternalInputs(std::span<const Use> uses) noexcept {
+  const OpPath& path = *matcher_.path();
+  const std::span<const Operand> operands = path.uses(matcher_.position());
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    const PathValue& value = path.values()[operands[i].value()];
+    if (!value.isExternalInput() || value.birth_op != matcher_.position() ||
+        value.identity == uses[i].identity) { // it stays
+      continue;
+    }
+    seen_bytes_ += blocks_[uses[i].slot].bytes;
+    known_bytes_ += value.bytes;
+  }
+}
+
+bool Profiler::sizesAreNear() const noexcept {
+  const std::uint64_t apart =
+      std::max(seen_bytes_, known_bytes_) - std::min(seen_bytes_, known_bytes_);
+  return apart <= known_bytes_ / kNearShare;
+}
+
+// The round ends, and was alike its path. False: these sizes came before.
+bool Profiler::endVariant() {
+  const OpPath* const path = matcher_.path();
+  if (!is_variant_ || !recorder_.active() || !matcher_.atEnd()) return false;
+  const Token tokens = tokens_of(recorder_.path());
+  if (std::find(variant_rounds_.begin(), variant_rounds_.end(), tokens) !=
+      variant_rounds_.end()) {
+    return false;
+  }
+  variant_rounds_.resize(std::min(variant_rounds_.size() + 1, kRemembered));
+  variant_rounds_[variant_rounds_end_++ % kRemembered] = tokens;
+  bearAgain(recorder_.path(), 0, *path);
+  recorder_.stop();
+  ended(*path, path->size());
+  return true;
+}
+
+} // namespace chameleon::profiler
