@@ -162,6 +162,7 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
     if (again || goes_on) return;
   }
   done_ = looked_to_ = ticket.position;
+  if (!again && !goes_on) arrived_at_ = profiler_.opCount();
   returns_.clear();
   held_.clear();
 }
@@ -248,9 +249,13 @@ void ForecastPolicy::setGate() noexcept {
 }
 
 // As often as victims are put in order, so that one of them does not come back
-// at once.
+// at once. Like a file's readahead it opens as the path goes on as foreseen: a
+// run that finds a new place at every op does not fetch for all of them.
 std::uint32_t ForecastPolicy::lookAhead() const noexcept {
-  return std::max(path_ops_ / kRanksPerCycle, kLeastAhead);
+  const std::uint32_t most = std::max(path_ops_ / kRanksPerCycle, kLeastAhead);
+  const std::uint64_t followed = profiler_.opCount() - arrived_at_;
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(most, kLeastAhead + kOpening * followed));
 }
 
 // A victim that no plan chose.

@@ -80,7 +80,8 @@ class ForecastPolicy final : public Policy {
                                                       // put in order, at most
   static constexpr double kAsFar = 0.5; // of the best victim's distance: no
                                         // worse where the size fits better
-  static constexpr std::uint32_t kLeastAhead = 8;  // ops
+  static constexpr std::uint32_t kLeastAhead = 8; // ops
+  static constexpr std::uint32_t kOpening = 4; // more, for each op as foreseen
   static constexpr std::uint32_t kLookedAhead = 4; // x lookAhead(), at a time
   static constexpr std::uint32_t kCatchUp = 16; // ops left out or put in that
                                                 // are no other place
@@ -145,8 +146,9 @@ class ForecastPolicy final : public Policy {
 
   bool had_victims_ = false; // that no plan chose, since arrive()
 
-  std::uint64_t begin_ = 0;     // number of the op at position 0
-  std::vector<Return> returns_; // a heap; of the path followed
+  std::uint64_t begin_ = 0;      // number of the op at position 0
+  std::uint64_t arrived_at_ = 0; // opCount() at the last unforeseen place
+  std::vector<Return> returns_;  // a heap; of the path followed
 
   std::vector<Block*> blocks_;  // known ones, at their policy_slot
   std::vector<Victim> ranked_;  // the best victim last
