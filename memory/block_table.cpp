@@ -12,7 +12,7 @@ namespace chameleon::memory {
 using runtime::Error;
 using runtime::Result;
 
-BlockTable::BlockTable(PagerCore& core, Residency& residency, Pager& owner,
+BlockTable::BlockTable(PagerCore& core, Residency& residency, Pager* owner,
                        std::unique_ptr<LogicalSpace> space)
     : core_(core),
       residency_(residency),
@@ -64,7 +64,7 @@ Result<Block*> BlockTable::newBlock(const Locked& /*locked*/, std::size_t bytes,
   } else {
     block = new Block;
   }
-  block->pager = &owner_;
+  block->pager = owner_;
   block->logical_address = address;
   block->bytes = bytes;
   block->rounded_bytes = rounded_bytes;

@@ -24,7 +24,7 @@ class BlockTable {
  public:
   // REQUIRES: `core` and `residency` outlive it. `owner`: what its blocks call
   // their pager.
-  BlockTable(PagerCore& core, Residency& residency, Pager& owner,
+  BlockTable(PagerCore& core, Residency& residency, Pager* owner,
              std::unique_ptr<LogicalSpace> space);
   ~BlockTable();
   BlockTable(const BlockTable&) = delete;
@@ -101,7 +101,7 @@ class BlockTable {
 
   PagerCore& core_;
   Residency& residency_;
-  Pager& owner_;
+  Pager* const owner_;
   SpareBlocks spares_;
   std::atomic<Block*> released_{nullptr};
   std::atomic<std::size_t> released_bytes_{0};

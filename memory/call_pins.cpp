@@ -230,16 +230,8 @@ Error CallPins::begin(CallState& call, const OpRequest& request) {
       return core_.named(call, std::move(error));
     }
   }
-  if (core_.decisions.on()) [[unlikely]] {
-    for (const Operand& operand : operands) {
-      core_.note(Decision::kPin, *operand.block, operand.block->bytes);
-    }
-  }
-  if (core_.checks_callers) [[unlikely]] {
-    reviveWritten(operands);
-  }
-  if (parts_.walker.isOn()) [[unlikely]] {
-    parts_.walker.checkOperands(call);
+  if (core_.watched.load(std::memory_order_relaxed)) [[unlikely]] {
+    lookAtBegin(call);
   }
   if (call.timing != nullptr) [[unlikely]] {
     parts_.meter.beginTiming(call);
@@ -503,7 +495,8 @@ void CallPins::undo(const Locked& locked, CallState& call) noexcept {
 
 void CallPins::end(CallState& call) noexcept {
   CHAMELEON_CHECK(call.active, "end() of a call that did not begin");
-  if (core_.checks_callers) [[unlikely]] {
+  const bool watched = core_.watched.load(std::memory_order_relaxed);
+  if (watched && core_.checks_callers) [[unlikely]] {
     report(call);
   }
   if (call.timing != nullptr) [[unlikely]] {
@@ -546,7 +539,7 @@ void CallPins::end(CallState& call) noexcept {
   }
   call.adopted.clear();
   retire(call, freed);
-  if (parts_.walker.isOn()) [[unlikely]] {
+  if (watched && parts_.walker.isOn()) [[unlikely]] {
     parts_.walker.checkNow();
   }
 }
@@ -576,14 +569,16 @@ void CallPins::hold(CallState& call) noexcept {
   core_.admission.wake();
 }
 
-// ---- runtimes that check their callers ------------------------------------
+// ---- who looks at each call -----------------------------------------------
 
-void CallPins::reviveWritten(std::span<const Operand> operands) noexcept {
-  for (const Operand& operand : operands) {
-    if (!writes(operand.access)) continue;
-    const Block& block = *operand.block;
-    core_.runtime.revived({block.device_address, block.bytes});
+void CallPins::lookAtBegin(const CallState& call) {
+  for (const auto [block, access] : call.pins) {
+    core_.note(Decision::kPin, *block, block->bytes);
+    if (core_.checks_callers && writes(access)) {
+      core_.runtime.revived({block->device_address, block->bytes});
+    }
   }
+  if (parts_.walker.isOn()) parts_.walker.checkOperands(call);
 }
 
 void CallPins::report(CallState& call) noexcept {

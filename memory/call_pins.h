@@ -89,9 +89,9 @@ class CallPins {
   static std::size_t unpin(Block& block) noexcept;
   void retire(CallState& call, std::size_t freed) noexcept;
 
-  // ---- runtimes that check their callers -----------------------------------
-  void reviveWritten(std::span<const Operand> operands) noexcept;
-  void report(CallState& call) noexcept;
+  // ---- who looks at each call ----------------------------------------------
+  void lookAtBegin(const CallState& call);
+  void report(CallState& call) noexcept; // to a runtime that checks callers
 
   const Parts parts_;
   PagerCore& core_;

@@ -67,7 +67,7 @@ void InvariantWalker::checkBlocks(const Locked& locked) const {
     const bool has_copy = (word & Block::kHostCopyBit) != 0;
     CHAMELEON_CHECK(block->previous_live == previous,
                     "a broken list of blocks");
-    CHAMELEON_CHECK(block->pager == &table_.owner_ && block->bytes > 0 &&
+    CHAMELEON_CHECK(block->pager == table_.owner_ && block->bytes > 0 &&
                         block->bytes <= block->rounded_bytes,
                     "a block that is not one");
     CHAMELEON_CHECK(state != BlockState::kFetching && block->claims == 0,

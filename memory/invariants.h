@@ -30,10 +30,11 @@ class InvariantWalker {
   void check(int level);
 
   // ---- after every n-th call, where that is asked for; 0: never ------------
-  void checkEvery(std::uint64_t calls) noexcept { every_ = calls; }
-  bool isOn() const noexcept {
-    return every_.load(std::memory_order_relaxed) != 0;
+  void checkEvery(std::uint64_t calls) noexcept {
+    every_ = calls;
+    core_.watched = true;
   }
+  bool isOn() const noexcept { return every_ != 0; }
   void checkOperands(const CallState& call) const; // of a call that has begun
   void checkNow();                                 // a call ended
 

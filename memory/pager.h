@@ -239,9 +239,13 @@ class Pager {
   const profiler::Timeline& timeline() { return meter_.timeline(); }
   profiler::Profiler& profiler() noexcept { return core_.profiler; }
   profiler::Durations& durations() noexcept { return meter_.durations(); }
-  DecisionLog& decisions() noexcept { // off by default
-    return core_.decisions;
+  // Notes so many decisions from now on, after it has forgotten those there
+  // are; 0, the default: none.
+  void recordDecisions(std::size_t limit) {
+    core_.decisions.start(limit);
+    core_.watched = true;
   }
+  const DecisionLog& decisions() const noexcept { return core_.decisions; }
   PolicyCosts policyCosts() const;
 
   // Op calls so far. The latest has this number, in decisions and timelines.

@@ -91,6 +91,9 @@ struct PagerCore {
   runtime::DeviceRuntime& runtime;
   const int device_index;
   const bool checks_callers; // the runtime does
+  // Somebody looks at each call: the runtime, the log of decisions, or the
+  // walker. Once true it stays so.
+  std::atomic<bool> watched;
   mutable PagerMutex mutex;
   Timelines timelines;
   profiler::Profiler profiler;

@@ -308,7 +308,7 @@ void bind_testing(py::module_& m) {
   m.def(
       "start_decision_log",
       [](std::size_t limit, c10::DeviceIndex index) {
-        pager(index, "start_decision_log()").decisions().start(limit);
+        pager(index, "start_decision_log()").recordDecisions(limit);
       },
       py::arg("limit"), py::arg("index") = -1);
   m.def(

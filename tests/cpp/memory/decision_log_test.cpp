@@ -33,7 +33,7 @@ class Program {
           std::size_t budget)
       : runtime_(runtime),
         pager_(Pager::create(runtime, {budget, 1 << 28, 64}, policy).value()) {
-    pager_->decisions().start(1 << 20);
+    pager_->recordDecisions(1 << 20);
   }
 
   void train(int steps, std::size_t layers) {

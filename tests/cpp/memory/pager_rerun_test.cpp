@@ -473,7 +473,7 @@ TEST_F(PagerRerunTest, RestoresInLittleMemory) {
 TEST_F(PagerRerunTest, ItIsInTheLogOfDecisions) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
-  pager->decisions().start(100);
+  pager->recordDecisions(100);
   ASSERT_TRUE(pager->drop(*y->block));
   expectBytes(y);
   const std::vector<DecisionRecord> log = pager->decisions().records();

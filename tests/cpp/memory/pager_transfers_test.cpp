@@ -262,7 +262,7 @@ class PlannedTransfersTest : public PagerTransfersTest {
   }
   std::vector<DecisionRecord> decisionsOfAStep() {
     for (int i = 0; i < 6; ++i) step();
-    pager->decisions().start(1 << 16);
+    pager->recordDecisions(1 << 16);
     pager->resetStats();
     step();
     return pager->decisions().records();
@@ -354,12 +354,12 @@ TEST_F(PlannedTransfersTest, AFaultDoesNotWaitForWhatIsFetchedAhead) {
     if (weight->state() != BlockState::kResident) continue; // as planned
     ASSERT_FALSE(pager->evict(*weight));
     ++evicted;
-    pager->decisions().start(1 << 20);
+    pager->recordDecisions(1 << 20);
     const std::int64_t time = timeOf([&] { step(); });
     // A copy that is under way is not taken back.
     EXPECT_LE(time, planned + kLatency + 2 * kShared);
     const auto records = pager->decisions().records();
-    pager->decisions().start(0);
+    pager->recordDecisions(0);
     const auto first = std::ranges::find_if(records, [&](const auto& record) {
       return record.block == weight->identity &&
              (record.decision == Decision::kFetch ||
