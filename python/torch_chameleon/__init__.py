@@ -5,8 +5,7 @@ Importing registers the device "chameleon" and touches no hardware. Then
 bytes are in device memory, in host memory or on the way, and
 `torch_chameleon.config` says how much of each there is.
 
-Example::
-
+Examples:
     >>> import torch, torch_chameleon
     >>> torch_chameleon.config.hbm_budget = "256MiB"
     >>> x = torch.randn(4, 4, device="chameleon")

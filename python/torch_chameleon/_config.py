@@ -107,8 +107,7 @@ class Config:
     value raises ValueError with the key, the value and what is allowed; an
     unknown key raises AttributeError.
 
-    Example::
-
+    Examples:
         >>> import torch_chameleon
         >>> torch_chameleon.config.hbm_budget = "512MiB"
         >>> torch_chameleon.config.hbm_budget
@@ -171,8 +170,7 @@ class Config:
             AttributeError: A key is unknown.
             ValueError: A value is not allowed (raised on entering).
 
-        Example::
-
+        Examples:
             >>> import torch_chameleon
             >>> with torch_chameleon.config.patch(hbm_budget="512MiB"):
             ...     torch_chameleon.config.hbm_budget

@@ -25,8 +25,7 @@ def replace_file(
     Yields:
         The other file's path. It exists and is empty.
 
-    Example::
-
+    Examples:
         >>> import torch, torch_chameleon
         >>> state = {"weight": torch.ones(3, device="chameleon")}
         >>> with torch_chameleon.replace_file("/tmp/last.pt") as temporary:

@@ -16,20 +16,17 @@ class resident:  # noqa: N801 (reads as a function)
     when a native tensor is used later, and nobody can where an address was
     handed on. The tensors must fit into `config.hbm_budget` together. Native
     tensors take no part in autograd; writing to one counts as an in-place op
-    on its chameleon tensor.
+    on its chameleon tensor. Entering gives a tuple of native tensors, one for
+    each argument.
 
     Args:
         *tensors: Chameleon tensors. They share storage where they did.
-
-    Returns:
-        On entering, a tuple of native tensors, one for each argument.
 
     Raises:
         ValueError: An argument is no chameleon tensor.
         torch.OutOfMemoryError: They do not fit together.
 
-    Example::
-
+    Examples:
         >>> import torch, torch_chameleon
         >>> x = torch.zeros(3, device="chameleon")
         >>> with torch_chameleon.resident(x) as (native,):

@@ -65,8 +65,7 @@ def save_safetensors(
         TypeError: Metadata that is no text.
         RuntimeError: Tensors share memory, or the device is simulated.
 
-    Example::
-
+    Examples:
         >>> import torch, torch_chameleon
         >>> x = torch.ones(3, device="chameleon")
         >>> torch_chameleon.save_safetensors({"x": x}, "/tmp/x.safetensors")

@@ -20,8 +20,7 @@ def swap_stats(device: Device = None) -> dict[str, int]:
     Returns:
         The counters by name, in a fixed order.
 
-    Example::
-
+    Examples:
         >>> import torch, torch_chameleon
         >>> x = torch.ones(1024, device="chameleon")
         >>> torch_chameleon.swap_stats()["logical_bytes"] >= 4096
@@ -51,8 +50,7 @@ def step(device: Device = None) -> None:
         device: The device, default the current one. No use of it: before its
             first use nothing happens.
 
-    Example::
-
+    Examples:
         >>> import torch, torch_chameleon
         >>> x = torch.ones(4, device="chameleon")
         >>> for _ in range(3):

@@ -52,8 +52,7 @@ class watch:  # noqa: N801 (it is called like a function)
             elsewhere; `math.inf`: there are no lines, only `writer` gets them.
         device: The device, default the current one.
 
-    Example::
-
+    Examples:
         >>> import sys, torch, torch_chameleon
         >>> x = torch.ones(4, device="chameleon")
         >>> with torch_chameleon.watch(file=sys.stdout) as live:

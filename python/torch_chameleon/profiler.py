@@ -172,8 +172,7 @@ def last_step(device: Device = None) -> StepFigures:
     Raises:
         RuntimeError: No step has ended yet.
 
-    Example::
-
+    Examples:
         >>> import torch, torch_chameleon
         >>> from torch_chameleon import profiler
         >>> x = torch.ones(4, device="chameleon")
@@ -198,8 +197,7 @@ def state(device: Device = None) -> State:
         `history`, `matching`, the number of `divergences` and the
         `last_divergence`, None if there was none.
 
-    Example::
-
+    Examples:
         >>> from torch_chameleon import profiler
         >>> history = profiler.state()["history"]
         >>> history["bytes"] <= history["limit_bytes"] + 2**20
@@ -230,8 +228,7 @@ def export_trace(path: str | os.PathLike[str], device: Device = None) -> None:
         RuntimeError: No step has ended yet.
         ValueError: The file cannot be written.
 
-    Example::
-
+    Examples:
         >>> import json, tempfile, torch, torch_chameleon
         >>> x = torch.ones(4, device="chameleon")
         >>> for _ in range(3):
@@ -278,8 +275,7 @@ def export_timeline(
         RuntimeError: Nothing was recorded.
         ValueError: The file cannot be written.
 
-    Example::
-
+    Examples:
         >>> import json, tempfile, torch, torch_chameleon
         >>> from torch_chameleon import profiler
         >>> profiler.record_timeline()

@@ -32,8 +32,7 @@ def as_cuda() -> None:
     for programs that cannot call, and `python -m torch_chameleon run` is a
     command.
 
-    Example::
-
+    Examples:
         >>> import torch, torch_chameleon
         >>> torch_chameleon.as_cuda()                       # doctest: +SKIP
         >>> torch.ones(2, device="cuda").is_cuda            # doctest: +SKIP

@@ -32,8 +32,7 @@ def report(path: str | os.PathLike[str], device: Device = None) -> None:
             has names of your program.
         device: The device, default the current one.
 
-    Example::
-
+    Examples:
         >>> import tempfile, torch, torch_chameleon
         >>> model = torch.nn.Linear(8, 8).to("chameleon")
         >>> with torch_chameleon.recording():

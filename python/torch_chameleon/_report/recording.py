@@ -224,8 +224,7 @@ class recording:  # noqa: N801 (it is called like a function)
     Args:
         device: The device that is recorded, default the current one.
 
-    Example::
-
+    Examples:
         >>> import torch, torch_chameleon
         >>> model = torch.nn.Linear(8, 8).to("chameleon")
         >>> with torch_chameleon.recording():

@@ -1,7 +1,7 @@
 """Hugging Face accelerate on the device: `enable()` before the Accelerator.
 
 accelerate knows a list of makers' devices and takes any other from the
-environment. What its checkpoints leave out is `RngState`::
+environment. What its checkpoints leave out is `RngState`:
 
     enable()
     accelerator = Accelerator(mixed_precision="bf16")

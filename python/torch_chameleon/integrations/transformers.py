@@ -3,7 +3,7 @@
 `ACCELERATE_TORCH_DEVICE=chameleon` (`integrations.accelerate.enable()`) is
 enough for float32 where no GPU is visible to PyTorch. `TrainingArguments`
 here works everywhere, with bf16 too; other classes of arguments get the same
-by inheriting `OnChameleon` first::
+by inheriting `OnChameleon` first:
 
     class Arguments(OnChameleon, trl.SFTConfig):
         pass
