@@ -2,7 +2,7 @@
 
     python tests/smoke.py
 
-Needs nothing but the installed package. Prints the row of README's table of
+Needs nothing but the installed package. Prints the row of install.md's table of
 versions: what ran is what it says.
 """
 

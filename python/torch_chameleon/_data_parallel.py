@@ -3,7 +3,7 @@
 Torch takes every accelerator for one that has them. Without a GPU it leaves
 modules where they are and calls them, which is right for modules on the CPU
 still when the device is registered, and for a module on one device. Several
-devices are what DistributedDataParallel is for.
+are refused.
 """
 
 import functools
@@ -53,8 +53,7 @@ def _refuse_several(init: Callable[..., None]) -> Callable[..., None]:
         if count > 1:
             raise RuntimeError(
                 f"nn.DataParallel does not spread a module over {count} "
-                "chameleon devices: use DistributedDataParallel (DDP), one "
-                "process a device, or device_ids=[0]."
+                "chameleon devices: give it device_ids=[0]."
             )
 
     return checked

@@ -1,20 +1,13 @@
 """torch.chameleon beside torch.cuda, name by name.
 
-    python tests/python/cuda_names.py
-
-writes the table of python/README.md. What is missing has a reason here.
+For python/docs/from-cuda.md. What is missing has a reason here.
 """
 
 from __future__ import annotations
 
-import pathlib
-
 import torch
 import torch_chameleon  # registers torch.chameleon
 
-README = pathlib.Path(__file__).parents[2] / "python" / "README.md"
-BEGIN = "<!-- tests/python/cuda_names.py writes from here -->"
-END = "<!-- to here -->"
 assert torch_chameleon
 
 _TYPES = "legacy types: `dtype=` and `device=` say the same"
@@ -111,15 +104,3 @@ def table() -> str:
     lines.append(f"| {listed(there)} | the same name |")
     lines += [f"| {listed(names)} | {why} |" for why, names in missing.items()]
     return "\n".join(lines)
-
-
-def main() -> None:
-    """Writes the table."""
-    page = README.read_text()
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    README.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}")
-
-
-if __name__ == "__main__":
-    main()

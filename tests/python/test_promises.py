@@ -1,4 +1,4 @@
-"""README's section Security, sentence by sentence."""
+"""python/docs/security.md, sentence by sentence."""
 
 import ast
 import pathlib

@@ -43,7 +43,7 @@ def test_the_command(tmp_path):
 
 @pytest.mark.slow
 def test_a_script_that_sets_the_physical_device(tmp_path):
-    """As README's example does, which has to come before any use."""
+    """As plan.md's example does, which has to come before any use."""
     done, out = run_report(
         tmp_path,
         "import torch, torch_chameleon\n"

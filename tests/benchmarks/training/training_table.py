@@ -1,13 +1,13 @@
 """Takes in what a lease of a GPU measured, and makes a table of it.
 
-    python training_table.py [FOLDER] [--readme FILE] [--results FOLDER]
+    python training_table.py [FOLDER] [--page FILE] [--results FOLDER]
 
 FOLDER is what `ci/gpu lease` filled. What it measured goes to <gpu>.json of the
 results, row by row, with two figures that are not measured: the least time in
 which any policy could have made the step (from its trace, with the link as it
 was measured) without running anything again, and what chameleon's model of that
 GPU says of the row. Both take a while, which a lease has not. Without FOLDER
-there is only the table, of all results. Without --readme it is printed; with
+there is only the table, of all results. Without --page it is printed; with
 it, it goes between the marks.
 
 What a lease found with something else in the GPU's place is refused.
@@ -24,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -46,6 +47,7 @@ MODELLED = ("in_memory", "chameleon", "checkpoint")
 MODEL_S = 600.0
 _COUNTS = ("host_waits", "commits")  # a step
 _GIB = 1 << 30
+_WIDTH = 117  # of a page's lines
 
 
 # ---- what is taken in
@@ -188,8 +190,8 @@ def _row(key: str, row: dict, roomy_ms: float | None) -> list[str]:
     ]
 
 
-def _bits(results: dict) -> str:
-    """What was compared with native CUDA, in a sentence or two."""
+def _bits(results: dict) -> list[str]:
+    """What was compared with native CUDA, a sentence each."""
     runs = [
         run
         for sides in results.get("bits", {}).values()
@@ -215,7 +217,7 @@ def _bits(results: dict) -> str:
         )
     if results.get("scripts"):
         parts.append(_scripts(list(results["scripts"].values())))
-    return " ".join(parts)
+    return parts
 
 
 def _failure(run: dict) -> str:
@@ -234,23 +236,23 @@ def _scripts(rows: list[dict]) -> str:
     )
 
 
-def _overlap(points: dict) -> str:
-    """Synchronisations and overlap in the profiled step, beside native's."""
-    lines = []
+def _overlap(points: dict) -> list[str]:
+    """Synchronisations and overlap in a profiled step, a sentence each."""
+    told = []
     for key, row in points.items():
         if "profile" not in row:
             continue
         seen = row["profile"]
-        text = f"{key}: {seen['waits']} synchronising calls"
+        text = f"One step of {key} under torch.profiler: {seen['waits']} "
+        text += "synchronising calls"
         if seen["copies_ms"]:
             share = seen["copies_beside_kernels_ms"] / seen["copies_ms"]
             text += f", {share:.0%} of {seen['copies_ms']:.0f} ms of copies "
             text += "beside kernels"
             used = _link_used(row)
             text += f", {used:.0%} of the link's speed" if used else ""
-        lines.append(text)
-    told = "; ".join(lines)
-    return f"One step under torch.profiler: {told}." if told else ""
+        told.append(f"{text}.")
+    return told
 
 
 def _link_used(row: dict) -> float | None:
@@ -273,13 +275,26 @@ def table(results: dict) -> str:
     points, machine = results["points"], results["machine"]
     dates = sorted({row["date"] for row in points.values() if "date" in row})
     when = " to ".join(dates[:1] + dates[1:][-1:])
-    lines = [
+    said = [
         f"*Measured on* {machine['gpu']}, driver {machine['driver']}, torch "
-        f"{machine.get('torch', '?')}, {when}, with "
-        "`./ci/gpu lease`. Times and bytes are of one step; *modelled* is "
-        "what `simulated` says of the same step on that card; *least by "
-        "swapping alone* is a bound that nothing beats without running ops "
-        "again. " + " ".join(filter(None, (_bits(results), _overlap(points)))),
+        f"{machine.get('torch', '?')}, {when}, with `./ci/gpu lease`. Times "
+        "and bytes are of one step; *modelled* is what `simulated` says of "
+        "the same step on that card; *least by swapping alone* is a bound "
+        "that nothing beats without running ops again.",
+        *_bits(results),
+        *_overlap(points),
+    ]
+    lines = [
+        *(
+            textwrap.fill(
+                sentence,
+                _WIDTH,
+                initial_indent="- ",
+                subsequent_indent="  ",
+                break_on_hyphens=False,
+            )
+            for sentence in said
+        ),
         "",
         f"| {' | '.join(HEAD)} |",
         "|" + "---|" * len(HEAD),
@@ -317,19 +332,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     add = parser.add_argument
     add("folder", type=pathlib.Path, nargs="?")
-    add("--readme", type=pathlib.Path)
+    add("--page", type=pathlib.Path)
     add("--results", type=pathlib.Path, default=RESULTS)
     options = parser.parse_args()
     if options.folder:
         print(taken_in(options.folder, options.results))
     text = of_all(options.results)
-    if options.readme is None:
+    if options.page is None:
         print(text)
         return
-    page = options.readme.read_text()
+    page = options.page.read_text()
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
-    options.readme.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    options.page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,158 @@
+"""Pages: links lead somewhere, lines are short, tables and figures are true."""
+
+import re
+
+import page_parts
+import pytest
+from page_figures import FACTS, SAID
+from test_docs import DOCS, FOR_USERS, ROOT, markdown
+
+MOST_CHARACTERS = 119  # of a line of prose
+# Written for those who change these folders; their lines are still to be
+# broken, with their texts.
+LONG_LINES = {
+    "backend/torch/README.md",
+    "kernels/README.md",
+    "memory/README.md",
+    "memory/policy/README.md",
+    "memory/policy/experiments.md",
+    "profiler/README.md",
+    "tests/README.md",
+    "tests/benchmarks/policy/traces/README.md",
+    "tests/integration/cuda_scripts/README.md",
+    "tests/mutations/README.md",
+    "tests/python/conformance/README.md",
+    "ci/README.md",
+}
+LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
+FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
+GENERATED = re.compile(
+    r"<!-- (?:(\S+): tests/python/page_parts\.py|training/training_table\.py) "
+    r"writes from here -->.*?<!-- (?:\1: )?to here -->",
+    re.S,
+)
+UNITS = "%|ns|us|ms|s|min|GB/s|[kMGT]i?B|B(?! parameters)|times"
+FIGURE = re.compile(rf"\d[\d.,]*\s?(?:{UNITS})(?!\w)")
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def key_of(path):
+    """A page for users, as the figures name it."""
+    return name_of(path).removeprefix("python/")
+
+
+def prose(path):
+    """A page without its code."""
+    return FENCED.sub("", path.read_text())
+
+
+def slug(heading):
+    """What a heading is called in a link."""
+    kept = re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower())
+    return kept.strip().replace(" ", "-")
+
+
+def links(path):
+    """What a page links to in the project: files, each with a heading."""
+    for target, heading in LINK.findall(prose(path)):
+        yield (path.parent / target).resolve() if target else path, heading
+
+
+PAGES = [pytest.param(path, id=name_of(path)) for path in markdown()]
+BY_KEY = {key_of(path): path for path in FOR_USERS}
+USERS = [pytest.param(path, id=name_of(path)) for path in FOR_USERS]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_links_lead_somewhere(path):
+    for target, heading in links(path):
+        assert target.exists(), target
+        if heading:
+            found = re.findall(r"^#+ (.*)$", prose(target), re.M)
+            assert heading in map(slug, found), (target.name, heading)
+
+
+def test_every_page_can_be_reached():
+    reached, new = set(), {ROOT / "README.md"}
+    while new:
+        reached |= new
+        new = {
+            target
+            for path in new
+            for target, _ in links(path)
+            if target.suffix == ".md"
+        } - reached
+    shown_by_github = ROOT / ".github" / "PULL_REQUEST_TEMPLATE.md"
+    assert {*markdown()} - reached == {shown_by_github}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_lines_are_short(path):
+    """But for tables, links alone, and headings that quote an error."""
+    long = [
+        line
+        for line in prose(path).splitlines()
+        if len(line) > MOST_CHARACTERS
+        and not line.startswith(("|", "### `", "<!--"))
+    ]
+    assert long == [] or name_of(path) in LONG_LINES
+
+
+def test_the_first_page_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
+@pytest.mark.parametrize(
+    "part", page_parts.PARTS, ids=lambda part: f"{part.page}-{part.name}"
+)
+def test_generated_parts_are_not_stale(part):
+    _, body, _ = part.split()
+    assert body.strip() == part.make().strip(), (
+        "python tests/python/page_parts.py writes it"
+    )
+
+
+def test_the_table_of_measurements_is_not_stale():
+    import training_table
+
+    page = (DOCS / "measured.md").read_text()
+    assert training_table.of_all(training_table.RESULTS) in page, (
+        "./ci/gpu table writes it"
+    )
+
+
+# ---- figures
+
+
+def words(text):
+    """A text whose line breaks do not count."""
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("path", USERS)
+def test_figures_are_those_of_the_data(path):
+    text = words(GENERATED.sub("", prose(path)))
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    for maker in SAID.get(key_of(path), ()):
+        for sentence in maker():
+            assert sentence in text, f"{maker.__name__}: {sentence}"
+            text = text.replace(sentence, "")
+    for figure in FIGURE.findall(re.sub(r"`[^`]*`", "", text)):
+        assert (key_of(path), figure) in FACTS, figure
+
+
+@pytest.mark.parametrize(
+    ("where", "source"), FACTS.items(), ids=lambda x: "-".join(x)[:40]
+)
+def test_facts_stand_in_their_sources(where, source):
+    page, figure = where
+    file, text = source
+    assert figure in words(prose(BY_KEY[page])), "no page has it"
+    assert text in (ROOT / file).read_text()
+
+
+def test_every_page_of_figures_is_one():
+    assert SAID.keys() | {page for page, _ in FACTS} <= BY_KEY.keys()
