@@ -4,6 +4,7 @@ import re
 
 import page_parts
 import pytest
+import torch_chameleon
 from page_figures import FACTS, SAID
 from test_docs import DOCS, FOR_USERS, ROOT, markdown
 
@@ -87,6 +88,18 @@ def test_every_page_can_be_reached():
         } - reached
     shown_by_github = ROOT / ".github" / "PULL_REQUEST_TEMPLATE.md"
     assert {*markdown()} - reached == {shown_by_github}
+
+
+def test_the_site_has_every_page_and_every_public_name():
+    site = (ROOT / "python" / "mkdocs.yml").read_text()
+    listed = re.findall(r"(?:- |: )(\S+\.md)$", site, re.M)
+    assert sorted(listed) == sorted(
+        str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")
+    )
+    reference = (DOCS / "api" / "torch_chameleon.md").read_text()
+    shown = set(re.findall(r"^::: torch_chameleon\..*?(\w+)$", reference, re.M))
+    elsewhere = {"config", "profiler", "__version__"}
+    assert shown - {"Config"} == set(torch_chameleon.__all__) - elsewhere
 
 
 @pytest.mark.parametrize("path", PAGES)
