@@ -207,14 +207,14 @@ void copy_across(const at::Tensor& from, const at::Tensor& to) {
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to,
                      bool non_blocking) {
-  at::Tensor source = from;
-  if (from.sizes() != to.sizes()) {
+  const bool broadcasts = from.sizes() != to.sizes();
+  if (broadcasts) {
     const auto shape = at::infer_size(to.sizes(), from.sizes());
     TORCH_CHECK(to.sizes() == shape, "output with shape ", to.sizes(),
                 " doesn't match the broadcast shape ", at::IntArrayRef(shape));
-    source = from.expand(to.sizes());
   }
   if (to.numel() == 0) return to;
+  const at::Tensor source = broadcasts ? from.expand(to.sizes()) : from;
   if (is_ours(source) && is_ours(to)) {
     const bool within = source.device() == to.device();
     within ? copy_within(source, to) : copy_across(source, to);
