@@ -3,11 +3,20 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "backend/runtime/check.h"
-#include "memory/out_of_memory.h"
+#include "memory/begin_attempt.h"
+#include "memory/block_table.h"
+#include "memory/call_memory.h"
+#include "memory/invariants.h"
+#include "memory/kernel_room.h"
+#include "memory/meter.h"
+#include "memory/overwrites.h"
+#include "memory/plan_runner.h"
+#include "memory/recomputer.h"
+#include "memory/residency.h"
+#include "memory/stress_hooks.h"
 
 namespace chameleon::memory {
 
@@ -254,13 +263,6 @@ void CallPins::backOut(std::span<const Operand> operands, std::size_t pinned,
 
 Error CallPins::beginSlow(CallState& call, std::span<const Operand> operands,
                           Fence& waits) {
-  // A thread that is inside a call is never alone.
-  BeginAttempt attempt{
-      .operands = operands,
-      .waits = waits,
-      .exclusive = (call.chooses || call.failures >= CallState::kMaxRetries) &&
-                   CallState::of_thread == 0,
-      .shortage = {}};
   for (bool first = true;; first = false) {
     Record* dropped = nullptr;
     {
@@ -272,223 +274,22 @@ Error CallPins::beginSlow(CallState& call, std::span<const Operand> operands,
           call.recording = call.observed;
         }
       }
+      BeginAttempt attempt(parts_, call, operands, waits, wanted_);
       const bool served = core_.admission.serve(
-          locked.base(), attempt.exclusive, CallState::of_thread == 0,
+          locked.base(), attempt.exclusive(), CallState::of_thread == 0,
           [&](bool alone) {
             parts_.table.drainReleased(locked);
-            attempt.shortage = {};
             dropped = Recomputer::missing(locked, operands);
             if (dropped != nullptr) return Admission::Attempt::kFailed;
-            return tryBegin(locked, call, attempt, alone);
+            return attempt.run(locked, alone);
           });
       if (served) return {};
-      if (dropped == nullptr) {
-        std::size_t needed_bytes = 0;
-        for (const WantedBlock& wanted : wanted_) {
-          needed_bytes += wanted.block->rounded_bytes;
-        }
-        return out_of_memory(locked, core_, parts_.table, parts_.room, call,
-                             needed_bytes, parts_.kernel_room.spanOf(call),
-                             attempt.shortage);
-      }
+      if (dropped == nullptr) return attempt.error(locked);
     }
     if (Error error = parts_.recomputer.restore(*dropped, operands, call.op)) {
       return error;
     }
   }
-}
-
-// One try to pin everything, under the lock from start to end.
-Admission::Attempt CallPins::tryBegin(const Locked& locked, CallState& call,
-                                      BeginAttempt& attempt, bool alone) {
-  using enum Admission::Attempt;
-  Shortage& shortage = attempt.shortage;
-  std::size_t total_bytes = 0;
-  if (!gather(locked, attempt.operands, total_bytes)) return kLater;
-  core_.admission.add(1, total_bytes);
-  call.operand_bytes = total_bytes;
-  pinResident(locked);
-  if (refuseLost(locked, shortage)) {
-    undo(locked, call);
-    return kFailed;
-  }
-  bool others = false; // were in flight; perhaps they only came to the gate
-  bool again = false;
-  if (!takeRoom(locked, call, others)) {
-    again = others;
-  } else if (placeMissing(locked, call, shortage) &&
-             parts_.kernel_room.makeRoomForKernel(locked, call, alone,
-                                                  shortage)) {
-    if (attempt.exclusive && !call.exclusive) {
-      call.exclusive = core_.admission.makeExclusive();
-    }
-    again = attempt.exclusive && !call.exclusive;
-    if (!again && parts_.residency.fetch(locked, wanted_, shortage)) {
-      commit(locked, call, attempt.waits);
-      return kDone;
-    }
-  }
-  undo(locked, call);
-  if (shortage.failure) return kFailed;
-  return again ? kAgain : kLater;
-}
-
-// Lists the distinct operands and claims them. False: a host thread is at the
-// host copy of one that would have to go; it will not take long.
-bool CallPins::gather(const Locked& /*locked*/,
-                      std::span<const Operand> operands,
-                      std::size_t& total_bytes) {
-  wanted_.clear();
-  bool good = true;
-  for (const Operand& operand : operands) {
-    Block& block = *operand.block;
-    const bool write = writes(operand.access);
-    const bool overwrite = operand.access == Access::kOverwrite;
-    if (block.host_writing || (write && block.host_pins > 0)) good = false;
-    if (block.claims++ == 0) {
-      wanted_.push_back({.block = &block,
-                         .write = write,
-                         .missing = block.state() != BlockState::kResident,
-                         .overwrite = overwrite});
-      total_bytes += block.rounded_bytes;
-    } else if (write || !overwrite) {
-      WantedBlock& wanted = *std::find_if(
-          wanted_.begin(), wanted_.end(),
-          [&](const WantedBlock& each) { return each.block == &block; });
-      wanted.write = wanted.write || write;
-      wanted.overwrite = wanted.overwrite && overwrite;
-    }
-  }
-  if (good) return true;
-  for (const WantedBlock& wanted : wanted_) wanted.block->claims = 0;
-  return false;
-}
-
-// Pins what is Resident, so that it is no victim of what follows.
-void CallPins::pinResident(const Locked& /*locked*/) {
-  std::size_t shared_bytes = 0;
-  for (const WantedBlock& wanted : wanted_) {
-    if (wanted.missing) continue;
-    Block& block = *wanted.block;
-    const std::uint64_t old =
-        block.word.fetch_add(block.claims, std::memory_order_acq_rel);
-    if (Block::pinsOf(old) > 0) shared_bytes += block.rounded_bytes;
-  }
-  core_.admission.subtract(0, shared_bytes);
-}
-
-// Among what the call that begins wants there is a block without its bytes.
-bool CallPins::refuseLost(const Locked& /*locked*/, Shortage& shortage) const {
-  for (const WantedBlock& wanted : wanted_) {
-    if (!wanted.block->lost || wanted.overwrite) continue;
-    shortage.failure = lost_error(core_, *wanted.block);
-    return true;
-  }
-  return false;
-}
-
-bool CallPins::takeRoom(const Locked& /*locked*/, CallState& call,
-                        bool& others) {
-  const bool must_not_fail = call.must_not_fail;
-  const bool guess = call.memory != nullptr &&
-                     !call.memory->known.load(std::memory_order_acquire);
-  std::size_t room = 0;
-  // A guess may be cut where a failure does no harm, and whatever a call asks
-  // for that would wait in vain, alone or inside another call: what was learned
-  // may belong to other shapes.
-  const bool partly = (guess && !must_not_fail) || CallState::of_thread > 0;
-  const bool done = core_.admission.addRoom(
-      KernelRoom::roomExpected(call.memory, call.operand_bytes), partly, room,
-      others);
-  call.room_bytes = room;
-  // One hole is made for what must not fail; a spare block could lie in it.
-  call.spares_left = must_not_fail ? 0 : SIZE_MAX;
-  return done;
-}
-
-bool CallPins::placeMissing(const Locked& locked, CallState& call,
-                            Shortage& shortage) {
-  std::size_t missing_bytes = 0;
-  for (const WantedBlock& wanted : wanted_) {
-    if (wanted.missing) missing_bytes += wanted.block->rounded_bytes;
-  }
-  if (missing_bytes == 0) return true;
-  while (core_.arena->freeBytes() < missing_bytes) {
-    const std::size_t free_bytes = core_.arena->freeBytes();
-    if (!parts_.room.evictNext(locked, shortage, missing_bytes - free_bytes))
-      return false;
-  }
-  // The largest first: they have the fewest holes to choose from.
-  // Equal ones by address, so that a run repeats.
-  std::sort(wanted_.begin(), wanted_.end(),
-            [](const WantedBlock& a, const WantedBlock& b) {
-              return std::tie(b.block->rounded_bytes,
-                              a.block->logical_address) <
-                     std::tie(a.block->rounded_bytes, b.block->logical_address);
-            });
-  for (WantedBlock& wanted : wanted_) {
-    if (!wanted.missing) continue;
-    const StreamIndex writer = wanted.fetched() ? kCopyIn : call.stream;
-    wanted.extent = parts_.room.place(
-        locked,
-        {wanted.block->rounded_bytes, End::kBottom, ExtentUse::kBlock, writer},
-        shortage);
-    if (wanted.extent == nullptr) return false;
-    wanted.extent->block = wanted.block;
-  }
-  return true;
-}
-
-void CallPins::commit(const Locked& locked, CallState& call, Fence& waits) {
-  for (WantedBlock& wanted : wanted_) {
-    Block& block = *wanted.block;
-    block.last_use_tick.store(call.tick, std::memory_order_relaxed);
-    if (wanted.missing) {
-      if (wanted.overwrite && block.host != nullptr) {
-        Overwrites::setOldBytesAside(locked, call, block);
-      }
-      if (block.host != nullptr) {
-        core_.counters.faults.fetch_add(1, std::memory_order_relaxed);
-      }
-      parts_.residency.arrive(locked, wanted, block.claims, Decision::kFault);
-    }
-    if (wanted.write && block.host != nullptr) {
-      parts_.residency.dropHostCopy(locked, block);
-    }
-    if (wanted.write) core_.records.written(block, call.recording);
-    parts_.residency.countPrefetch(block);
-    const Position written{block.last_write.load(std::memory_order_acquire)};
-    if (!core_.uses().inOrder(written, call.stream))
-      core_.uses().addTo(waits, written);
-    block.claims = 0;
-  }
-  parts_.table.freeUnheld(locked);
-}
-
-void CallPins::undo(const Locked& locked, CallState& call) noexcept {
-  std::size_t freed = call.room_bytes;
-  call.room_bytes = 0;
-  parts_.memory.freeHole(locked, call);
-  for (WantedBlock& wanted : wanted_) {
-    Block& block = *wanted.block;
-    if (wanted.missing) {
-      freed += block.rounded_bytes;
-      if (wanted.extent != nullptr) {
-        wanted.extent->block = nullptr;
-        core_.arena->free(wanted.extent, {});
-      }
-    } else {
-      const std::uint64_t old =
-          block.word.fetch_sub(block.claims, std::memory_order_acq_rel);
-      if (Block::pinsOf(old) == block.claims) freed += block.rounded_bytes;
-    }
-    block.claims = 0;
-  }
-  core_.admission.subtract(1, freed, call.exclusive);
-  call.exclusive = false;
-  call.has_all = false;
-  call.hole_due_bytes = 0;
-  core_.admission.wakeLocked();
 }
 
 // ---- the way out ----------------------------------------------------------

@@ -13,41 +13,18 @@
 #include <span>
 #include <vector>
 
-#include "memory/block_table.h"
-#include "memory/call_memory.h"
-#include "memory/invariants.h"
-#include "memory/kernel_room.h"
-#include "memory/meter.h"
+#include "memory/call_parts.h"
 #include "memory/op_request.h"
-#include "memory/overwrites.h"
 #include "memory/pager_core.h"
-#include "memory/plan_runner.h"
-#include "memory/recomputer.h"
-#include "memory/residency.h"
-#include "memory/room_finder.h"
-#include "memory/stress_hooks.h"
 #include "memory/wanted_block.h"
 
 namespace chameleon::memory {
 
 class CallPins {
  public:
-  // What an op call passes through, in this order. All outlive it.
-  struct Parts {
-    PagerCore& core;
-    Meter& meter;
-    PlanRunner& plans;
-    StressHooks& stress;
-    Recomputer& recomputer;
-    Residency& residency;
-    BlockTable& table;
-    RoomFinder& room;
-    KernelRoom& kernel_room;
-    CallMemory& memory;
-    Overwrites& overwrites;
-    InvariantWalker& walker;
-  };
-  explicit CallPins(const Parts& parts) : parts_(parts), core_(parts.core) {}
+  // REQUIRES: all parts outlive it.
+  explicit CallPins(const CallParts& parts)
+      : parts_(parts), core_(parts.core) {}
 
   // See Pager.
   runtime::Error begin(CallState& call, const OpRequest& request);
@@ -57,14 +34,6 @@ class CallPins {
   void leave(CallState& call) noexcept;
 
  private:
-  // One begin() under the lock.
-  struct BeginAttempt {
-    std::span<const Operand> operands;
-    Fence& waits;   // of the call's stream, once it has begun
-    bool exclusive; // no other call may be in flight
-    Shortage shortage;
-  };
-
   // ---- the way in ----------------------------------------------------------
   runtime::Error observe(CallState& call, const OpRequest& request);
   bool beginFast(CallState& call, const std::span<const Operand>& operands,
@@ -74,16 +43,6 @@ class CallPins {
                std::size_t shared_bytes) noexcept;
   runtime::Error beginSlow(CallState& call, std::span<const Operand> operands,
                            Fence& waits);
-  Admission::Attempt tryBegin(const Locked& locked, CallState& call,
-                              BeginAttempt& attempt, bool alone);
-  bool gather(const Locked& locked, std::span<const Operand> operands,
-              std::size_t& total_bytes);
-  void pinResident(const Locked& locked);
-  bool refuseLost(const Locked& locked, Shortage& shortage) const;
-  bool takeRoom(const Locked& locked, CallState& call, bool& others);
-  bool placeMissing(const Locked& locked, CallState& call, Shortage& shortage);
-  void commit(const Locked& locked, CallState& call, Fence& waits);
-  void undo(const Locked& locked, CallState& call) noexcept;
 
   // ---- the way out ---------------------------------------------------------
   static std::size_t unpin(Block& block) noexcept;
@@ -93,7 +52,7 @@ class CallPins {
   void lookAtBegin(const CallState& call);
   void report(CallState& call) noexcept; // to a runtime that checks callers
 
-  const Parts parts_;
+  const CallParts parts_;
   PagerCore& core_;
   std::vector<WantedBlock> wanted_; // scratch, guarded by the lock
 };

@@ -30,11 +30,11 @@ MUTATIONS = (
     # ---- missing waits ----------------------------------------------------
     Mutation(
         "an op does not wait for the last write of a fetched operand",
-        "memory/call_pins.cpp",
-        "    if (!core_.uses().inOrder(written, call.stream))\n"
-        "      core_.uses().addTo(waits, written);\n"
+        "memory/begin_attempt.cpp",
+        "    if (!core_.uses().inOrder(written, call_.stream))\n"
+        "      core_.uses().addTo(waits_, written);\n"
         "    block.claims = 0;",
-        "    (void)written;\n    (void)waits;\n    block.claims = 0;",
+        "    (void)written;\n    block.claims = 0;",
         _RANDOM,
     ),
     Mutation(
@@ -196,7 +196,7 @@ MUTATIONS = (
     # ---- clean copies -----------------------------------------------------
     Mutation(
         "the host copy of what is written stays clean",
-        "memory/call_pins.cpp",
+        "memory/begin_attempt.cpp",
         "    if (wanted.write && block.host != nullptr) {",
         "    if (wanted.write && wanted.missing && block.host != nullptr) {",
         ("memory_pager_test",),
