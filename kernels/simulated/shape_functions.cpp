@@ -322,7 +322,8 @@ void cudnn_rnn_backward(const OpPlan& plan, Stack& stack) {
   const Tensor input = frame.tensor(0);
   const auto weights = frame.argument(1).toTensorList();
   const Tensor hx = frame.tensor(4);
-  const auto cx = frame.argument(5).toOptional<Tensor>();
+  // Autograd hands on an undefined one where there is none.
+  const Tensor cx = frame.argument(5).toOptional<Tensor>().value_or(Tensor());
   const bool packed = !frame.argument(18).toIntList().empty();
   c10::List<Tensor> grads;
   if (frame.argument(21).toBoolList()[3]) {
@@ -338,7 +339,7 @@ void cudnn_rnn_backward(const OpPlan& plan, Stack& stack) {
   frame.finish(
       {sequence(input.sizes(), input.options(), frame.flag(14) && !packed),
        at::empty(hx.sizes(), hx.options()),
-       cx ? at::empty(cx->sizes(), cx->options()) : Tensor(), grads});
+       cx.defined() ? at::empty(cx.sizes(), cx.options()) : Tensor(), grads});
 }
 
 // ---- shapes that depend on values ----------------------------------------

@@ -426,6 +426,18 @@ for read in (x.cpu, x.sum().item, x.nonzero):
     ]
 
 
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_recurrent_layers_train(simulated, kind):
+    printed = simulated(f"""
+layer = nn.{kind}(4, 8, 2, bidirectional=True).to("chameleon")
+x = torch.empty(5, 3, 4, device="chameleon", requires_grad=True)
+layer(x)[0].sum().backward()
+same = [p.grad.shape == p.shape for p in layer.parameters()]
+print(list(x.grad.shape), all(same))
+""")
+    assert printed == ["[5, 3, 4] True"]
+
+
 def test_packed_sequences_have_their_true_sizes(simulated):
     printed = simulated("""
 from torch.nn.utils import rnn
