@@ -575,10 +575,37 @@ def test_large_weights_are_made_on_the_device(saving, tmp_path):
     assert run_text(BESIDE.format(text), tmp_path / "run")["points"]
 
 
+def test_what_stays_on_the_cpu_is_no_device_memory(saving, tmp_path):
+    """A data set, and what is set up and dropped before training."""
+    text = """
+data = torch.randn(1024, 1024)
+large = torch.nn.Linear(1024, 4096)
+del large
+loader = torch.utils.data.DataLoader(data, 512)
+assert not data.is_cuda and next(iter(loader)).cuda().is_cuda
+"""
+    result = run_text(BESIDE.format(text), tmp_path / "run")
+    assert result["points"][0]["peak_logical_bytes"] < 4096
+
+
+@pytest.mark.slow
+def test_distributions_do_not_check_values(saving, tmp_path):
+    text = """
+scores = torch.randn(4, 2, device="cuda").softmax(-1)
+drawn = torch.distributions.Categorical(scores)
+drawn.log_prob(drawn.sample())
+"""
+    assert run_text(BESIDE.format(text), tmp_path / "run")["points"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        (
+            "torch.nn.Linear(1024, 1024)(torch.ones(2, 1024))",
+            "trains on the CPU: it moves no module to the GPU",
+        ),
         (
             "net = torch.nn.Linear(8, 8)"
             "\nsgd = torch.optim.SGD(net.parameters())"

@@ -39,6 +39,7 @@ _PLANNED = (
 _set_option = _C.set_option
 NOTE = "torch_chameleon plan: "  # begins a line for the user on stderr
 _LEAST_STEPS = 2  # the first one makes the optimizer's state
+_SAME_DEVICE = "Expected all tensors to be on the same device"
 _CPU_STEPS = 4  # of optimizers; then the script trains on the CPU
 
 
@@ -83,6 +84,8 @@ class _Budgets:
         self._run = run
         self._convolutions = Convolutions()
         self._steps: list[dict[str, Any]] = []
+        # What the script sets up has room, since it may be on the CPU.
+        _set_option("hbm_budget", str(_UNLIMITED))
 
     def begin(self) -> None:
         """Makes the next budget the one in force."""
@@ -103,7 +106,10 @@ class _Budgets:
 
     def step_ended(self) -> None:
         """Listens to the ends of steps."""
-        self._steps.append({**profiler.last_step()})
+        step = {**profiler.last_step()}
+        if not self.points and not self._steps:
+            self.begin()  # its peak is that of steps
+        self._steps.append(step)
         if not are_enough(self._steps, self._run.steps):
             return
         self.end()
@@ -162,12 +168,14 @@ def _watch_for_the_cpu(budgets: _Budgets, script: str) -> None:
             for parameter in group["params"]
         }
         if kinds == {"cpu"}:
-            raise _StoppedError(
-                f"{script} trains on the CPU: {type(optimizer).__name__}'s "
-                f"parameters are there. {_switches(script)}"
-            )
+            why = f"{type(optimizer).__name__}'s parameters are there"
+            raise _StoppedError(_trains_on_the_cpu(script, why))
 
     register_optimizer_step_post_hook(stepped)
+
+
+def _trains_on_the_cpu(script: str, why: str) -> str:
+    return f"{script} trains on the CPU: {why}. {_switches(script)}"
 
 
 def _switches(script: str) -> str:
@@ -211,7 +219,6 @@ def _train(run: Run) -> dict[str, Any]:
     reads = Reads(run.script)
     reads.install()
     budgets = _Budgets(run)
-    budgets.begin()
     _steps.listen(budgets.step_ended)
     _watch_for_the_cpu(budgets, run.script)
     error = None
@@ -227,10 +234,13 @@ def _train(run: Run) -> dict[str, Any]:
             return {"error": str(stopped)}
         except torch.OutOfMemoryError as exhausted:
             error = str(exhausted)
-        except Exception:
+        except Exception as failed:
             # What depends on values, such as an evaluation, may fail when
             # enough was seen.
             if budgets.steps < _LEAST_STEPS and not budgets.points:
+                if no_values.unasked() and _SAME_DEVICE in str(failed):
+                    why = "it moves no module to the GPU"
+                    return {"error": _trains_on_the_cpu(run.script, why)}
                 _explain(reads)
                 raise
         except SystemExit as leaving:
