@@ -1,5 +1,6 @@
 #include "python/csrc/plan_bindings.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,17 +26,21 @@ py::dict step_row(const memory::ModelledStep& step) {
   return row;
 }
 
-py::dict answer_row(const memory::WhatIf& answer) {
-  py::dict row;
-  row["peak_bytes"] = answer.peak_bytes;
-  row["largest_op_bytes"] = answer.largest_op;
-  row["compute_ns"] = answer.compute_ns;
+py::list step_rows(const memory::WhatIf& answer) {
   py::list steps;
   for (const memory::ModelledStep& step : answer.steps) {
     steps.append(step.duration_ns == 0 ? py::object(py::none())
                                        : py::object(step_row(step)));
   }
-  row["steps"] = steps;
+  return steps;
+}
+
+py::dict answer_row(const memory::WhatIf& answer) {
+  py::dict row;
+  row["peak_bytes"] = answer.peak_bytes;
+  row["largest_op_bytes"] = answer.largest_op;
+  row["compute_ns"] = answer.compute_ns;
+  row["steps"] = step_rows(answer);
   return row;
 }
 
@@ -57,22 +62,27 @@ py::dict what_if(const std::string& path,
 }
 
 // The same of the last step that ended on a device, with the plans that would
-// be followed there.
-py::dict what_if_here(c10::DeviceIndex index,
-                      const std::vector<std::uint64_t>& budgets) {
-  memory::WhatIf result;
+// be followed there. `choose` is given what is known without a budget, and
+// returns the budgets to ask about.
+py::dict what_if_here(c10::DeviceIndex index, const py::function& choose) {
+  std::optional<LastCycle> last;
   memory::LinkModel link;
+  const auto within = [&](const std::vector<std::uint64_t>& budgets) {
+    const py::gil_scoped_release no_gil;
+    return memory::what_if(
+        last->map, link, runtime::option_text("recompute") == "auto", budgets);
+  };
   {
     const py::gil_scoped_release no_gil;
-    const LastCycle last = last_cycle(index);
-    link = last.device.pager->link();
-    result = memory::what_if(
-        last.map, link, runtime::option_text("recompute") == "auto", budgets);
+    last.emplace(last_cycle(index));
+    link = last->device.pager->link();
   }
-  py::dict row = answer_row(result);
+  py::dict row = answer_row(within({}));
   constexpr double kPerSecond = 1e9;
   row["link_in_bytes_per_s"] = link.in_bytes_per_ns * kPerSecond;
   row["link_out_bytes_per_s"] = link.out_bytes_per_ns * kPerSecond;
+  row["steps"] =
+      step_rows(within(choose(row).cast<std::vector<std::uint64_t>>()));
   return row;
 }
 

@@ -19,6 +19,21 @@ class CommandParser(argparse.ArgumentParser):
         name = self.prog.removeprefix("python -m ")
         self.exit(_WRONG, f"{name}: {message}\n")
 
+    def check_file(self, option: str, path: str | os.PathLike[str]) -> None:
+        """Ends with a sentence where a file cannot be written, before any run.
+
+        Args:
+            option: What names it, such as "--out".
+            path: The file.
+        """
+        folder = os.path.dirname(path) or "."
+        if os.path.isdir(path):
+            self.error(f"{option} = {path} is a folder, not a file")
+        if not os.path.isdir(folder):
+            self.error(f"{option} = {path}: there is no folder {folder}")
+        if not os.access(folder, os.W_OK):
+            self.error(f"{option} = {path}: {folder} is not writable")
+
 
 class _Uncached(importlib.machinery.SourceFileLoader):
     """Leaves no compiled file beside the program, as Python leaves none."""

@@ -8,7 +8,7 @@ import os
 from torch_chameleon import _script
 from torch_chameleon._as_cuda import as_cuda
 from torch_chameleon._config import config
-from torch_chameleon._report.command import check_page, page_about
+from torch_chameleon._report.command import page_about
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif not os.path.isfile(options.program):
         parser.error(f"no file {options.program}")
     if options.report:
-        check_page(parser, options.report)
+        parser.check_file("--report", options.report)
     try:
         for key in ("hbm_budget", "oversubscription"):
             text = getattr(options, key)
@@ -53,7 +53,7 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _script.CommandParser:
     parser = _script.CommandParser(
         prog="python -m torch_chameleon run",
         description="Runs a program that was written for CUDA, as it is: in "

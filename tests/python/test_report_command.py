@@ -83,8 +83,8 @@ def test_a_page_that_cannot_be_is_refused_before_anything_runs(tmp_path):
     done, _ = run_report(tmp_path, "print('hi')\n", "--out", "/nowhere/x.html")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "torch_chameleon report: no folder /nowhere for the page "
-        "/nowhere/x.html\n"
+        "torch_chameleon report: --out = /nowhere/x.html: there is no folder "
+        "/nowhere\n"
     )
 
 

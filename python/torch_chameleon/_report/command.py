@@ -37,25 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not os.path.isfile(options.script):
         parser.error(f"no file {options.script}")
-    check_page(parser, options.out)
+    parser.check_file("--out", options.out)
     as_cuda()
     with page_about(options.out):
         _script.run_script(options.script, options.arguments)
     return 0 if was_used(_C.current_device()) else 1
-
-
-def check_page(parser: argparse.ArgumentParser, path: str) -> None:
-    """Refuses what cannot become a page, before anything runs.
-
-    Args:
-        parser: Of the command line.
-        path: The page.
-    """
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        parser.error(f"no folder {folder} for the page {path}")
-    if os.path.isdir(path):
-        parser.error(f"the page {path} is a folder")
 
 
 @contextlib.contextmanager

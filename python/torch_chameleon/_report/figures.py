@@ -151,18 +151,24 @@ def next_piece(budget: int) -> int:
 
 
 def _add_budgets(figures: Figures, index: int) -> None:
-    whole = _C.what_if_here(index, [])
-    figures.link_in_bytes_per_s = whole["link_in_bytes_per_s"]
-    figures.link_out_bytes_per_s = whole["link_out_bytes_per_s"]
-    figures.peak_bytes = whole["peak_bytes"]
-    figures.compute_ns = whole["compute_ns"]
-    asked = budgets_to_ask(
-        figures.stats["hbm_budget"],
-        whole["peak_bytes"],
-        whole["largest_op_bytes"],
-    )
-    steps = _C.what_if_here(index, asked)["steps"]
-    figures.budgets = budget_rows(asked, steps, figures.compute_ns)
+    asked: list[int] = []
+
+    def choose(whole: dict[str, Any]) -> list[int]:
+        asked.extend(
+            budgets_to_ask(
+                figures.stats["hbm_budget"],
+                whole["peak_bytes"],
+                whole["largest_op_bytes"],
+            )
+        )
+        return asked
+
+    found = _C.what_if_here(index, choose)
+    figures.link_in_bytes_per_s = found["link_in_bytes_per_s"]
+    figures.link_out_bytes_per_s = found["link_out_bytes_per_s"]
+    figures.peak_bytes = found["peak_bytes"]
+    figures.compute_ns = found["compute_ns"]
+    figures.budgets = budget_rows(asked, found["steps"], figures.compute_ns)
 
 
 def budget_rows(

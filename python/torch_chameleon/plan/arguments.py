@@ -38,7 +38,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if not os.path.isfile(options.script):
         reader.error(f"no file {options.script}")
     for name in ("plot", "json"):
-        _check_file(reader, name, getattr(options, name))
+        path = getattr(options, name)
+        if path is not None:
+            reader.check_file(f"--{name}", path)
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         reader.error("--plot needs matplotlib: pip install matplotlib")
     return options
@@ -159,16 +161,3 @@ def _at_least_two(text: str) -> int:
             f'"{text}" must be a number, 2 or more'
         )
     return value
-
-
-def _check_file(
-    reader: CommandParser, option: str, path: pathlib.Path | None
-) -> None:
-    if path is None:
-        return
-    if path.is_dir():
-        reader.error(f"--{option} = {path} is a folder, not a file")
-    if not path.parent.is_dir():
-        reader.error(f"--{option} = {path}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        reader.error(f"--{option} = {path}: {path.parent} is not writable")
