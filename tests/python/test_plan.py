@@ -187,6 +187,73 @@ def test_less_memory_is_never_faster():
     assert figures["step_ns"] == 3e8
 
 
+def point_of(budget: int, step: int, moved: int = 9) -> dict[str, Any]:
+    names = ("stall_ns", "bound_ns", "swapping_ns", "settled", "steps")
+    return dict.fromkeys(names, 0) | {
+        "budget": budget,
+        "duration_ns": step,
+        "bytes_in": moved,
+        "bytes_out": moved,
+        "peak_host_bytes": 5 << 30,
+    }
+
+
+def test_cards_say_what_the_answer_says(monkeypatch, tmp_path):
+    """Of the same card; what swaps, what has no host, what is too small."""
+    (tmp_path / "train.py").write_text("")
+    options = arguments.parse(["--gpu", "l4", str(tmp_path / "train.py")])
+    found = planner.Planner(options, tmp_path)
+    found.peak, found.op_bytes = 20 << 30, 13 << 30
+
+    def points(gpu, budgets, has_host=True):
+        assert gpu != "l4"  # it has been asked about
+        small = gpu == "rtx3090" and has_host
+        moved = 9 if gpu == "rtx4090" else 0
+        last = None if small else point_of(budgets[-1], 300, moved)
+        return [point_of(0, 100), last][: len(budgets)]
+
+    monkeypatch.setattr(found, "_points", points)
+    answer = {
+        "gpu": "l4",
+        "budget_bytes": machine.default_budget(
+            _C.gpu_profile("l4")["memory_bytes"]
+        ),
+        "in_memory_ns": 617,
+        "fits": "swapped",
+        "step_ns": 634,
+    }
+    rows = {row["gpu"]: row for row in found.cards(answer)}
+    names = ("in_memory_ns", "step_ns", "fits", "why")
+    assert {
+        name: tuple(rows[name][each] for each in names)
+        for name in ("t4", "l4", "rtx4090", "rtx3090", "a10", "h200")
+    } == {
+        "t4": (100, None, "no", "budget"),
+        "l4": (617, 634, "swapped", None),
+        "rtx4090": (100, 300, "swapped", None),  # its peak just fits
+        "rtx3090": (100, None, "no", "host"),
+        "a10": (100, 100, "in memory", None),
+        "h200": (100, 100, "in memory", None),
+    }
+    text = report.text_of(
+        FIGURES | {"fits": "in memory", "cards": [*rows.values()]}
+    )
+    assert "617 ns  634 ns            1.03" in text
+    assert "100 ns       -  host too small" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fits", ["swapped", "in memory", "no"])
+def test_the_plot_has_the_whole_curve(tmp_path, fits):
+    pytest.importorskip("matplotlib")
+    from torch_chameleon.plan.plot import write_plot
+
+    row = {"budget_bytes": 20 << 30, "step_ns": 2e8, "swapping_ns": None}
+    figures = FIGURES | {"fits": fits, "why": "budget", "curve": [row]}
+    write_plot(tmp_path / "plan.svg", figures)
+    assert "</svg>" in (tmp_path / "plan.svg").read_text()
+
+
 def step_of(ops: int, duration: float, plan: int = 1) -> dict[str, Any]:
     return {
         "ops": ops,

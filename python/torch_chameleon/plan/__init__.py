@@ -13,6 +13,7 @@ import pathlib
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 
 from torch_chameleon.plan.arguments import ours_among, parse
@@ -62,6 +63,7 @@ def _signals_as_interrupt() -> Iterator[None]:
 
 
 def _main(options: argparse.Namespace) -> int:
+    begin = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(
             prefix="chameleon-plan-", ignore_cleanup_errors=True
@@ -69,11 +71,13 @@ def _main(options: argparse.Namespace) -> int:
             planner = Planner(options, pathlib.Path(folder))
             figures = planner.figures()
             if options.cards:
-                figures["cards"] = planner.cards()
+                figures["cards"] = planner.cards(figures)
             figures["kept_away"] = planner.kept_away
             figures["reads"] = list(planner.reads)
     except (ScriptError, ValueError) as error:
         raise SystemExit(f"torch_chameleon plan: {error}") from None
+    seconds = time.monotonic() - begin
+    print(f"plan: answered in {seconds:.0f} s", file=sys.stderr, flush=True)
     print(text_of(figures))
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")

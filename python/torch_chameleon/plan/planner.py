@@ -41,6 +41,7 @@ class Planner:
     ) -> None:
         self.options = options
         self.folder = folder
+        self.peak = self.op_bytes = 0  # known when `figures` has run it once
         self.kept_away: dict[str, list[str]] = {}
         self.reads: dict[str, None] = {}  # in order
         self.host, self.host_source = options.host, "--host"
@@ -121,32 +122,16 @@ class Planner:
                 stop()
 
     def _answer(self, figures: Figures) -> Figures:
-        budget = figures["budget_bytes"]
-        in_memory = {"fits": "in memory", "step_ns": figures["in_memory_ns"]}
-        if budget >= _SURELY * self.peak:
-            return in_memory
-        if budget < self._least():
-            return {"fits": "no", "why": "budget"}
-        gpu = self.options.gpu
-        point = self._points(gpu, [budget])[0]
-        if point is None:
-            free = self._points(gpu, [budget], has_host=False)[0]
-            if free is None:
-                return {"fits": "no", "why": "budget"}
-            needed = free["peak_host_bytes"]
-            return {"fits": "no", "why": "host", "host_bytes": needed}
-        if point["bytes_in"] == point["bytes_out"] == 0:
-            return in_memory
-        names = ("stall_ns", "bound_ns", "bytes_in", "bytes_out")
-        answer = {name: point[name] for name in names} | {
-            "fits": "swapped",
-            "step_ns": point["duration_ns"],
-            "swapping_ns": point["swapping_ns"],
-            "host_bytes": point["peak_host_bytes"],
-            "settled": point["settled"],
-            "steps": point["steps"],
-        }
-        if point["peak_host_bytes"] > _HOST_IS_TIGHT * self.host:
+        gpu, budget = self.options.gpu, figures["budget_bytes"]
+        point = None
+        if self._depends(budget):
+            point = self._points(gpu, [budget])[0]
+        answer = self._answer_of(gpu, budget, figures["in_memory_ns"], point)
+        if (
+            point is not None
+            and answer["fits"] == "swapped"
+            and point["peak_host_bytes"] > _HOST_IS_TIGHT * self.host
+        ):
             free = self._points(gpu, [budget], has_host=False)[0]
             if free and free["duration_ns"] < _SLOWS * point["duration_ns"]:
                 answer["with_host"] = {
@@ -157,28 +142,79 @@ class Planner:
                 }
         return answer
 
-    def cards(self) -> list[Figures]:
-        """One row for each known card, with the budget that it gives."""
+    def _depends(self, budget: int) -> bool:
+        """Whether steps within a budget say what the peak does not."""
+        return self._least() <= budget < _SURELY * self.peak
 
-        def row(profile: Figures) -> Figures:
-            name, memory = profile["name"], profile["memory_bytes"]
-            budget = machine.default_budget(memory)
+    def _answer_of(
+        self, gpu: str, budget: int, in_memory_ns: int, point: Figures | None
+    ) -> Figures:
+        """Whether and how the script fits.
+
+        Args:
+            gpu: The card.
+            budget: Bytes.
+            in_memory_ns: A step there, with room for everything.
+            point: Steps within the budget; None: it did not get along, or
+                nobody asked, since that does not depend on them.
+        """
+        in_memory = {"fits": "in memory", "step_ns": in_memory_ns}
+        if budget >= _SURELY * self.peak:
+            return in_memory
+        if budget < self._least():
+            return {"fits": "no", "why": "budget"}
+        if point is None:
+            free = self._points(gpu, [budget], has_host=False)[0]
+            if free is None:
+                return {"fits": "no", "why": "budget"}
+            needed = free["peak_host_bytes"]
+            return {"fits": "no", "why": "host", "host_bytes": needed}
+        if point["bytes_in"] == point["bytes_out"] == 0:
+            return in_memory
+        names = ("stall_ns", "bound_ns", "bytes_in", "bytes_out")
+        return {name: point[name] for name in names} | {
+            "fits": "swapped",
+            "step_ns": max(point["duration_ns"], in_memory_ns),
+            "swapping_ns": point["swapping_ns"],
+            "host_bytes": point["peak_host_bytes"],
+            "settled": point["settled"],
+            "steps": point["steps"],
+        }
+
+    def cards(self, figures: Figures) -> list[Figures]:
+        """One row for each known card, with the budget that it gives.
+
+        Args:
+            figures: Of the card that was asked about.
+        """
+
+        def answer(name: str, budget: int) -> tuple[int, Figures]:
+            if name == figures["gpu"] and budget == figures["budget_bytes"]:
+                return figures["in_memory_ns"], figures
             budgets: list[int | None] = [None]
-            if self._least() <= budget < self.peak:
+            if self._depends(budget):
                 budgets.append(budget)
             points = _told(
                 f"steps on {name}", lambda: self._points(name, budgets)
             )
             in_memory_ns = points[0]["duration_ns"]
-            step_ns = points[-1] and points[-1]["duration_ns"]
-            if len(budgets) == 1 and self.peak > budget:
-                step_ns = None
+            return in_memory_ns, self._answer_of(
+                *(name, budget, in_memory_ns),
+                points[-1] if self._depends(budget) else None,
+            )
+
+        def row(profile: Figures) -> Figures:
+            name, memory = profile["name"], profile["memory_bytes"]
+            budget = machine.default_budget(memory)
+            in_memory_ns, found = answer(name, budget)
             return {
                 "gpu": name,
                 "memory_bytes": memory,
                 "budget_bytes": budget,
                 "in_memory_ns": in_memory_ns,
-                "step_ns": step_ns and max(step_ns, in_memory_ns),
+                "step_ns": found.get("step_ns"),
+                "fits": found["fits"],
+                "why": found.get("why"),
             }
 
         with ThreadPoolExecutor(_AT_A_TIME) as pool:

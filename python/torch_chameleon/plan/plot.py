@@ -27,6 +27,10 @@ def write_plot(path: Path, figures: dict[str, Any]) -> None:
     points = [*figures["curve"]]
     if figures["fits"] == "swapped":
         points.append(figures)
+    if all(point["budget_bytes"] < figures["peak_bytes"] for point in points):
+        names = ("step_ns", "swapping_ns")
+        whole = dict.fromkeys(names, figures["in_memory_ns"])
+        points.append({"budget_bytes": figures["peak_bytes"], **whole})
     points.sort(key=lambda point: point["budget_bytes"])
     for key, label, style in (
         ("step_ns", "a step", {"color": "#1f4e9c", "marker": "o"}),
@@ -61,10 +65,13 @@ def write_plot(path: Path, figures: dict[str, Any]) -> None:
         )
     axes.set(
         xlabel=f"budget, {name}",
-        ylabel="step / step in memory",
+        ylabel="time of a step; in memory: 1",
         ylim=(0.9, None),
-        title=f"{Path(figures['script']).name} on {figures['gpu']}, modelled; "
+    )
+    axes.set_title(
+        f"{Path(figures['script']).name} on {figures['gpu']}, modelled; "
         f"peak {figures['peak_bytes'] / unit:.1f} {name}",
+        wrap=True,
     )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

@@ -94,7 +94,7 @@ def _swapped(figures: dict[str, Any]) -> list[tuple[str, str]]:
             "moved",
             f"{decimal(figures['bytes_in'])} in, "
             f"{decimal(figures['bytes_out'])} out a step; compute waits "
-            f"{figures['stall_ns'] / step:.0%} of it",
+            f"{figures['stall_ns'] / step * 100:.0f} % of it",
         ),
         ("host", _host(figures)),
         *_unsettled(figures),
@@ -162,12 +162,16 @@ def _cards(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             size(row["budget_bytes"]),
             duration(row["in_memory_ns"]),
             "-" if row["step_ns"] is None else duration(row["step_ns"]),
-            "does not fit"
-            if row["step_ns"] is None
-            else f"{row['step_ns'] / row['in_memory_ns']:.2f}",
+            _slowdown(row),
         ]
         for row in figures["cards"]
     ]
+
+
+def _slowdown(row: dict[str, Any]) -> str:
+    if row["step_ns"] is None:
+        return "host too small" if row["why"] == "host" else "does not fit"
+    return f"{row['step_ns'] / row['in_memory_ns']:.2f}"
 
 
 def _times(duration_ns: float, figures: dict[str, Any]) -> str:
