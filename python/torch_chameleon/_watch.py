@@ -35,9 +35,10 @@ class watch:  # noqa: N801 (it is called like a function)
     end of an optimizer's. On a terminal the line is rewritten in place; in a
     pipe or a log lines are one below the other, and the last step always has
     one. It fits 80 columns, or the terminal. Only counters are read: the device
-    is not waited for. How much of a step compute waited for bytes is counted on
-    `cpu` and `simulated`; on `cuda` `profiler.last_step` knows it. On
-    `simulated` all times are modelled.
+    is not waited for. How much of a step compute waited for bytes is shown on
+    `cpu` and `simulated`. On `cuda` it is known only when the device has come
+    to the step's end, which is later than the program: `profiler.last_step`
+    waits for that, and says it. On `simulated` all times are modelled.
 
     "learning" stands in the line until a step's ops were the expected ones:
     what follows it is not yet planned. Afterwards the share of ops that were

@@ -7,7 +7,7 @@ import re
 class Checker(html.parser.HTMLParser):
     """Tags nest, and nothing is loaded or run."""
 
-    VOID = ("meta", "br")
+    VOID = ("meta", "br", "wbr")
 
     def __init__(self):
         super().__init__()

@@ -19,6 +19,9 @@ from torch_chameleon._report import (
     residency,
     svg,
 )
+from torch_chameleon._report import (
+    text as text_of,
+)
 from torch_chameleon._report.figures import Budget, Cost, Figures
 from torch_chameleon._report.recording import Mark, Recording, latest
 from torch_chameleon._report.residency import Span
@@ -215,6 +218,7 @@ def test_advice_follows_the_numbers():
         step=step_figures(
             duration_ns=100, stall_ns=50, bytes_in=9, bound_ns=95, ops=10
         ),
+        link_in_bytes_per_s=1e8,  # 90 ns for those nine
         peak_bytes=400,
         budgets=[Budget(100, 90, 9, 0), Budget(125, 60, 5, 0)],
     )
@@ -223,6 +227,12 @@ def test_advice_follows_the_numbers():
     assert "only fewer bytes help" in todo
     assert advice.gain_of_more(stalled) == (25, 30)
     assert "25 B more of hbm_budget" in todo
+    stalled.link_in_bytes_per_s = 1e9  # what bounds the step is compute
+    ((_, todo),) = advice.warnings_of(stalled)
+    assert "With better timing the step takes 0.00 ms" in todo
+    stalled.budgets[1] = Budget(125, 90, 5, 0)
+    ((_, todo),) = advice.warnings_of(stalled)
+    assert "more of hbm_budget" not in todo
 
     unlearned = empty_figures(
         step=step_figures(
@@ -388,7 +398,7 @@ def test_waiting_means_one_thing(a_run):
     findings = [finding for finding, _ in advice.warnings_of(gathered)]
     for finding in findings:
         assert "waited" not in finding or f" {share} " in finding
-    waited = page._time(gathered.waited_ns)
+    waited = text_of.duration(gathered.waited_ns)
     assert f"Where compute waited for those {waited}" in text
 
 

@@ -1,11 +1,12 @@
 """What a report's numbers say to do."""
 
-from torch_chameleon import _C
 from torch_chameleon._report.figures import Figures, next_piece
+from torch_chameleon._report.text import duration, size
 
 _MUCH_STALL = 0.10
 _MUCH_MISSED = 0.05
 _NEARLY_FULL = 0.90
+_MUCH_GAIN = 0.01
 
 
 def warnings_of(figures: Figures) -> list[tuple[str, str]]:
@@ -27,10 +28,15 @@ def warnings_of(figures: Figures) -> list[tuple[str, str]]:
     if allowed and peak > _NEARLY_FULL * allowed:
         found.append(
             (
-                f"Tensors took up to {_size(peak)}; {_size(allowed)} may be "
+                f"Tensors took up to {size(peak)}; {size(allowed)} may be "
                 "live.",
-                "A little more raises OutOfMemoryError. Raise "
-                "torch_chameleon.config.oversubscription (host memory "
+                (
+                    "A little more raises OutOfMemoryError."
+                    if peak <= allowed
+                    else "What ops return is let through; the next tensor that "
+                    "is made beside it raises OutOfMemoryError."
+                )
+                + " Raise torch_chameleon.config.oversubscription (host memory "
                 "permitting) or hbm_budget.",
             )
         )
@@ -38,8 +44,8 @@ def warnings_of(figures: Figures) -> list[tuple[str, str]]:
     if most and host > _NEARLY_FULL * most:
         found.append(
             (
-                f"Evicted tensors took up to {_size(host)} of the "
-                f"{_size(most)} of host memory that they may take.",
+                f"Evicted tensors took up to {size(host)} of the "
+                f"{size(most)} of host memory that they may take.",
                 "Raise torch_chameleon.config.host_budget if the machine has "
                 "more.",
             )
@@ -55,21 +61,21 @@ def _step_warnings(
     moved = step["bytes_in"] + step["bytes_out"]
     if stall > _MUCH_STALL:
         advice = []
-        if step["bound_ns"] > 0.8 * figures.step_ns:
+        if _link_ns(figures, step) > 0.8 * figures.step_ns:
             advice.append(
                 "These bytes take the link that long, however they are timed: "
                 "only fewer bytes help."
             )
         else:
             advice.append(
-                f"With better timing the same bytes take "
-                f"{_time(step['bound_ns'])}."
+                f"With better timing the step takes "
+                f"{duration(step['bound_ns'])} for the same bytes."
             )
         gain = gain_of_more(figures)
-        if gain is not None and gain[1] > 0:
+        if gain is not None and gain[1] > _MUCH_GAIN * figures.step_ns:
             advice.append(
-                f"{_size(gain[0])} more of hbm_budget would save "
-                f"{_time(gain[1])} a step (modelled)."
+                f"{size(gain[0])} more of hbm_budget would save "
+                f"{duration(gain[1])} a step (modelled)."
             )
         if figures.options["recompute"] != "auto":
             advice.append(
@@ -79,7 +85,7 @@ def _step_warnings(
         found.append(
             (
                 f"Compute waited for bytes or room for {stall:.0%} of the last "
-                f"step ({_time(figures.waited_ns)}; {_size(moved)} moved).",
+                f"step ({duration(figures.waited_ns)}; {size(moved)} moved).",
                 " ".join(advice),
             )
         )
@@ -104,6 +110,17 @@ def _step_warnings(
     return found
 
 
+def _link_ns(figures: Figures, step: dict[str, int]) -> float:
+    """How long the step's bytes take at least, in either direction."""
+    return max(
+        step[moved] / rate * 1e9 if rate > 0 else 0.0
+        for moved, rate in (
+            ("bytes_in", figures.link_in_bytes_per_s),
+            ("bytes_out", figures.link_out_bytes_per_s),
+        )
+    )
+
+
 def gain_of_more(figures: Figures) -> tuple[int, int] | None:
     """What a little more budget would save: (bytes more, ns a step).
 
@@ -122,11 +139,3 @@ def gain_of_more(figures: Figures) -> tuple[int, int] | None:
     if now is None or then is None or budget >= figures.peak_bytes:
         return None
     return more - budget, now - then
-
-
-def _size(count: float) -> str:
-    return _C.format_bytes(int(count))
-
-
-def _time(duration_ns: float) -> str:
-    return f"{duration_ns / 1e6:,.1f} ms"

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from html import escape
 from string import Template
 
-from torch_chameleon import _C
 from torch_chameleon._report import advice, svg
 from torch_chameleon._report.figures import Cost, Figures
 from torch_chameleon._report.residency import Tensor
 from torch_chameleon._report.style import STYLE
+from torch_chameleon._report.text import breakable, duration, rate, size
 
 _MOST_COSTS = 15
 _MOST_MOVED = 12
@@ -103,20 +103,20 @@ def _section(title: str, text: str, *parts: str) -> str:
 def _tiles(figures: Figures) -> str:
     stats, step = figures.stats, figures.step
     tiles = [
-        ("budget", _size(stats["hbm_budget"])),
-        ("peak in device memory", _size(stats["peak_resident_bytes"])),
-        ("peak of all tensors", _size(stats["peak_logical_bytes"])),
-        ("peak on the host", _size(stats["peak_host_bytes"])),
+        ("budget", size(stats["hbm_budget"])),
+        ("peak in device memory", size(stats["peak_resident_bytes"])),
+        ("peak of all tensors", size(stats["peak_logical_bytes"])),
+        ("peak on the host", size(stats["peak_host_bytes"])),
     ]
     if step is not None:
         tiles += [
-            ("last step", _time(figures.step_ns)),
+            ("last step", duration(figures.step_ns)),
             (
                 "of it waiting for bytes or room",
                 f"{figures.waited_ns / max(figures.step_ns, 1):.0%}",
             ),
-            ("moved in, a step", _size(step["bytes_in"])),
-            ("moved out, a step", _size(step["bytes_out"])),
+            ("moved in, a step", size(step["bytes_in"])),
+            ("moved out, a step", size(step["bytes_out"])),
         ]
     return (
         '<section class="tiles">'
@@ -132,7 +132,7 @@ def _tiles(figures: Figures) -> str:
 def _warnings(figures: Figures) -> str:
     found = advice.warnings_of(figures)
     rows = [
-        f'<div class="warning"><b>{escape(what)}</b>{escape(todo)}</div>'
+        f'<div class="warning"><b>{escape(what)}</b>{breakable(todo)}</div>'
         for what, todo in found
     ]
     rows += [f'<p class="muted">{escape(note)}</p>' for note in figures.notes]
@@ -171,19 +171,16 @@ def _memory(figures: Figures) -> str:
         svg.line(svg.steps([(0, budget)], top), "stall", dashed=True),
     ]
     peak = max(row[1] for row in samples)
-    labels = [(budget / top, f"budget {_size(budget)}")]
-    if abs(peak - budget) > 0.08 * top:
-        labels.append((peak / top, _size(peak)))
     return _section(
         "Memory over time",
         "What tensors take, wherever they are; what of it is in device memory; "
         "and what the host holds.",
-        svg.chart(layers, labels, ["0 ms", _time(end)], "Memory over time"),
+        svg.chart(layers, ["0 ms", duration(end)], "Memory over time"),
         _legend(
-            ("logical", "all tensors"),
+            ("logical", f"all tensors, up to {size(peak)}"),
             ("hbm", "in device memory"),
             ("host", "on the host"),
-            ("stall", "budget"),
+            ("stall", f"budget, {size(budget)}"),
         ),
     )
 
@@ -204,8 +201,8 @@ def _budgets(figures: Figures) -> str:
     )
     if gain is not None:
         text += (
-            f" <b>{escape(_size(gain[0]))} more would save "
-            f"{escape(_time(max(gain[1], 0)))} a step.</b>"
+            f" <b>{escape(size(gain[0]))} more would save "
+            f"{escape(duration(max(gain[1], 0)))} a step.</b>"
         )
     elif figures.stats["hbm_budget"] >= figures.peak_bytes:
         text += " All of a step fits already: more buys nothing."
@@ -218,7 +215,6 @@ def _budgets(figures: Figures) -> str:
     if 0 <= now <= 1:
         at = f"M{now * 1000:.1f} 0V100"
         layers.append(svg.line(at, "stall", dashed=True))
-    floor = figures.compute_ns / top
     layers.append(
         svg.line(svg.steps([(0, figures.compute_ns)], top), "good", True)
     )
@@ -226,11 +222,11 @@ def _budgets(figures: Figures) -> str:
         ["budget", "step", "slowdown", "moved a step", "run again"],
         [
             [
-                _size(row.bytes),
-                _time(row.step_ns or 0),
+                size(row.bytes),
+                duration(row.step_ns or 0),
                 f"{(row.step_ns or 0) / figures.compute_ns:.2f}",
-                _size(row.bytes_moved),
-                _time(row.rerun_ns),
+                size(row.bytes_moved),
+                duration(row.rerun_ns),
             ]
             for row in rows
         ],
@@ -242,17 +238,16 @@ def _budgets(figures: Figures) -> str:
         text,
         svg.chart(
             layers,
-            [
-                (min(points[0][1] / top, 0.97), _time(points[0][1])),
-                (floor, f"in memory {_time(figures.compute_ns)}"),
-            ],
-            [_size(low), _size(high)],
+            [size(low), size(high)],
             "Time of a step over the budget",
             160,
         ),
         _legend(
-            ("hbm", "step"),
-            ("good", "with room for everything"),
+            ("hbm", f"step, up to {duration(points[0][1])}"),
+            (
+                "good",
+                f"with room for everything, {duration(figures.compute_ns)}",
+            ),
             ("stall", "budget now"),
         ),
         table,
@@ -272,7 +267,7 @@ def _modules(figures: Figures) -> str:
         ]
     return _section(
         "What waits, by module",
-        f"Where compute waited for those {_time(figures.waited_ns)} of the "
+        f"Where compute waited for those {duration(figures.waited_ns)} of the "
         "step: for bytes of an op's operands, or for room. Modules of a list "
         "count as one (*); a module's backward is a row of its own.",
         *parts,
@@ -288,11 +283,11 @@ def _costs(costs: Sequence[Cost], most: int) -> str:
     waited = [cost for cost in costs if cost.stall_ns > 0]
     longest = max(cost.stall_ns for cost in waited)
     rows = "".join(
-        f"<tr><td>{escape(cost.name or 'outside of modules')}</td>"
-        f"<td>{_time(cost.stall_ns)}</td>"
+        f"<tr><td>{breakable(cost.name or 'outside of modules')}</td>"
+        f"<td>{duration(cost.stall_ns)}</td>"
         f"<td>{cost.stall_ns / stalls:.0%}</td>"
-        f'<td class="wide">{_time(cost.rerun_ns)}</td>'
-        f'<td class="wide">{_time(cost.compute_ns)}</td>'
+        f'<td class="wide">{duration(cost.rerun_ns)}</td>'
+        f'<td class="wide">{duration(cost.compute_ns)}</td>'
         f'<td class="wide">{cost.calls:,}</td>'
         f'<td class="bar"><i style="width:{cost.stall_ns / longest:.1%}"></i>'
         "</td></tr>"
@@ -326,21 +321,25 @@ def _link(figures: Figures) -> str:
 
     return _section(
         "The link in the step",
-        f"Of {_rate(figures.link_in_bytes_per_s)} in and "
-        f"{_rate(figures.link_out_bytes_per_s)} out, "
+        f"Of {rate(figures.link_in_bytes_per_s)} in and "
+        f"{rate(figures.link_out_bytes_per_s)} out, "
         f"{mean(shares_in)} and {mean(shares_out)} were used.",
         svg.chart(
             [
                 svg.area(path(shares_in), "hbm"),
                 svg.line(path(shares_in), "hbm"),
                 svg.line(path(shares_out), "host"),
+                svg.line(svg.steps([(0, 1)], top), "logical", dashed=True),
             ],
-            [(1 / top, "100 %")],
-            ["0 ms", _time(figures.step_ns)],
+            ["0 ms", duration(figures.step_ns)],
             "Use of the link",
             140,
         ),
-        _legend(("hbm", "in: to the device"), ("host", "out: to the host")),
+        _legend(
+            ("hbm", "in: to the device"),
+            ("host", "out: to the host"),
+            ("logical", "all of either direction"),
+        ),
     )
 
 
@@ -367,8 +366,8 @@ def _map(figures: Figures) -> str:
             [
                 [
                     tensor.name,
-                    _size(tensor.bytes),
-                    _size(tensor.moved_bytes),
+                    size(tensor.bytes),
+                    size(tensor.moved_bytes),
                     f"{_resident_share(tensor):.0%}",
                 ]
                 for tensor in moved
@@ -422,7 +421,7 @@ def _table(
     for number, row in enumerate(rows):
         mark = ' class="now"' if number < len(now) and now[number] else ""
         cells = "".join(
-            f"<td{kind}>{escape(cell)}</td>"
+            f"<td{kind}>{breakable(cell)}</td>"
             for kind, cell in zip(kinds, row, strict=True)
         )
         body += f"<tr{mark}>{cells}</tr>"
@@ -430,19 +429,3 @@ def _table(
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
-
-
-def _size(count: float) -> str:
-    return _C.format_bytes(int(count))
-
-
-def _time(duration_ns: float) -> str:
-    if duration_ns >= 1e10:
-        return f"{duration_ns / 1e9:,.1f} s"
-    if duration_ns >= 1e8 or duration_ns == 0:
-        return f"{duration_ns / 1e6:,.0f} ms"
-    return f"{duration_ns / 1e6:,.2f} ms"
-
-
-def _rate(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e9:,.1f} GB/s"

@@ -31,9 +31,6 @@ border-radius:6px;padding:10px 12px;margin:8px 0;overflow-wrap:anywhere}
 .warning b{display:block}
 .plot{position:relative;border-bottom:1px solid var(--line);margin-top:8px}
 .plot svg{position:absolute;inset:0;width:100%;height:100%;display:block}
-.plot .y{position:absolute;left:4px;font-size:.75rem;color:var(--muted);
-background:var(--card);padding:0 3px;transform:translateY(50%);opacity:.9;
-line-height:1.2;white-space:nowrap}
 .map{max-width:100%}
 .x{display:flex;justify-content:space-between;font-size:.75rem;
 color:var(--muted);margin-bottom:8px}

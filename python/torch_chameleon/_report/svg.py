@@ -1,4 +1,4 @@
-"""Charts as inline SVG, stretched to the page's width; text is HTML over them.
+"""Charts as inline SVG, stretched to the page's width; text is HTML below.
 
 So text has the page's size on every screen. Colours are the page's variables.
 """
@@ -56,16 +56,14 @@ def thinned(
 
 def chart(
     layers: Iterable[str],
-    y_labels: Sequence[tuple[float, str]],
     x_labels: Sequence[str],
     title: str,
     height: int = 200,
 ) -> str:
-    """A chart: paths in a stretched SVG, labels beside it.
+    """A chart: paths in a stretched SVG, labels below it.
 
     Args:
         layers: SVG elements.
-        y_labels: (share of the height from below, text).
         x_labels: Texts from left to right.
         title: What a screen reader says.
         height: In pixels.
@@ -75,12 +73,7 @@ def chart(
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" '
         f'role="img" aria-label="{escape(title)}">'
         + "".join(layers)
-        + "</svg>"
-        + "".join(
-            f'<span class="y" style="bottom:{share:.1%}">{escape(text)}</span>'
-            for share, text in y_labels
-        )
-        + "</div>"
+        + "</svg></div>"
         + f'<div class="x">{_spans(x_labels)}</div>'
     )
 
