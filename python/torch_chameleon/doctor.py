@@ -79,9 +79,9 @@ def _machine() -> _Facts:
         "processor": _field("/proc/cpuinfo", "model name"),
         "cores, ours/all": f"{len(os.sched_getaffinity(0))}/{os.cpu_count()}",
         "torch threads": torch.get_num_threads(),
-        "memory": _field("/proc/meminfo", "MemTotal"),
-        "memory available": _field("/proc/meminfo", "MemAvailable"),
-        "swap": _field("/proc/meminfo", "SwapTotal"),
+        "memory": _memory("MemTotal"),
+        "memory available": _memory("MemAvailable"),
+        "swap": _memory("SwapTotal"),
         "cgroup memory limit": _cgroup_limit(),
     }
     for name, limit in (
@@ -101,6 +101,14 @@ def _field(path: str, name: str) -> str:
             if line.startswith(name):
                 return line.partition(":")[2].strip()
     return "unknown"
+
+
+def _memory(name: str) -> str:
+    text = _field("/proc/meminfo", name)
+    number, _, unit = text.partition(" ")
+    if unit != "kB" or not number.isdigit():
+        return text
+    return _C.format_bytes(int(number) * 1024)
 
 
 def _cgroup_limit() -> str:
@@ -131,7 +139,9 @@ def _lines(path: str) -> list[str]:
 
 def _configuration() -> _Facts:
     facts: _Facts = {
-        row["key"]: _C.get_option(row["key"]) for row in _C.option_specs()
+        row["key"]: "not set" if value is None else value
+        for row in _C.option_specs()
+        for value in [_C.get_option(row["key"])]
     }
     for name in sorted(os.environ):
         if name.startswith(("CHAMELEON_", "PYTORCH_", "CUDA_", "OMP_", "MKL_")):

@@ -166,6 +166,21 @@ def test_the_report_answers(figures, sentence):
     assert sentence in report.text_of(FIGURES | figures)
 
 
+def test_answers_fit_a_terminal():
+    figures = FIGURES | {"fits": "swapped", "reads": ["train.py:7"] * 9}
+    wrapped = report.text_of(figures, 80)
+    assert max(map(len, wrapped.splitlines())) <= 80
+    whole = report.text_of(figures)
+    assert wrapped.split() == whole.split()
+
+
+def test_the_help_fits_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        arguments.parse(["--help"])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_units_that_read_well():
     assert report.duration(15.5e9) == "15.5 s"
     assert report.duration(1_018_000) == "1.02 ms"

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import pathlib
+import shutil
 import signal
 import sys
 import tempfile
@@ -78,7 +79,10 @@ def _main(options: argparse.Namespace) -> int:
         raise SystemExit(f"torch_chameleon plan: {error}") from None
     seconds = time.monotonic() - begin
     print(f"plan: answered in {seconds:.0f} s", file=sys.stderr, flush=True)
-    print(text_of(figures))
+    columns = None
+    if sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns
+    print(text_of(figures, columns))
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     if options.plot is not None:

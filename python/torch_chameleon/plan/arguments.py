@@ -9,6 +9,13 @@ import re
 from torch_chameleon import _C
 from torch_chameleon._script import CommandParser
 
+_DESCRIPTION = """\
+Runs the first steps of a training script, as it is, on a simulated GPU, and
+says what it needs, whether it fits, and how slow it is with less memory. All
+times are modelled. The script may say "cuda" or "chameleon"; values do not
+exist, and what it reads is 1, or False. What it writes is kept away from your
+files.
+"""
 _EXAMPLES = """\
 examples:
   python -m torch_chameleon plan --gpu rtx4090 train.py --batch 64
@@ -69,11 +76,7 @@ def ours_among(options: argparse.Namespace) -> list[str]:
 def _parser() -> CommandParser:
     reader = CommandParser(
         prog="python -m torch_chameleon plan",
-        description="Runs the first steps of a training script, as it is, on a "
-        "simulated GPU, and says what it needs, whether it fits, and how slow "
-        "it is with less memory. All times are modelled. The script may say "
-        '"cuda", "chameleon" or nothing; values do not exist, and what it '
-        "reads is 1, or False. What it writes is kept away from your files.",
+        description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

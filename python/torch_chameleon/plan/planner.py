@@ -100,11 +100,7 @@ class Planner:
         halves = [budgets[0::2], budgets[1::2]]
         with ThreadPoolExecutor(_AT_A_TIME) as pool:
             try:
-                answer = pool.submit(
-                    _told,
-                    f"steps within {size(budget)}",
-                    lambda: self._answer(figures),
-                )
+                answer = pool.submit(self._answer, figures)
                 curves = [
                     pool.submit(
                         _told,
@@ -125,7 +121,10 @@ class Planner:
         gpu, budget = self.options.gpu, figures["budget_bytes"]
         point = None
         if self._depends(budget):
-            point = self._points(gpu, [budget])[0]
+            point = _told(
+                f"steps within {size(budget)}",
+                lambda: self._points(gpu, [budget])[0],
+            )
         answer = self._answer_of(gpu, budget, figures["in_memory_ns"], point)
         if (
             point is not None

@@ -1,5 +1,6 @@
 """What `plan` found, as text."""
 
+import textwrap
 from typing import Any
 
 from torch_chameleon.plan import overlay
@@ -10,24 +11,42 @@ _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1024, "KiB"))
 _DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-def text_of(figures: dict[str, Any]) -> str:
+def text_of(figures: dict[str, Any], columns: int | None = None) -> str:
     """The answers, one a line, and the tables.
 
     Args:
         figures: Of `plan`.
+        columns: Longer answers go on below; None: on one line.
     """
     lines = [
         f"{figures['script']} on {figures['gpu']}, modelled: nothing ran on "
         "a GPU",
         "",
-        *(f"  {name:<11}{text}" for name, text in _answers(figures)),
+        *(
+            _wrapped(f"  {name:<11}", text, columns)
+            for name, text in _answers(figures)
+        ),
     ]
     if figures["curve"]:
         lines += ["", *_table(*_curve(figures))]
     if figures.get("cards"):
         lines += ["", *_table(*_cards(figures))]
-    lines += ["", overlay.sentence(figures["kept_away"])]
+    kept_away = overlay.sentence(figures["kept_away"])
+    lines += ["", _wrapped("", kept_away, columns)]
     return "\n".join(lines)
+
+
+def _wrapped(before: str, text: str, columns: int | None) -> str:
+    if columns is None:
+        return before + text
+    return textwrap.fill(
+        text,
+        max(columns, len(before) + 20),
+        initial_indent=before,
+        subsequent_indent=" " * len(before),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _answers(figures: dict[str, Any]) -> list[tuple[str, str]]:
