@@ -174,10 +174,13 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
     ++call.failures;
   }
   const PagerLock locked(core_);
-  return out_of_memory(locked, core_, table_, room_, call, call.operand_bytes,
-                       std::max(call.liveBytes() + call.adopted_bytes + rounded,
-                                call.layout.span()),
-                       shortage);
+  return out_of_memory(
+      locked, core_, table_, room_, call, call.operand_bytes,
+      std::max(
+          {call.liveBytes() + call.adopted_bytes + rounded, call.layout.span(),
+           call.memory == nullptr ? 0
+                                  : call.memory->peakAt(call.operand_bytes)}),
+      shortage);
 }
 
 // From the hole that the call holds. Null: it has none, or needs something else

@@ -52,8 +52,13 @@ class KernelRoom {
         core_.large_room_bytes.load(std::memory_order_relaxed);
     return room_bytes > large && spans_.find(call.quick) > large;
   }
-  std::size_t spanOf(const CallState& call) const noexcept {
-    return spans_.find(call.quick);
+  // What the kernel will allocate at a time beside operands of that size, where
+  // that was seen; else 0.
+  std::size_t seen(const CallState& call,
+                   std::size_t operand_bytes) const noexcept {
+    const std::size_t span = spans_.find(call.quick);
+    if (span > 0 || call.memory == nullptr) return span;
+    return call.memory->peakAt(operand_bytes);
   }
   // The call ends: what it allocated is what the next one will.
   void learn(CallState& call) noexcept;

@@ -40,6 +40,15 @@ struct OpMemory {
   std::atomic<std::size_t> peak_bytes{0};
   std::atomic<std::size_t> operand_bytes{0};
   std::atomic<bool> known{false};
+
+  // The peak, where the op ended well with operands of that size and none were
+  // larger. 0: not known, for other sizes have peaks of their own.
+  std::size_t peakAt(std::size_t size_bytes) const noexcept {
+    const bool is_of_it =
+        known.load(std::memory_order_acquire) &&
+        operand_bytes.load(std::memory_order_relaxed) == size_bytes;
+    return is_of_it ? peak_bytes.load(std::memory_order_relaxed) : 0;
+  }
 };
 
 // What is the same for all calls of an op; the kernels layer has one per op.

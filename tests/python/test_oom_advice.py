@@ -71,3 +71,30 @@ def test_what_others_hold_is_pinned():
         run(2 * MIB, torch.exp, operand)
     run(ADVICE.search(str(error.value))["budget"], torch.exp, operand)
     del error
+
+
+SEVERAL = """
+import re, torch, torch_chameleon
+ops = {
+    "layer_norm": lambda x: torch.nn.functional.layer_norm(x, (257,)),
+    "std_mean": lambda x: torch.std_mean(x, 1),
+    "sort": lambda x: x.sort(1),
+    "median": lambda x: x.median(1),
+}
+x = torch.rand(1030, 257, device="chameleon")
+for name, op in ops.items():
+    op(x)
+    torch_chameleon.config.hbm_budget = "512KiB"
+    try:
+        op(x)
+    except torch.OutOfMemoryError as error:
+        named = re.search("at least ([^,]*), or use", str(error))[1]
+    torch_chameleon.config.hbm_budget = named
+    op(x)
+    torch_chameleon.config.hbm_budget = "64MiB"
+"""
+
+
+def test_the_first_advice_does_for_a_kernel_that_allocates_several_times(fresh):
+    """It ran with room to spare before, in the same sizes."""
+    fresh(SEVERAL)
