@@ -202,6 +202,13 @@ def test_less_memory_is_never_faster():
     assert figures["step_ns"] == 3e8
 
 
+def test_swapping_alone_is_no_faster_than_what_ships():
+    figures = FIGURES | {"fits": "in memory"}
+    rows = [{"budget_bytes": 10, "step_ns": 3e8, "swapping_ns": 2e8}]
+    planner._order(figures, rows)
+    assert rows[0]["swapping_ns"] == 3e8
+
+
 def point_of(budget: int, step: int, moved: int = 9) -> dict[str, Any]:
     names = ("stall_ns", "bound_ns", "swapping_ns", "settled", "steps")
     return dict.fromkeys(names, 0) | {
