@@ -3,13 +3,32 @@
 import argparse
 import builtins
 import importlib.machinery
+import math
 import os
+import re
 import runpy
 import sys
 from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 _WRONG = 2  # the exit status of a command line that is
+
+
+def lacks_unit(size: str, below: float = math.inf) -> str | None:
+    """What to say of a size without a unit, which would be bytes.
+
+    Args:
+        size: As it was given.
+        below: Larger numbers are meant to be bytes.
+
+    Returns:
+        None: it has a unit, or is that large.
+    """
+    if not re.fullmatch(r"\s*\d+(\.\d*)?\s*", size) or float(size) >= below:
+        return None
+    if not float(size):
+        return f'"{size}" is no room for anything'
+    return f'"{size}" has no unit: say "{size.strip()}GiB" or "MiB"'
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -10,6 +10,8 @@ from torch_chameleon._as_cuda import as_cuda
 from torch_chameleon._config import config
 from torch_chameleon._report.command import page_about
 
+_SURELY_BYTES = 1024  # smaller numbers are GiB whose unit was forgotten
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a program in this process, which becomes the program's.
@@ -27,6 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"no module named {options.program}")
     elif not os.path.isfile(options.program):
         parser.error(f"no file {options.program}")
+    wrong = options.hbm_budget and _script.lacks_unit(
+        options.hbm_budget, _SURELY_BYTES
+    )
+    if wrong:
+        parser.error(f"--budget: {wrong}")
     if options.report:
         parser.check_file("--report", options.report)
     try:

@@ -185,6 +185,10 @@ def test_budget_and_report(folder):
             'hbm_budget = "lots": must be a number of bytes',
         ),
         (
+            ["--budget", "20", "sub/program.py"],
+            '--budget: "20" has no unit: say "20GiB" or "MiB"',
+        ),
+        (
             ["--oversubscription", "0", "sub/program.py"],
             'oversubscription = "0": must be a number from 1',
         ),

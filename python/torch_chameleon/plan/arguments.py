@@ -7,7 +7,7 @@ import pathlib
 import re
 
 from torch_chameleon import _C
-from torch_chameleon._script import CommandParser
+from torch_chameleon._script import CommandParser, lacks_unit
 
 _DESCRIPTION = """\
 Runs the first steps of a training script, as it is, on a simulated GPU, and
@@ -139,12 +139,9 @@ def _parser() -> CommandParser:
 
 
 def _size(text: str) -> int:
-    if re.fullmatch(r"\s*\d+(\.\d*)?\s*", text):
-        raise argparse.ArgumentTypeError(
-            f'"{text}" has no unit: say "{text.strip()}GiB" or "MiB"'
-            if float(text)
-            else f'"{text}" is no room for anything'
-        )
+    wrong = lacks_unit(text)
+    if wrong is not None:
+        raise argparse.ArgumentTypeError(wrong)
     try:
         size = _C.parse_bytes(text)
     except ValueError as error:
