@@ -429,7 +429,9 @@ os._exit(0)
 def test_nothing_written_is_said(user, keeping):
     keeping("cat", str(user / "x"))
     found = overlay.changes(keeping.folder)
-    assert overlay.sentence(found) == "The script wrote no files."
+    assert (
+        overlay.sentence(found) == "The script wrote no files in these steps."
+    )
 
 
 def test_many_names_are_cut():

@@ -156,7 +156,7 @@ def sentence(changed: dict[str, list[str]]) -> str:
         if paths
     ]
     if not parts:
-        return "The script wrote no files."
+        return "The script wrote no files in these steps."
     return "Kept away, your files are as they were: " + ", ".join(parts) + "."
 
 
