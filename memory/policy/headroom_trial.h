@@ -4,7 +4,7 @@
 // A plan's model knows nothing of where blocks lie. The more a plan leaves, the
 // more has to be moved or run again; the less it leaves, the more moves inside
 // HBM and victims that no plan chose it takes to find room. Which weighs more
-// differs from model to model and from card to card (README.md).
+// differs from model to model and from card to card.
 //
 // A path that was walked once may never be again: where steps differ at random
 // its plan is followed in parts, amid what it did not foresee, and leaves more

@@ -18,7 +18,7 @@ constexpr std::uint64_t kFreeHeadroomShares[] = {8, 16, 32, 64};
 constexpr double kHardlyWaits = 1.05;
 constexpr double kFree = 1.002;
 // Where ops may be run again bytes cost little, and moves for fragments' sake
-// cost more (README.md). So such a plan may also take a little longer than one
+// cost more. So such a plan may also take a little longer than one
 // that only swaps and leaves less.
 constexpr std::uint64_t kRerunHeadroomShare = 40;
 constexpr double kHeadroomWorth = 1.01;

@@ -34,7 +34,7 @@ bool is_better(const ModelledStep& a, const ModelledStep& b) {
 
 std::vector<PlanParameters> plan_portfolio(bool all) {
   // The first six cover (greedily) the grid below without `spread`, on the
-  // traces that README.md names; of its other half these two gain the most.
+  // traces of tests/benchmarks/policy; of its other half these two gain most.
   std::vector<PlanParameters> portfolio = {
       {{kCleanFirst, 0, 0, true, false}, -1},
       {{kCleanFirst, 0, 0.125, true, false}, 0.1},

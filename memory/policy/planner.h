@@ -8,10 +8,10 @@
 //
 // No choice of parameters is best for every run, so a portfolio of them is
 // tried on the model, the few that pay most often first, and the best plan is
-// kept. README.md has the figures.
+// kept.
 //
-// Cost: see README.md. Thread safety: functions of their arguments; meant for
-// a background thread.
+// Cost: O(uses * log) a candidate. Thread safety: functions of their arguments;
+// meant for a background thread.
 #pragma once
 
 #include <chrono>

@@ -15,8 +15,6 @@ LONG_LINES = {
     "backend/torch/README.md",
     "kernels/README.md",
     "memory/README.md",
-    "memory/policy/README.md",
-    "memory/policy/experiments.md",
     "profiler/README.md",
     "tests/README.md",
     "tests/benchmarks/policy/traces/README.md",

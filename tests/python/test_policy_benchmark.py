@@ -227,3 +227,13 @@ def test_table_and_plot(tmp_path):
     table.write(kept, readme)
     assert (tmp_path / table.PLOT).read_bytes() == plot
     assert len(plot) < 200_000
+
+
+def test_what_the_pages_say_is_not_stale():
+    kept = results.Results(results.RESULTS)
+    for page, body in (
+        (table.PAGE, table.markdown(kept)),
+        (table.README, table.summary(kept)),
+    ):
+        shown = page.read_text().split(table.BEGIN)[1].split(table.END)[0]
+        assert shown.strip() == body.strip(), "table.py writes it"

@@ -1,6 +1,6 @@
-// The figures that memory/policy/README.md quotes, from the usual few
-// candidates on the traces of real models: modelled times may fall, not rise,
-// and never below the traces' lower bounds.
+// What the planner makes of the traces of real models, from its usual few
+// candidates: modelled times may fall, not rise, and never below the traces'
+// lower bounds.
 #include <cstdint>
 #include <cstdio>
 #include <gtest/gtest.h>

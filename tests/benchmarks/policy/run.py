@@ -8,7 +8,7 @@ Each point is a process of its own. Results are lines of JSON in FILE; points
 that are there already are left out, unless --again or they failed, so a run
 that was interrupted goes on. A lower bound above what was achieved is an error,
 and so is a point that cannot run. Figures repeat to the last digit. Without
---results the table and the plot of memory/policy/README.md are made of them.
+--results the tables and the plot of RESULTS.md are made of them.
 """
 
 from __future__ import annotations

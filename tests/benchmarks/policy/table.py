@@ -1,20 +1,23 @@
-"""Makes a table and a plot of the benchmark's results.
+"""Makes tables and a plot of the benchmark's results.
 
-    python tests/benchmarks/policy/table.py [--results FILE] [--readme FILE]
+    python tests/benchmarks/policy/table.py [--results FILE] [--page FILE]
 
-The table goes between the marks in FILE (default: memory/policy/README.md),
-the plot beside it.
+The tables go between the marks in FILE (default: RESULTS.md in this folder),
+the plot beside it. Of the default results the summary goes between the marks in
+memory/policy/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import pathlib
 
 from results import RESULTS, Results
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-README = ROOT / "memory/policy/README.md"
+HERE = pathlib.Path(__file__).resolve().parent
+PAGE = HERE / "RESULTS.md"
+README = HERE.parents[2] / "memory/policy/README.md"
 PLOT = "policies.svg"  # beside it
 BEGIN = "<!-- table.py writes from here -->"
 END = "<!-- to here -->"
@@ -171,6 +174,39 @@ def markdown(results: Results) -> str:
     return "\n".join([*lines, ""])
 
 
+def geometric_mean(values: list[float]) -> str:
+    """With two decimals; a dash: of nothing."""
+    if not values:
+        return "-"
+    return f"{math.exp(math.fsum(map(math.log, values)) / len(values)):.2f}"
+
+
+def summary(results: Results) -> str:
+    """One table: means of the times of a step, over that of one in memory."""
+    lines = [
+        "| card | k | models | `lru` | swapping alone | re-running too |",
+        "|---|---|---|---|---|---|",
+    ]
+    for gpu in gpus_of(results):
+        for k in ks_of(results):
+            ratios: dict[str, list[float]] = {"lru": [], "forecast": []}
+            ratios["joint"] = []
+            for workload in workloads_of(results):
+                rows = {
+                    policy: results.rows.get((workload, gpu, k, policy), {})
+                    for policy in ratios
+                }
+                if any("ms" not in row for row in rows.values()):
+                    continue
+                in_memory = results.rows[workload, gpu, 0.0, "lru"]["ms"]
+                for policy, row in rows.items():
+                    ratios[policy].append(row["ms"] / in_memory)
+            cells = [f"`{gpu}`", f"{k:g}", str(len(ratios["lru"]))]
+            cells += map(geometric_mean, ratios.values())
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def plot(results: Results, path: pathlib.Path) -> None:
     """How near each policy comes to the bound, point by point."""
     import matplotlib as mpl
@@ -248,13 +284,19 @@ def plot(results: Results, path: pathlib.Path) -> None:
     pyplot.close(figure)
 
 
-def write(results: Results, readme: pathlib.Path = README) -> None:
-    """Puts table and plot where they are read."""
-    text = readme.read_text()
-    before, rest = text.split(BEGIN)
+def put(body: str, page: pathlib.Path) -> None:
+    """Puts it between the marks of a page."""
+    before, rest = page.read_text().split(BEGIN)
     _, after = rest.split(END)
-    readme.write_text(f"{before}{BEGIN}\n{markdown(results)}\n{END}{after}")
-    plot(results, readme.with_name(PLOT))
+    page.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}")
+
+
+def write(results: Results, page: pathlib.Path = PAGE) -> None:
+    """Puts tables and plot where they are read."""
+    put(markdown(results), page)
+    plot(results, page.with_name(PLOT))
+    if page == PAGE:
+        put(f"\n{summary(results)}\n", README)
 
 
 def main() -> None:
@@ -262,9 +304,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    parser.add_argument("--readme", type=pathlib.Path, default=README)
+    parser.add_argument("--page", type=pathlib.Path, default=PAGE)
     options = parser.parse_args()
-    write(Results(options.results), options.readme)
+    write(Results(options.results), options.page)
 
 
 if __name__ == "__main__":
