@@ -2,11 +2,13 @@
 """Counts the instructions that op calls cost, natively and on chameleon.
 
     python tests/benchmarks/op_instructions.py [--case NAME] [--functions N]
+        [--write]
 
 Prints for each case what chameleon costs over native, and where it goes by
 stages of a call: of ops alone in a loop, and on average of an op in a sequence
 of different ones that repeats, as training does; then what importing the
-package adds to `import torch`.
+package adds to `import torch`. --write keeps the former in
+results/op_instructions.json and makes results/op_instructions.md of it.
 
 Runs itself under valgrind's callgrind with instrumentation off, and turns it
 on around two loops of different length; the difference of their counts is the
@@ -21,6 +23,7 @@ import collections
 import ctypes
 import functools
 import gc
+import json
 import os
 import pathlib
 import re
@@ -43,6 +46,23 @@ SEQUENCE = "sequence"  # an op of the sequence, on average
 DEVICES = ("cpu", "chameleon")
 MANY_OPS = ("backward", "adamw")
 IMPORTS = 15
+
+RESULTS = pathlib.Path(__file__).parent / "results" / "op_instructions.json"
+PAGE = RESULTS.with_suffix(".md")
+MARKS = ("<!-- op_instructions.py writes from here -->", "<!-- to here -->")
+LABELS = {
+    "sequence": "`sequence`",
+    "add": "`add`",
+    "add_": "`add_`",
+    "mul": "`mul` by a number",
+    "mul_": "`mul_` by a number",
+    "relu": "`relu`",
+    "addmm": "`addmm`",
+    "layer_norm": "`layer_norm`, with what backward needs",
+    "foreach_add_": "`_foreach_add_` of 20",
+    "backward": "`(x * w).sum().backward()`",
+    "adamw": "`AdamW.step()`, foreach, 2 parameters",
+}
 
 REQUESTS = """
 #include <valgrind/callgrind.h>
@@ -275,6 +295,38 @@ def report(profiles: dict[str, Profile]) -> None:
         print(f"{case:13}{row}")
 
 
+def kept() -> dict[str, dict[str, int]]:
+    """What was measured last, by case."""
+    return json.loads(RESULTS.read_text())
+
+
+def markdown(figures: dict[str, dict[str, int]]) -> str:
+    """The table of the page. An empty cell: nothing."""
+    names = ["native", "extra", *STAGES, "profiler", "saved", "rest"]
+    lines = ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for case, label in LABELS.items():
+        cells = [
+            f"{figures[case][name]:,}" if figures[case].get(name) else ""
+            for name in names
+        ]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write(profiles: dict[str, Profile]) -> None:
+    """Keeps the figures of these cases, and makes the page."""
+    figures = kept()
+    for case in dict.fromkeys(name.split("/")[0] for name in profiles):
+        kind = "sequence" if case == SEQUENCE else "alone"
+        found = per_op(profiles, case, kind)
+        figures[case] = {name: round(each) for name, each in found.items()}
+    RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
+    begin, end = MARKS
+    head, rest = PAGE.read_text().split(begin)
+    tail = rest.split(end)[1]
+    PAGE.write_text(f"{head}{begin}\n\n{markdown(figures)}\n\n{end}{tail}")
+
+
 def profiles_of(
     script: str, root: pathlib.Path, *arguments: str
 ) -> dict[str, Profile]:
@@ -342,6 +394,7 @@ def main() -> None:
         help="also list the N costliest functions of each case",
     )
     parser.add_argument("--keep", help="keep callgrind's files in this folder")
+    parser.add_argument("--write", action="store_true", help="keep figures")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -352,6 +405,8 @@ def main() -> None:
         case = ("--case", options.case) if options.case else ()
         profiles = profiles_of(__file__, root, *case)
         report(profiles)
+        if options.write:
+            write(profiles)
         for name, profile in profiles.items():
             if options.functions and name.endswith("chameleon/alone/600"):
                 print(f"\n{name}")

@@ -6,6 +6,6 @@ pagers            what moves memory while a case runs
 compare           what an action left behind, and how two of them differ
 known_differences every difference that may be, with its reason
 suite             runs cases, consults the table, counts
-counting          the counts, and the table in kernels/README.md
+counting          the counts, and the tables of RESULTS.md
 selection         which cases the default run takes, and parts of a full run
 """

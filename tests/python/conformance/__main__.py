@@ -4,8 +4,8 @@ python -m conformance [--parts N] [--jobs N] [--minutes N] [--fresh] [FOLDER]
 
 Each part is a process. A part that has passed is not run again: a run that was
 interrupted, or stopped after some minutes, goes on where it was. When all have
-passed, the counts go into kernels/README.md and, by dtype, into this folder's
-README.md. FOLDER (build/conformance) has each part's counts and output.
+passed, the counts go into RESULTS.md beside this file. FOLDER
+(build/conformance) has each part's counts and output.
 """
 
 import argparse
@@ -136,8 +136,9 @@ def finish(run, seconds):
     if not left:
         by_suite = counting.table(counts, dtypes=False)
         by_dtype = counting.table(counts, dtypes=True)
-        counting.write(ROOT / "kernels/README.md", f"{said}\n\n{by_suite}")
-        counting.write(HERE / "README.md", f"{said}\n\n{by_dtype}")
+        counting.write(
+            HERE / "RESULTS.md", f"{said}\n\n{by_suite}\n\n{by_dtype}"
+        )
     tests = {
         what: sum(record["tests"].get(what, 0) for record in records)
         for what in ("passed", "failed", "skipped")

@@ -3,7 +3,7 @@
 A case is one entry, check, dtype and pager, with all its samples; of a test
 that has no such cases, the test. Each process writes what it counted to
 CONFORMANCE_COUNTS (a file), if that is set. `totals()` adds files up and
-`write()` puts tables of them between the markers of a README.
+`write()` puts tables of them between the markers of a page.
 """
 
 import collections
@@ -135,11 +135,11 @@ def _cells(row, columns):
     yield f"{sum(figures[-1] for figures in row.values()):,}"
 
 
-def write(readme, body):
+def write(page, body):
     """Puts it between the markers."""
-    text = Path(readme).read_text()
+    text = Path(page).read_text()
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
     if not tail:
-        sys.exit(f"{readme} lacks the markers '{BEGIN}' and '{END}'")
-    Path(readme).write_text(f"{head}{BEGIN}\n{body}\n{END}{tail}")
+        sys.exit(f"{page} lacks the markers '{BEGIN}' and '{END}'")
+    Path(page).write_text(f"{head}{BEGIN}\n{body}\n{END}{tail}")

@@ -203,10 +203,10 @@ def test_counts_become_a_table(counts, tmp_path, monkeypatch):
 
 
 def test_a_table_goes_between_the_markers(tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{counting.BEGIN}\nold\n{counting.END}\nafter\n")
-    counting.write(readme, "new")
-    assert readme.read_text() == (
+    page = tmp_path / "RESULTS.md"
+    page.write_text(f"before\n{counting.BEGIN}\nold\n{counting.END}\nafter\n")
+    counting.write(page, "new")
+    assert page.read_text() == (
         f"before\n{counting.BEGIN}\nnew\n{counting.END}\nafter\n"
     )
 
