@@ -1,9 +1,8 @@
 // A path: one recorded sequence of ops, as a rule one step, in which every
 // storage is a *value* with a number of its own.
 //
-//   born     it begins at an op of this path; its identity in words is
-//   (position
-//            of that op, output number). Either the op makes it, or it was
+//   born     it begins at an op of this path, and is known by the position of
+//            that op and an output number. Either the op makes it, or it was
 //            handed to the op as memory that no op had touched before (a
 //            factory's): then `output` is kExternalInput + which one of those;
 //   carried  it was there when the path began: a persistent block, or a
