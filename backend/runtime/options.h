@@ -1,6 +1,6 @@
 // The option table: every knob of torch_chameleon.config with its default,
 // unit, environment variable and effect. This table is the truth; Python, the
-// README's table and error messages are made from it.
+// python/docs/configuration.md and error messages are made from it.
 //
 // Thread safety: all functions may be called from any thread. Values are read
 // when they are used, so a change takes effect at the next use; keys marked

@@ -1,6 +1,7 @@
 """Pages: links lead somewhere, lines are short, tables and figures are true."""
 
 import re
+from fnmatch import fnmatch
 
 import page_parts
 import pytest
@@ -9,15 +10,17 @@ from page_figures import FACTS, SAID
 from test_docs import DOCS, FOR_USERS, ROOT, markdown
 
 MOST_CHARACTERS = 119  # of a line of prose
-# Written for those who change these folders; their lines are still to be
-# broken, with their texts.
-LONG_LINES = {
-}
+MOST_WORDS = {"memory/README.md": 2000}  # of a folder's page; else
+MOST_WORDS_ELSE = 1000
+# Whose every source file stands in its folder's page.
+TABLES = ("backend", "kernels", "memory", "profiler", "python")
+SOURCES = {".cpp", ".h", ".inc", ".in"}
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 GENERATED = re.compile(
-    r"<!-- (?:(\S+): tests/python/page_parts\.py|training/training_table\.py) "
-    r"writes from here -->.*?<!-- (?:\1: )?to here -->",
+    r"<!-- (?:(\S+): tests/python/page_parts\.py|[\w/]+\.py) "
+    r"writes from here -->.*?<!-- (?:\1: )?to here -->"
+    r"|<!-- table: begin -->.*?<!-- table: end -->",  # tests/mutations
     re.S,
 )
 UNITS = "%|ns|us|ms|s|min|GB/s|[kMGT]i?B|B(?! parameters)|times"
@@ -99,7 +102,40 @@ def test_lines_are_short(path):
         if len(line) > MOST_CHARACTERS
         and not line.startswith(("|", "### `", "<!--"))
     ]
-    assert long == [] or name_of(path) in LONG_LINES
+    assert long == []
+
+
+FOLDERS = [page for page in PAGES if page.id.endswith("/README.md")]
+
+
+@pytest.mark.parametrize("path", FOLDERS)
+def test_the_page_of_a_folder_is_short(path):
+    text = GENERATED.sub("", path.read_text())
+    said = re.findall(r"\S*\w\S*", text)
+    assert len(said) <= MOST_WORDS.get(name_of(path), MOST_WORDS_ELSE)
+
+
+def sources():
+    """The source files of TABLES, by folder."""
+    found = {}
+    for folder in TABLES:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in SOURCES:
+                found.setdefault(path.parent, []).append(path)
+    return found
+
+
+@pytest.mark.parametrize("folder", sorted({*sources()}), ids=name_of)
+def test_tables_name_every_source_file_and_no_other(folder):
+    """By its name, or by a pattern like `pager.*`."""
+    page = folder / "README.md"
+    if not page.exists():
+        page = folder.parent / "README.md"
+    rows = "\n".join(re.findall(r"^\|.*", page.read_text(), re.M))
+    names = re.findall(r"`([\w.]+\.(?:\*|h|cpp|inc|in))`", rows)
+    files = [path.name for path in sources()[folder]]
+    assert [x for x in files if not any(fnmatch(x, y) for y in names)] == []
+    assert [y for y in names if not any(fnmatch(x, y) for x in files)] == []
 
 
 def test_the_first_page_is_short():
@@ -130,6 +166,15 @@ def test_the_table_of_measurements_is_not_stale():
     page = (DOCS / "measured.md").read_text()
     assert training_table.of_all(training_table.RESULTS) in page, (
         "./ci/gpu table writes it"
+    )
+
+
+def test_the_instructions_of_an_op_are_those_kept():
+    import op_instructions
+
+    page = op_instructions.PAGE.read_text()
+    assert op_instructions.markdown(op_instructions.kept()) in page, (
+        "op_instructions.py --write writes it"
     )
 
 
