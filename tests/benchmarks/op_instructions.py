@@ -297,7 +297,8 @@ def report(profiles: dict[str, Profile]) -> None:
 
 def kept() -> dict[str, dict[str, int]]:
     """What was measured last, by case."""
-    return json.loads(RESULTS.read_text())
+    figures: dict[str, dict[str, int]] = json.loads(RESULTS.read_text())
+    return figures
 
 
 def markdown(figures: dict[str, dict[str, int]]) -> str:
