@@ -276,15 +276,16 @@ class Pager {
         std::unique_ptr<LogicalSpace> space);
   runtime::Error open(std::string_view policy);
 
-  // In the order in which they know each other: see pager_core.h.
+  // In the order in which they know each other (pager_core.h), but for the last
+  // resort of whoever looks for room.
   PagerCore core_;
   Meter meter_;
   Residency residency_;
   BlockTable table_;
   Compaction compaction_;
+  Recomputer recomputer_;
   RoomFinder room_;
   StressHooks stress_;
-  Recomputer recomputer_;
   CallMemory memory_;
   KernelRoom kernel_room_;
   Overwrites overwrites_;

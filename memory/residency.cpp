@@ -42,7 +42,7 @@ void Residency::giveUpPlaces(const Locked& locked, Block& block,
   block.host_ready = {};
   block.host_read = {};
   block.copied_ahead = false;
-  core_.uses().clearUses(block);
+  BlockUses::clearUses(block);
   block.last_write.store(0, std::memory_order_release);
 }
 
@@ -205,7 +205,7 @@ void Residency::vacate(const Locked& locked, Block& block, Position copied) {
   core_.arena->free(block.device, uses);
   block.device = nullptr;
   block.device_address = nullptr;
-  core_.uses().clearUses(block);
+  BlockUses::clearUses(block);
   if (core_.timelines.passed(block.host_ready)) {
     block.become(Block::stateBits(BlockState::kHost));
   }
@@ -256,7 +256,7 @@ bool Residency::relocate(const Locked& /*locked*/, Extent& extent,
   runtime::Result<Position> moved =
       core_.arena->move(&extent, &target, core_.uses().usesOf(block));
   if (moved.ok()) {
-    core_.uses().clearUses(block);
+    BlockUses::clearUses(block);
     block.last_write.store(moved->word, std::memory_order_release);
     block.device = &target;
     block.device_address = core_.arena->address(target);
@@ -292,7 +292,7 @@ bool Residency::slide(const Locked& /*locked*/, Extent& extent,
     shortage.failure = moved.takeError();
   } else if (resident) {
     extent.fence.clear(); // last_write says it from now on
-    core_.uses().clearUses(block);
+    BlockUses::clearUses(block);
     block.last_write.store(moved->word, std::memory_order_release);
     block.device_address = core_.arena->address(extent);
     core_.note(Decision::kMove, block, block.bytes);

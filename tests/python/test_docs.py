@@ -106,7 +106,7 @@ def markdown():
     """All pages of the project, as git knows them or may come to know them."""
     for path in sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("*/**/*.md")):
         parts = path.relative_to(ROOT).parts
-        if not {"build", ".venv", "node_modules"} & set(parts):
+        if not {"build", ".lease", ".venv", "node_modules"} & set(parts):
             yield path
 
 

@@ -59,10 +59,12 @@ def after_the_setting(line, device=None):
     exec(SETTING, names)
     if device is not None:
         exec(ON_DEVICE.format(device), names)
-    try:
-        exec(line, names)
-    finally:
-        torch.set_default_device(None)
+    # torch's own test helpers, imported by other tests, forbid to set flags.
+    with torch.backends.__allow_nonbracketed_mutation():
+        try:
+            exec(line, names)
+        finally:
+            torch.set_default_device(None)
     return names
 
 
