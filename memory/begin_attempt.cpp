@@ -153,12 +153,9 @@ bool BeginAttempt::placeMissing(const Locked& locked) {
   for (WantedBlock& wanted : wanted_) {
     if (!wanted.missing) continue;
     const StreamIndex writer = wanted.fetched() ? kCopyIn : call_.stream;
-    wanted.extent = parts_.room.place(
-        locked,
-        {wanted.block->rounded_bytes, End::kBottom, ExtentUse::kBlock, writer},
-        shortage_);
-    if (wanted.extent == nullptr) return false;
-    wanted.extent->block = wanted.block;
+    if (!parts_.room.placeBlock(locked, wanted, writer, shortage_)) {
+      return false;
+    }
   }
   return true;
 }
@@ -198,8 +195,7 @@ void BeginAttempt::undo(const Locked& locked) noexcept {
     if (wanted.missing) {
       freed += block.rounded_bytes;
       if (wanted.extent != nullptr) {
-        wanted.extent->block = nullptr;
-        core_.arena->free(wanted.extent, {});
+        parts_.room.giveBack(locked, wanted);
       }
     } else {
       const std::uint64_t old =

@@ -4,14 +4,11 @@
 
 namespace chameleon::memory {
 
-void Overwrites::setOldBytesAside(const Locked& /*locked*/, CallState& call,
+void Overwrites::setOldBytesAside(const Locked& locked, CallState& call,
                                   Block& block) {
   call.old_bytes.push_front({&block, block.host, block.host_address,
                              block.host_ready, block.host_read, 0});
-  block.host = nullptr;
-  block.host_address = nullptr;
-  block.host_ready = {};
-  block.host_read = {};
+  Residency::forgetHostPlace(locked, block);
 }
 
 std::size_t Overwrites::settleOldBytes(CallState& call) noexcept {

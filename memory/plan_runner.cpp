@@ -70,14 +70,8 @@ void PlanRunner::fetchAhead(const Locked& locked, std::uint64_t needed_at) {
   Shortage shortage;
   std::int64_t bytes = 0;
   for (WantedBlock& wanted : ahead_) {
-    Block& block = *wanted.block;
-    wanted.extent = room_.place(locked,
-                                {block.rounded_bytes, End::kBottom,
-                                 ExtentUse::kBlock, kCopyIn, needed_at},
-                                shortage);
-    if (wanted.extent == nullptr) break;
-    wanted.extent->block = &block;
-    bytes += static_cast<std::int64_t>(block.bytes);
+    if (!room_.placeBlock(locked, wanted, kCopyIn, shortage, needed_at)) break;
+    bytes += static_cast<std::int64_t>(wanted.block->bytes);
   }
   while (!ahead_.empty() && ahead_.back().extent == nullptr) {
     ahead_.back().block->claims = 0;
@@ -89,8 +83,7 @@ void PlanRunner::fetchAhead(const Locked& locked, std::uint64_t needed_at) {
     Block& block = *wanted.block;
     block.claims = 0;
     if (!fetched) {
-      wanted.extent->block = nullptr;
-      core_.arena->free(wanted.extent, {});
+      room_.giveBack(locked, wanted);
       continue;
     }
     block.prefetched_tick = core_.ticks.load(std::memory_order_relaxed);

@@ -29,18 +29,11 @@ void Residency::giveUpPlaces(const Locked& locked, Block& block,
     const Fence host_uses = core_.uses().hostUsesOf(block);
     if (host_copy) copies_on_host_.remove(block);
     core_.host_pool->free(block.host, host_uses);
-    block.host = nullptr;
-    block.host_address = nullptr;
   }
   if (block.device != nullptr) {
-    countPrefetch(block);
-    core_.policy->left(block);
-    core_.arena->free(block.device, core_.uses().usesOf(block));
-    block.device = nullptr;
-    block.device_address = nullptr;
+    freeExtent(locked, block, core_.uses().usesOf(block));
   }
-  block.host_ready = {};
-  block.host_read = {};
+  forgetHostPlace(locked, block);
   block.copied_ahead = false;
   BlockUses::clearUses(block);
   block.last_write.store(0, std::memory_order_release);
@@ -84,6 +77,11 @@ void Residency::dropHostCopy(const Locked& locked, Block& block) noexcept {
   copies_on_host_.remove(block);
   block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
   core_.host_pool->free(block.host, core_.uses().hostUsesOf(block));
+  forgetHostPlace(locked, block);
+}
+
+void Residency::forgetHostPlace(const Locked& /*locked*/,
+                                Block& block) noexcept {
   block.host = nullptr;
   block.host_address = nullptr;
   block.host_ready = {};
@@ -198,17 +196,22 @@ void Residency::vacate(const Locked& locked, Block& block, Position copied) {
   Fence uses = core_.uses().usesOf(block);
   core_.uses().addTo(uses, copied);
   core_.counters.evictions.fetch_add(1, std::memory_order_relaxed);
-  countPrefetch(block);
   block.copied_ahead = false; // the extent's next owner waits for it
-  core_.policy->left(block);
   blocksLeave(locked);
-  core_.arena->free(block.device, uses);
-  block.device = nullptr;
-  block.device_address = nullptr;
+  freeExtent(locked, block, uses);
   BlockUses::clearUses(block);
   if (core_.timelines.passed(block.host_ready)) {
     block.become(Block::stateBits(BlockState::kHost));
   }
+}
+
+void Residency::freeExtent(const Locked& /*locked*/, Block& block,
+                           const Fence& uses) {
+  countPrefetch(block);
+  core_.policy->left(block);
+  core_.arena->free(block.device, uses);
+  block.device = nullptr;
+  block.device_address = nullptr;
 }
 
 HostPool::Place Residency::hostPlace(const Locked& locked, std::size_t bytes,
@@ -240,27 +243,38 @@ bool Residency::movable(const Extent& extent) noexcept {
          Block::pinsOf(word) == block.claims;
 }
 
-bool Residency::relocate(const Locked& /*locked*/, Extent& extent,
-                         Extent& target, Shortage& shortage) {
+// A Resident block that nobody but the call that begins has pinned: no thread
+// without the lock takes it, until its `word` is put back. False: there is one.
+bool Residency::takeForMove(Block& block, std::uint64_t& word) noexcept {
+  const std::uint64_t moving = word - Block::stateBits(BlockState::kResident) +
+                               Block::stateBits(BlockState::kFetching);
+  return Block::pinsOf(word) == block.claims &&
+         block.word.compare_exchange_strong(word, moving,
+                                            std::memory_order_acq_rel);
+}
+
+void Residency::movedTo(const Locked& /*locked*/, Block& block, Extent& extent,
+                        Position moved) {
+  BlockUses::clearUses(block);
+  block.last_write.store(moved.word, std::memory_order_release);
+  block.device = &extent;
+  block.device_address = core_.arena->address(extent);
+  core_.note(Decision::kMove, block, block.bytes);
+}
+
+bool Residency::relocate(const Locked& locked, Extent& extent, Extent& target,
+                         Shortage& shortage) {
   Block& block = *extent.block;
   target.block = &block;
   std::uint64_t word = block.word.load(std::memory_order_acquire);
-  const std::uint64_t moving = word - Block::stateBits(BlockState::kResident) +
-                               Block::stateBits(BlockState::kFetching);
-  if (Block::pinsOf(word) != block.claims ||
-      !block.word.compare_exchange_strong(word, moving,
-                                          std::memory_order_acq_rel)) {
+  if (!takeForMove(block, word)) {
     core_.arena->free(&target, {});
     return false;
   }
   runtime::Result<Position> moved =
       core_.arena->move(&extent, &target, core_.uses().usesOf(block));
   if (moved.ok()) {
-    BlockUses::clearUses(block);
-    block.last_write.store(moved->word, std::memory_order_release);
-    block.device = &target;
-    block.device_address = core_.arena->address(target);
-    core_.note(Decision::kMove, block, block.bytes);
+    movedTo(locked, block, target, *moved);
   } else {
     shortage.failure = moved.takeError();
     core_.arena->free(&target, {});
@@ -269,21 +283,14 @@ bool Residency::relocate(const Locked& /*locked*/, Extent& extent,
   return moved.ok();
 }
 
-bool Residency::slide(const Locked& /*locked*/, Extent& extent,
-                      std::size_t offset, Shortage& shortage) {
+bool Residency::slide(const Locked& locked, Extent& extent, std::size_t offset,
+                      Shortage& shortage) {
   Block& block = *extent.block;
   std::uint64_t word = block.word.load(std::memory_order_acquire);
   const bool resident = Block::stateOf(word) == BlockState::kResident;
   Fence uses;
   if (resident) {
-    if (Block::pinsOf(word) != block.claims) return false;
-    const std::uint64_t moving = word -
-                                 Block::stateBits(BlockState::kResident) +
-                                 Block::stateBits(BlockState::kFetching);
-    if (!block.word.compare_exchange_strong(word, moving,
-                                            std::memory_order_acq_rel)) {
-      return false;
-    }
+    if (!takeForMove(block, word)) return false;
     uses = core_.uses().usesOf(block);
   }
   runtime::Result<Position> moved =
@@ -292,10 +299,7 @@ bool Residency::slide(const Locked& /*locked*/, Extent& extent,
     shortage.failure = moved.takeError();
   } else if (resident) {
     extent.fence.clear(); // last_write says it from now on
-    BlockUses::clearUses(block);
-    block.last_write.store(moved->word, std::memory_order_release);
-    block.device_address = core_.arena->address(extent);
-    core_.note(Decision::kMove, block, block.bytes);
+    movedTo(locked, block, extent, *moved);
   }
   if (resident) block.word.store(word, std::memory_order_release);
   return moved.ok();

@@ -10,7 +10,6 @@
 // called by any thread. Nothing here waits on the host.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -116,6 +115,9 @@ class Residency {
                      const HostPool::Place& place) noexcept;
   // Evicting becomes Host once the copy has passed.
   void settle(const Locked& locked, Block& block) noexcept;
+  // The block knows nothing of its host copy any more: somebody else does, or
+  // it is free.
+  static void forgetHostPlace(const Locked& locked, Block& block) noexcept;
   // A copy out whose bytes nobody will read, if it has not begun. REQUIRES: no
   // copy in of them was submitted. False: it runs, or has run.
   bool cancelCopyOut(const Locked& locked, Position done,
@@ -140,6 +142,10 @@ class Residency {
  private:
   void blocksLeave(const Locked& locked) noexcept;
   void vacate(const Locked& locked, Block& block, Position copied);
+  void freeExtent(const Locked& locked, Block& block, const Fence& uses);
+  static bool takeForMove(Block& block, std::uint64_t& word) noexcept;
+  void movedTo(const Locked& locked, Block& block, Extent& extent,
+               Position moved);
 
   PagerCore& core_;
   Transfers transfers_;

@@ -34,6 +34,24 @@ Extent* RoomFinder::place(const Locked& locked, const RoomRequest& request,
   }
 }
 
+bool RoomFinder::placeBlock(const Locked& locked, WantedBlock& wanted,
+                            StreamIndex writer, Shortage& shortage,
+                            std::uint64_t needed_at) {
+  wanted.extent = place(locked,
+                        {wanted.block->rounded_bytes, End::kBottom,
+                         ExtentUse::kBlock, writer, needed_at},
+                        shortage);
+  if (wanted.extent == nullptr) return false;
+  wanted.extent->block = wanted.block;
+  return true;
+}
+
+void RoomFinder::giveBack(const Locked& /*locked*/,
+                          const WantedBlock& wanted) noexcept {
+  wanted.extent->block = nullptr;
+  core_.arena->free(wanted.extent, {});
+}
+
 // What is free as it is. Null: no hole is large enough, or the runtime failed.
 Extent* RoomFinder::allocateFree(const Locked& locked,
                                  const RoomRequest& request) {

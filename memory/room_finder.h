@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "memory/block_table.h"
@@ -17,6 +18,7 @@
 #include "memory/pager_core.h"
 #include "memory/residency.h"
 #include "memory/room_request.h"
+#include "memory/wanted_block.h"
 
 namespace chameleon::memory {
 
@@ -35,6 +37,12 @@ class RoomFinder {
   // An extent, whatever it takes. Null: see `shortage`.
   Extent* place(const Locked& locked, const RoomRequest& request,
                 Shortage& shortage);
+  // The same for a block's bytes, which `writer` writes first: the extent is
+  // the block's, until it arrives there or is given back. False: see
+  // `shortage`.
+  bool placeBlock(const Locked& locked, WantedBlock& wanted, StreamIndex writer,
+                  Shortage& shortage, std::uint64_t needed_at = 0);
+  void giveBack(const Locked& locked, const WantedBlock& wanted) noexcept;
   // The same for `bytes` in one piece, but what is free stays so.
   bool makeFree(const Locked& locked, std::size_t bytes, StreamIndex stream,
                 Shortage& shortage);

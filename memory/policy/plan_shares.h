@@ -2,9 +2,10 @@
 // moved to the host and back, or dropped and made again.
 //
 // A step *carries* what persists, what lives over its end, and what it makes
-// before a turn and needs after it (turns.h): whatever the plan, the three add
-// up to the same. What is moved besides (inputs that are held for ops that run
-// again, or what waits within forward) counts as moved, too.
+// before a pass boundary and needs after it (pass_boundaries.h): whatever the
+// plan, the three add up to the same. What is moved besides (inputs that are
+// held for ops that run again, or what waits within forward) counts as moved,
+// too.
 //
 // Thread safety: const methods may be called from any thread.
 #pragma once

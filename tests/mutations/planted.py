@@ -108,10 +108,9 @@ MUTATIONS = (
     Mutation(
         "an op does not wait for its operand to arrive where it moved",
         "memory/residency.cpp",
-        "    block.last_write.store(moved->word, "
-        "std::memory_order_release);\n"
-        "    block.device = &target;\n",
-        "    block.device = &target;\n",
+        "  block.last_write.store(moved.word, std::memory_order_release);\n"
+        "  block.device = &extent;\n",
+        "  (void)moved;\n  block.device = &extent;\n",
         ("memory_pager_async_test", "memory_pager_cuda_test"),
     ),
     Mutation(
@@ -213,8 +212,9 @@ MUTATIONS = (
         "a host copy is freed while it is being fetched from",
         "memory/residency.cpp",
         "  core_.host_pool->free(block.host, core_.uses().hostUsesOf(block));\n"
-        "  block.host = nullptr;",
-        "  core_.host_pool->free(block.host, {});\n  block.host = nullptr;",
+        "  forgetHostPlace(locked, block);",
+        "  core_.host_pool->free(block.host, {});\n"
+        "  forgetHostPlace(locked, block);",
         _RANDOM,
     ),
     Mutation(

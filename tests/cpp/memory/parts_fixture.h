@@ -74,31 +74,25 @@ class PartsTest : public ::testing::Test {
     runtime::Result<Block*> created = table->create(locked, bytes);
     if (!created.ok()) return nullptr;
     Block* const block = *created;
-    Shortage shortage;
-    WantedBlock wanted{
-        .block = block, .write = true, .missing = true, .overwrite = true};
-    wanted.extent = room->place(
-        locked,
-        {block->rounded_bytes, End::kBottom, ExtentUse::kBlock, kFirstCompute},
-        shortage);
-    if (wanted.extent == nullptr) return nullptr;
-    wanted.extent->block = block;
-    EXPECT_TRUE(residency->fetch(locked, {&wanted, 1}, shortage));
-    residency->arrive(locked, wanted, /*pins=*/0, Decision::kFault);
+    if (!bring(locked, *block, /*overwrite=*/true)) return nullptr;
     std::memset(block->device_address, value, bytes);
     return block;
   }
   // Fetches a block that is on the host.
   bool fetch(const Locked& locked, Block& block) {
+    return bring(locked, block, /*overwrite=*/false);
+  }
+  bool bring(const Locked& locked, Block& block, bool overwrite) {
     Shortage shortage;
-    WantedBlock wanted{
-        .block = &block, .write = false, .missing = true, .overwrite = false};
-    wanted.extent = room->place(
-        locked, {block.rounded_bytes, End::kBottom, ExtentUse::kBlock, kCopyIn},
-        shortage);
-    if (wanted.extent == nullptr) return false;
-    wanted.extent->block = &block;
-    if (!residency->fetch(locked, {&wanted, 1}, shortage)) return false;
+    WantedBlock wanted{.block = &block,
+                       .write = overwrite,
+                       .missing = true,
+                       .overwrite = overwrite};
+    const StreamIndex writer = overwrite ? kFirstCompute : kCopyIn;
+    if (!room->placeBlock(locked, wanted, writer, shortage) ||
+        !residency->fetch(locked, {&wanted, 1}, shortage)) {
+      return false;
+    }
     residency->arrive(locked, wanted, /*pins=*/0, Decision::kFault);
     return true;
   }
