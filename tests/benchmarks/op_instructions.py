@@ -35,6 +35,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
+import marked_part
+
 # Rounds of the two loops, before which as many run unseen as the profiler
 # takes to know them, and to stop looking at each.
 LOOPS = {"alone": (100, 600), "sequence": (10, 60)}
@@ -322,10 +324,7 @@ def write(profiles: dict[str, Profile]) -> None:
         found = per_op(profiles, case, kind)
         figures[case] = {name: round(each) for name, each in found.items()}
     RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
-    begin, end = MARKS
-    head, rest = PAGE.read_text().split(begin)
-    tail = rest.split(end)[1]
-    PAGE.write_text(f"{head}{begin}\n\n{markdown(figures)}\n\n{end}{tail}")
+    marked_part.put(f"\n\n{markdown(figures)}\n\n", PAGE, *MARKS)
 
 
 def profiles_of(

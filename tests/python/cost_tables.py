@@ -7,7 +7,8 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tests" / "benchmarks" / "policy"))
+BENCHMARKS = ROOT / "tests" / "benchmarks"
+sys.path += [str(BENCHMARKS), str(BENCHMARKS / "policy")]
 
 from results import RESULTS, Results  # noqa: E402
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import cost_tables
 import cuda_names
+import marked_part
 import trust_table
 from torch_chameleon import config
 
@@ -66,9 +67,7 @@ class Part(NamedTuple):
             "-->\n"
         )
         end = f"<!-- {self.name}: to here -->"
-        head, rest = (DOCS / self.page).read_text().split(begin)
-        body, tail = rest.split(end)
-        return head + begin, body, end + tail
+        return marked_part.split(DOCS / self.page, begin, end)
 
 
 PARTS = (

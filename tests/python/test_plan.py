@@ -267,7 +267,7 @@ def test_cards_say_what_the_answer_says(monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("fits", ["swapped", "in memory", "no"])
 def test_the_plot_has_the_whole_curve(tmp_path, fits):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     from torch_chameleon.plan.plot import write_plot
 
     row = {"budget_bytes": 20 << 30, "step_ns": 2e8, "swapping_ns": None}

@@ -12,10 +12,15 @@ from __future__ import annotations
 import argparse
 import math
 import pathlib
+import sys
 
 from results import RESULTS, Results
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent)]
+
+import marked_part  # noqa: E402
+
 PAGE = HERE / "RESULTS.md"
 README = HERE.parents[2] / "memory/policy/README.md"
 PLOT = "policies.svg"  # beside it
@@ -286,9 +291,7 @@ def plot(results: Results, path: pathlib.Path) -> None:
 
 def put(body: str, page: pathlib.Path) -> None:
     """Puts it between the marks of a page."""
-    before, rest = page.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    page.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}")
+    marked_part.put(f"\n{body}\n", page, BEGIN, END)
 
 
 def write(results: Results, page: pathlib.Path = PAGE) -> None:

@@ -28,8 +28,13 @@ import textwrap
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "policy"), str(HERE.parents[1] / "gpu")]
+sys.path[:0] = [
+    str(HERE.parent),
+    str(HERE.parent / "policy"),
+    str(HERE.parents[1] / "gpu"),
+]
 
+import marked_part  # noqa: E402
 import places  # noqa: E402
 import scripts  # noqa: E402
 
@@ -341,10 +346,7 @@ def main() -> None:
     if options.page is None:
         print(text)
         return
-    page = options.page.read_text()
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    options.page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    marked_part.put(f"\n\n{text}\n\n", options.page, BEGIN, END)
 
 
 if __name__ == "__main__":
