@@ -31,6 +31,7 @@
 
 #include "backend/runtime/check.h"
 #include "backend/runtime/ranked_mutex.h"
+#include "memory/locked.h"
 
 namespace chameleon::memory {
 
@@ -124,7 +125,7 @@ class Admission {
   // wait for) or kFailed. `exclusive`: only a try that is alone is of use.
   template <typename Try>
   bool serve(std::unique_lock<PagerMutex>& lock, bool exclusive, bool may_wait,
-             Try&& attempt);
+             Try&& attempt) REQUIRES(pager_lock);
   // Until something changed since the mutex was taken; releases it meanwhile,
   // and around the hooks.
   void wait(std::unique_lock<PagerMutex>& lock, const WaitHooks& hooks);

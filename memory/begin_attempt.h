@@ -29,18 +29,18 @@ class BeginAttempt {
   // No other call may be in flight: a library chooses, or the third time.
   bool exclusive() const noexcept { return exclusive_; }
   // One try. `alone`: no other call was in flight when it started.
-  Admission::Attempt run(const Locked& locked, bool alone);
+  Admission::Attempt run(const Locked& locked, bool alone) REQUIRES(pager_lock);
   // What is said where the last try failed for good.
-  runtime::Error error(const Locked& locked);
+  runtime::Error error(const Locked& locked) REQUIRES(pager_lock);
 
  private:
   bool gather(std::size_t& total_bytes);
   void pinResident();
   bool refuseLost();
   bool takeRoom(bool& others);
-  bool placeMissing(const Locked& locked);
-  void commit(const Locked& locked);
-  void undo(const Locked& locked) noexcept;
+  bool placeMissing(const Locked& locked) REQUIRES(pager_lock);
+  void commit(const Locked& locked) REQUIRES(pager_lock);
+  void undo(const Locked& locked) noexcept REQUIRES(pager_lock);
 
   const CallParts& parts_;
   PagerCore& core_;

@@ -34,7 +34,7 @@ Result<Block*> BlockTable::create(const Locked& locked, std::size_t bytes) {
   const std::size_t limit =
       logical_limit_bytes_.load(std::memory_order_relaxed);
   if (bytes > limit || live > limit - bytes) {
-    return out_of_logical_memory(core_, bytes, live, limit);
+    return out_of_logical_memory(locked, core_, bytes, live, limit);
   }
   Result<Block*> block = newBlock(locked, bytes, ExtentMap::round(bytes));
   if (!block.ok()) return block;

@@ -32,10 +32,12 @@ class BlockTable {
 
   // ---- birth ---------------------------------------------------------------
   // A storage's block, Unbacked. kOutOfLogicalMemory past the logical limit.
-  runtime::Result<Block*> create(const Locked& locked, std::size_t bytes);
+  runtime::Result<Block*> create(const Locked& locked, std::size_t bytes)
+      REQUIRES(pager_lock);
   // The same, counted nowhere: what a kernel makes, or a re-run.
   runtime::Result<Block*> newBlock(const Locked& locked, std::size_t bytes,
-                                   std::size_t rounded_bytes);
+                                   std::size_t rounded_bytes)
+      REQUIRES(pager_lock);
   // A new identity for a block, or for a spare one that is born again.
   std::uint64_t nextIdentity() noexcept {
     return identities_.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -52,20 +54,24 @@ class BlockTable {
   Block* takeSpare(std::size_t rounded_bytes) noexcept;
   void pushReleased(Block* block) noexcept;
   // Destroys what was released, but for what a record holds.
-  void drainReleased(const Locked& locked) noexcept;
+  void drainReleased(const Locked& locked) noexcept REQUIRES(pager_lock);
   // Makes all spare blocks free memory. False: there were none.
-  bool giveBackSpares(const Locked& locked) noexcept;
+  bool giveBackSpares(const Locked& locked) noexcept REQUIRES(pager_lock);
   // Destroys what no record holds any more.
-  void freeUnheld(const Locked& locked) noexcept;
-  void destroy(const Locked& locked, Block& block) noexcept;
+  void freeUnheld(const Locked& locked) noexcept REQUIRES(pager_lock);
+  void destroy(const Locked& locked, Block& block) noexcept
+      REQUIRES(pager_lock);
   // REQUIRES: no call is in flight, and the device does nothing any more.
-  void destroyAll(const Locked& locked) noexcept;
+  void destroyAll(const Locked& locked) noexcept REQUIRES(pager_lock);
   // The storage of this identity is gone for the profiler, if there was one.
   void forgetDead(Block& block) noexcept;
   static bool isReleased(const void* block) noexcept;
 
   // ---- figures -------------------------------------------------------------
-  Block* firstLive(const Locked& /*locked*/) const noexcept { return live_; }
+  Block* firstLive(const Locked& /*locked*/) const noexcept
+      REQUIRES(pager_lock) {
+    return live_;
+  }
   bool hasReleased() const noexcept {
     return released_.load(std::memory_order_relaxed) != nullptr;
   }
@@ -88,7 +94,8 @@ class BlockTable {
   std::size_t residentBytes() const noexcept {
     return withoutSpares(core_.used_bytes.load(std::memory_order_relaxed));
   }
-  std::size_t residentNow(const Locked& /*locked*/) const noexcept {
+  std::size_t residentNow(const Locked& /*locked*/) const noexcept
+      REQUIRES(pager_lock) {
     return withoutSpares(core_.arena->usedBytes());
   }
 
@@ -110,10 +117,9 @@ class BlockTable {
   std::atomic<std::size_t> logical_rounded_bytes_{0};
   std::atomic<std::size_t> logical_limit_bytes_;
 
-  // Guarded by the lock.
-  std::unique_ptr<LogicalSpace> space_;
-  Block* live_ = nullptr;     // by next_live
-  Block* recycled_ = nullptr; // by next_live
+  std::unique_ptr<LogicalSpace> space_ GUARDED_BY(pager_lock);
+  Block* live_ GUARDED_BY(pager_lock) = nullptr;     // by next_live
+  Block* recycled_ GUARDED_BY(pager_lock) = nullptr; // by next_live
 };
 
 // ---- what an op call runs through, inline ----------------------------------

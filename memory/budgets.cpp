@@ -24,7 +24,8 @@ Error Budgets::setHbmBudget(std::size_t bytes) {
   if (error) return error;
   PagerLock locked(core_);
   const bool done = core_.admission.serve(
-      locked.base(), /*exclusive=*/false, CallState::of_thread == 0, [&](bool) {
+      locked.base(), /*exclusive=*/false, CallState::of_thread == 0,
+      [&](bool) REQUIRES(pager_lock) {
         table_.drainReleased(locked);
         table_.giveBackSpares(locked);
         return tryHbmBudget(locked, bytes, error);

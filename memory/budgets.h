@@ -39,9 +39,9 @@ class Budgets {
 
  private:
   Admission::Attempt tryHbmBudget(const Locked& locked, std::size_t bytes,
-                                  runtime::Error& error);
+                                  runtime::Error& error) REQUIRES(pager_lock);
   bool shrinkTo(const Locked& locked, std::size_t budget_bytes,
-                Shortage& shortage);
+                Shortage& shortage) REQUIRES(pager_lock);
 
   PagerCore& core_;
   Meter& meter_;

@@ -277,9 +277,9 @@ Result<Block*> CallMemory::adopt(CallState& call, std::byte* address,
     return &adoptSpare(call, spare, bytes);
   }
   const PagerLock locked(core_);
-  const std::size_t index = call.in_call.findIf([&](const Extent* extent) {
-    return core_.arena->address(*extent) == address;
-  });
+  const std::size_t offset = core_.offsetOf(address);
+  const std::size_t index = call.in_call.findIf(
+      [offset](const Extent* extent) { return extent->offset == offset; });
   if (index == call.in_call.size() || bytes == 0 ||
       bytes > call.in_call[index]->bytes) {
     return Error(ErrorCode::kInvalidArgument,

@@ -39,8 +39,10 @@ class CallMemory {
   void makeForeign(CallState& call, Position position) noexcept;
 
   // ---- the call's hole -----------------------------------------------------
-  void holdHole(const Locked& locked, CallState& call, Extent* hole) noexcept;
-  void freeHole(const Locked& locked, CallState& call) noexcept;
+  void holdHole(const Locked& locked, CallState& call, Extent* hole) noexcept
+      REQUIRES(pager_lock);
+  void freeHole(const Locked& locked, CallState& call) noexcept
+      REQUIRES(pager_lock);
 
   // ---- extents that do not move between calls ------------------------------
   // Foreign extents, and the pins of held calls.
@@ -67,25 +69,28 @@ class CallMemory {
   Block& adoptSpare(CallState& call, std::size_t index,
                     std::size_t bytes) noexcept;
   void outliveSpare(const Locked& locked, CallState& call, Block& block,
-                    Position position) noexcept;
-  void freeElsewhere(const Locked& locked, std::byte* address) noexcept;
+                    Position position) noexcept REQUIRES(pager_lock);
+  void freeElsewhere(const Locked& locked, std::byte* address) noexcept
+      REQUIRES(pager_lock);
 
   // ---- extents -------------------------------------------------------------
   runtime::Result<std::byte*> allocateExtent(CallState& call,
                                              std::size_t rounded,
                                              std::size_t offset);
   Extent* cutHole(const Locked& locked, CallState& call, std::size_t offset,
-                  std::size_t bytes);
+                  std::size_t bytes) REQUIRES(pager_lock);
   void giveBack(const Locked& locked, CallState& call, Extent* extent,
-                const Fence& fence) noexcept;
-  void list(const Locked& locked, CallState& call, Extent* extent);
-  void forget(const Locked& locked, CallState& call,
-              std::size_t index) noexcept;
+                const Fence& fence) noexcept REQUIRES(pager_lock);
+  void list(const Locked& locked, CallState& call, Extent* extent)
+      REQUIRES(pager_lock);
+  void forget(const Locked& locked, CallState& call, std::size_t index) noexcept
+      REQUIRES(pager_lock);
   static std::size_t indexOf(const CallState& call,
                              const Extent* extent) noexcept;
-  void unlist(const Locked& locked, CallState& call) noexcept;
+  void unlist(const Locked& locked, CallState& call) noexcept
+      REQUIRES(pager_lock);
   CallState& ownerOf(const Locked& locked, CallState* hint,
-                     const Extent* extent) noexcept;
+                     const Extent* extent) noexcept REQUIRES(pager_lock);
 
   // ---- results -------------------------------------------------------------
   void adopted(CallState& call, Block& block) noexcept;
@@ -97,9 +102,10 @@ class CallMemory {
   RoomFinder& room_;
   std::atomic<std::size_t> fixed_extents_{0};
 
-  // Guarded by the lock.
-  CallState* calls_ = nullptr; // with in-call extents
-  std::size_t hole_bytes_ = 0; // of all calls' held holes
+  // With in-call extents.
+  CallState* calls_ GUARDED_BY(pager_lock) = nullptr;
+  // Of all calls' held holes.
+  std::size_t hole_bytes_ GUARDED_BY(pager_lock) = 0;
 };
 
 } // namespace chameleon::memory

@@ -277,7 +277,7 @@ Error CallPins::beginSlow(CallState& call, std::span<const Operand> operands,
       BeginAttempt attempt(parts_, call, operands, waits, wanted_);
       const bool served = core_.admission.serve(
           locked.base(), attempt.exclusive(), CallState::of_thread == 0,
-          [&](bool alone) {
+          [&](bool alone) REQUIRES(pager_lock) {
             parts_.table.drainReleased(locked);
             dropped = Recomputer::missing(locked, operands);
             if (dropped != nullptr) return Admission::Attempt::kFailed;

@@ -54,7 +54,7 @@ class CallPins {
 
   const CallParts parts_;
   PagerCore& core_;
-  std::vector<WantedBlock> wanted_; // scratch, guarded by the lock
+  std::vector<WantedBlock> wanted_ GUARDED_BY(pager_lock); // scratch
 };
 
 } // namespace chameleon::memory

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "backend/runtime/device_runtime.h"
+#include "memory/locked.h"
 #include "profiler/profiler.h"
 
 namespace chameleon::memory {
@@ -22,10 +23,9 @@ void raise(std::atomic<T>& mark, T value) noexcept {
 
 // Since the last reset. All relaxed: they are read for reports only.
 struct Counters {
-  // Guarded by the pager's mutex.
-  runtime::ComputeTimes times_base;
-  runtime::TransferGaps gaps_base;
-  std::uint64_t commits_base = 0;
+  runtime::ComputeTimes times_base GUARDED_BY(pager_lock);
+  runtime::TransferGaps gaps_base GUARDED_BY(pager_lock);
+  std::uint64_t commits_base GUARDED_BY(pager_lock) = 0;
   std::atomic<std::int64_t> faults{0};
   std::atomic<std::int64_t> evictions{0};
   std::atomic<std::int64_t> clean_evictions{0};
@@ -40,7 +40,7 @@ struct Counters {
   std::atomic<std::int64_t> rerun_ns{0};
   std::atomic<std::int64_t> ops_base{0}; // ticks that are not counted as ops
   std::atomic<std::int64_t> host_waits_base{0};
-  profiler::RunCounts run_base; // guarded by the pager's mutex
+  profiler::RunCounts run_base GUARDED_BY(pager_lock);
   std::atomic<std::int64_t> peak_logical_bytes{0};
   std::atomic<std::size_t> peak_resident_bytes{0};
 };

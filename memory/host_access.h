@@ -41,7 +41,8 @@ class HostAccess {
   runtime::Error writeDevice(Block& block, std::size_t offset,
                              const std::byte* source, std::size_t bytes,
                              runtime::Stream stream);
-  void beginHostAccess(const Locked& locked, Block& block) noexcept;
+  void beginHostAccess(const Locked& locked, Block& block) noexcept
+      REQUIRES(pager_lock);
   void endHostAccess(Block& block) noexcept;
 
   PagerCore& core_;

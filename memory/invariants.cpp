@@ -13,7 +13,7 @@ void InvariantWalker::checkOperands(const CallState& call) const {
         block->state() == BlockState::kResident && block->pins() > 0,
         "an operand is not pinned in HBM");
     CHAMELEON_CHECK(
-        block->device_address == core_.arena->address(*block->device) &&
+        core_.offsetOf(block->device_address) == block->device->offset &&
             block->device->bytes >= block->bytes,
         "an operand is not where its extent is");
     CHAMELEON_CHECK(!block->lost, "an operand's bytes are lost");
@@ -32,19 +32,19 @@ void InvariantWalker::checkNow() {
 
 void InvariantWalker::check(int level) {
   const PagerLock locked(core_);
-  checkLevels();
+  checkLevels(locked);
   if (level < 2) return;
   core_.arena->check();
   core_.host_pool->check();
   table_.space_->check();
   table_.spares_.check();
   checkBlocks(locked);
-  checkExtents();
+  checkExtents(locked);
   checkCommitted(locked);
   if (level >= 3 && core_.runtime.holdsData()) checkCopies(locked);
 }
 
-void InvariantWalker::checkLevels() const {
+void InvariantWalker::checkLevels(const Locked& /*locked*/) const {
   CHAMELEON_CHECK(core_.arena->usedBytes() <= core_.limits.hbm_budget_bytes,
                   "P1: resident bytes exceed the HBM budget");
   CHAMELEON_CHECK(
@@ -90,7 +90,7 @@ void InvariantWalker::checkBlocks(const Locked& locked) const {
           block->device->block == block &&
               block->device->use == ExtentUse::kBlock &&
               block->device->bytes == block->rounded_bytes &&
-              block->device_address == core_.arena->address(*block->device),
+              core_.offsetOf(block->device_address) == block->device->offset,
           "B4: a block and its device extent disagree");
       device_bytes += block->device->bytes;
       ++resident;
@@ -124,17 +124,18 @@ void InvariantWalker::checkBlocks(const Locked& locked) const {
 
   std::size_t linked = 0;
   const Block* older = nullptr;
-  for (const Block* block = residency_.hostCopies().oldest(); block != nullptr;
-       older = block, block = block->newer_copy) {
+  for (const Block* block = residency_.hostCopies(locked).oldest();
+       block != nullptr; older = block, block = block->newer_copy) {
     CHAMELEON_CHECK(block->older_copy == older && block->hasHostCopy(),
                     "a broken list of host copies");
     ++linked;
   }
-  CHAMELEON_CHECK(linked == copies && residency_.hostCopies().newest() == older,
-                  "a host copy that is not listed");
+  CHAMELEON_CHECK(
+      linked == copies && residency_.hostCopies(locked).newest() == older,
+      "a host copy that is not listed");
 }
 
-void InvariantWalker::checkExtents() const {
+void InvariantWalker::checkExtents(const Locked& /*locked*/) const {
   std::size_t in_call_bytes = memory_.hole_bytes_;
   for (const CallState* call = memory_.calls_; call != nullptr;
        call = call->next) {
@@ -181,9 +182,9 @@ void InvariantWalker::checkCommitted(const Locked& locked) const {
   CHAMELEON_CHECK(memory_.hole_bytes_ == 0, "a hole is held by no call");
 }
 
-void InvariantWalker::checkCopies(const Locked& /*locked*/) const {
+void InvariantWalker::checkCopies(const Locked& locked) const {
   std::vector<std::byte> bytes;
-  for (Block* block = residency_.hostCopies().oldest(); block != nullptr;
+  for (Block* block = residency_.hostCopies(locked).oldest(); block != nullptr;
        block = block->newer_copy) {
     bytes.resize(block->bytes);
     const runtime::Copy copy{bytes.data(), block->device_address, block->bytes};

@@ -39,11 +39,11 @@ class InvariantWalker {
   void checkNow();                                 // a call ended
 
  private:
-  void checkLevels() const;
-  void checkBlocks(const Locked& locked) const;
-  void checkExtents() const;
-  void checkCopies(const Locked& locked) const;
-  void checkCommitted(const Locked& locked) const;
+  void checkLevels(const Locked& locked) const REQUIRES(pager_lock);
+  void checkBlocks(const Locked& locked) const REQUIRES(pager_lock);
+  void checkExtents(const Locked& locked) const REQUIRES(pager_lock);
+  void checkCopies(const Locked& locked) const REQUIRES(pager_lock);
+  void checkCommitted(const Locked& locked) const REQUIRES(pager_lock);
 
   PagerCore& core_;
   Residency& residency_;

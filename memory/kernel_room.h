@@ -67,7 +67,7 @@ class KernelRoom {
   // REQUIRES: the call's operands are pinned, or placed. `alone`: no other call
   // is in flight.
   bool makeRoomForKernel(const Locked& locked, CallState& call, bool alone,
-                         Shortage& shortage);
+                         Shortage& shortage) REQUIRES(pager_lock);
 
  private:
   static std::size_t roomGuessed(const OpMemory& memory, std::size_t bytes);
@@ -75,12 +75,14 @@ class KernelRoom {
                             const CallState& call) const noexcept;
   std::size_t roomLeft(const CallState& call) const noexcept;
   bool makeRoomToChoose(const Locked& locked, CallState& call, bool alone,
-                        Shortage& shortage);
+                        Shortage& shortage) REQUIRES(pager_lock);
   bool holdAll(const Locked& locked, CallState& call, bool alone,
-               Shortage& shortage);
-  bool takeAlone(const Locked& locked, CallState& call, bool alone) noexcept;
+               Shortage& shortage) REQUIRES(pager_lock);
+  bool takeAlone(const Locked& locked, CallState& call, bool alone) noexcept
+      REQUIRES(pager_lock);
   void makeLargeRoom(const Locked& locked, std::size_t bytes,
-                     StreamIndex stream, Shortage& shortage);
+                     StreamIndex stream, Shortage& shortage)
+      REQUIRES(pager_lock);
 
   PagerCore& core_;
   BlockTable& table_;

@@ -36,7 +36,10 @@ class Meter {
   void endTiming(CallState& call);
 
   // ---- steps ---------------------------------------------------------------
-  void begin(runtime::Stream stream) { meter_.begin(stream); } // the first one
+  // The first one; nobody else knows the pager yet.
+  void begin(runtime::Stream stream) NO_THREAD_SAFETY_ANALYSIS {
+    meter_.begin(stream);
+  }
   bool sawStepEnd() const noexcept { // stepEnded() is due
     return core_.profiler.steps() !=
            steps_seen_.load(std::memory_order_relaxed);
@@ -50,11 +53,15 @@ class Meter {
   // none has, or the device is lost.
   std::optional<StepFigures> lastStep();
   // The counters go to zero.
-  void rebase(const Locked& /*locked*/) { meter_.rebase(counts()); }
+  void rebase(const Locked& /*locked*/) REQUIRES(pager_lock) {
+    meter_.rebase(counts());
+  }
 
   // ---- steps that are slow -------------------------------------------------
   void setMaxSlowdown(std::optional<double> factor);
-  void restartWatch(const Locked& /*locked*/) noexcept { watch_.restart(); }
+  void restartWatch(const Locked& /*locked*/) noexcept REQUIRES(pager_lock) {
+    watch_.restart();
+  }
   // See Pager::SlowdownHook.
   using SlowdownHook = void (*)(SlowdownCause cause,
                                 const std::string& message);
@@ -87,10 +94,10 @@ class Meter {
   std::atomic<std::uint64_t> steps_seen_{0}; // Profiler::steps()
   std::atomic<std::uint64_t> step_begin_{0}; // Profiler::opCount()
 
-  // Guarded by the lock.
-  StepMeter meter_;
-  SlowdownWatch watch_;
-  std::optional<SlowdownReport> slowdown_; // the next op hands it on
+  StepMeter meter_ GUARDED_BY(pager_lock);
+  SlowdownWatch watch_ GUARDED_BY(pager_lock);
+  // The next op hands it on.
+  std::optional<SlowdownReport> slowdown_ GUARDED_BY(pager_lock);
 };
 
 } // namespace chameleon::memory

@@ -57,8 +57,9 @@ Error out_of_memory(const Locked& locked, const PagerCore& core,
               ", or use smaller tensors (a smaller batch)"};
 }
 
-Error out_of_logical_memory(const PagerCore& core, std::size_t bytes,
-                            std::size_t live_bytes, std::size_t limit_bytes) {
+Error out_of_logical_memory(const Locked& /*locked*/, const PagerCore& core,
+                            std::size_t bytes, std::size_t live_bytes,
+                            std::size_t limit_bytes) {
   return {ErrorCode::kOutOfLogicalMemory,
           core.name() + " out of memory. A tensor of " + format_bytes(bytes) +
               " does not fit beside the " + format_bytes(live_bytes) +

@@ -20,16 +20,19 @@ class RoomFinder;
 runtime::Error out_of_memory(const Locked& locked, const PagerCore& core,
                              const BlockTable& table, const RoomFinder& room,
                              const CallState& call, std::size_t operand_bytes,
-                             std::size_t inside_bytes, Shortage& shortage);
+                             std::size_t inside_bytes, Shortage& shortage)
+    REQUIRES(pager_lock);
 // A tensor beyond the logical limit / for which no logical address is left.
-runtime::Error out_of_logical_memory(const PagerCore& core, std::size_t bytes,
+runtime::Error out_of_logical_memory(const Locked& locked,
+                                     const PagerCore& core, std::size_t bytes,
                                      std::size_t live_bytes,
-                                     std::size_t limit_bytes);
+                                     std::size_t limit_bytes)
+    REQUIRES(pager_lock);
 runtime::Error out_of_addresses(const PagerCore& core, std::size_t bytes,
                                 std::size_t range_bytes);
 // Blocks were to leave, and one could not. None: there was nothing in the way.
 runtime::Error eviction_error(const Locked& locked, const PagerCore& core,
-                              Shortage& shortage);
+                              Shortage& shortage) REQUIRES(pager_lock);
 // An op needs a block whose bytes the device failed to bring back.
 runtime::Error lost_error(const PagerCore& core, const Block& block);
 

@@ -23,7 +23,7 @@ class Overwrites {
   // The block is about to be overwritten: its host copy is the call's until
   // then.
   static void setOldBytesAside(const Locked& locked, CallState& call,
-                               Block& block);
+                               Block& block) REQUIRES(pager_lock);
   // What was not overwritten gets its old bytes, behind all that the call did
   // and before all that its stream does next. Returns bytes that are no longer
   // committed: where the old bytes cannot be brought back the call loses its
@@ -33,7 +33,7 @@ class Overwrites {
  private:
   std::size_t leaveOnHost(const Locked& locked, CallState& call,
                           const CallState::OldBytes& old,
-                          const Fence& uses) noexcept;
+                          const Fence& uses) noexcept REQUIRES(pager_lock);
   static std::size_t dropPins(CallState& call, Block& block) noexcept;
 
   PagerCore& core_;

@@ -59,7 +59,6 @@ Pager::Pager(runtime::DeviceRuntime& runtime, const Limits& limits,
       budgets_(core_, meter_, residency_, table_, compaction_, room_,
                recomputer_) {}
 
-// Makes what may fail. Nobody else knows the pager yet, so nothing is locked.
 Error Pager::open(std::string_view policy) {
   Result<std::unique_ptr<Policy>> made =
       make_policy(policy, plans_.policyInputs());

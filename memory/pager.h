@@ -133,7 +133,7 @@ class Pager {
   }
   // True: the address lies in the device range. Lock-free.
   bool contains(const void* address) const noexcept {
-    return core_.arena->contains(address);
+    return core_.inArena(address);
   }
 
   // ---- host access without a fault ---------------------------------------
@@ -274,7 +274,8 @@ class Pager {
  private:
   Pager(runtime::DeviceRuntime& runtime, const Limits& limits, int device_index,
         std::unique_ptr<LogicalSpace> space);
-  runtime::Error open(std::string_view policy);
+  // Makes what may fail. Nobody else knows the pager yet: nothing is locked.
+  runtime::Error open(std::string_view policy) NO_THREAD_SAFETY_ANALYSIS;
 
   // In the order in which they know each other (pager_core.h), but for the last
   // resort of whoever looks for room.

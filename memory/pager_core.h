@@ -39,6 +39,7 @@
 #include "memory/decision_log.h"
 #include "memory/host_pool.h"
 #include "memory/limits.h"
+#include "memory/locked.h"
 #include "memory/pager_call.h"
 #include "memory/policy/policy.h"
 #include "memory/recompute_records.h"
@@ -46,17 +47,6 @@
 #include "profiler/profiler.h"
 
 namespace chameleon::memory {
-
-// Proof that the pager's lock is held. Only a PagerLock is one.
-class Locked {
- public:
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-
- protected:
-  Locked() = default;
-  ~Locked() = default;
-};
 
 struct PagerCore {
   // REQUIRES: `device` outlives it. The arena, the host pool and the policy
@@ -74,18 +64,27 @@ struct PagerCore {
 
   BlockUses uses() noexcept { return BlockUses(timelines); }
 
+  // Where the arena begins and ends is fixed, so these need no lock.
+  bool inArena(const void* address) const noexcept NO_THREAD_SAFETY_ANALYSIS {
+    return arena->contains(address);
+  }
+  std::size_t offsetOf(const std::byte* address) const noexcept
+      NO_THREAD_SAFETY_ANALYSIS {
+    return arena->offset(address);
+  }
+
   // A decision about a block, or about memory at an address.
   void note(Decision decision, const Block& block, std::size_t bytes) {
     if (!decisions.on()) [[likely]]
       return;
     decisions.add({ticks.load(std::memory_order_relaxed), decision,
-                   block.identity, arena->offset(block.device_address), bytes});
+                   block.identity, offsetOf(block.device_address), bytes});
   }
   void note(Decision decision, const std::byte* address, std::size_t bytes) {
     if (!decisions.on()) [[likely]]
       return;
     decisions.add({ticks.load(std::memory_order_relaxed), decision, 0,
-                   arena->offset(address), bytes});
+                   offsetOf(address), bytes});
   }
 
   runtime::DeviceRuntime& runtime;
@@ -109,29 +108,29 @@ struct PagerCore {
   mutable std::atomic<std::size_t> used_bytes{0};
   mutable std::atomic<std::size_t> host_bytes{0};
 
-  // Guarded by the lock.
-  Limits limits;
-  bool recompute = false; // plans may drop blocks
-  RecomputeRecords records;
-  std::unique_ptr<Arena> arena;
-  std::unique_ptr<HostPool> host_pool;
-  std::unique_ptr<Policy> policy;
+  Limits limits GUARDED_BY(pager_lock);
+  bool recompute GUARDED_BY(pager_lock) = false; // plans may drop blocks
+  RecomputeRecords records GUARDED_BY(pager_lock);
+  std::unique_ptr<Arena> arena GUARDED_BY(pager_lock);
+  std::unique_ptr<HostPool> host_pool GUARDED_BY(pager_lock);
+  std::unique_ptr<Policy> policy GUARDED_BY(pager_lock);
 };
 
 // Holds the pager's lock. What levels() shows is published when it is given up.
-class PagerLock : public Locked {
+class SCOPED_CAPABILITY PagerLock : public Locked {
  public:
-  explicit PagerLock(const PagerCore& core) : core_(core), lock_(core.mutex) {}
-  ~PagerLock() {
+  explicit PagerLock(const PagerCore& core) ACQUIRE(pager_lock)
+      : core_(core), lock_(core.mutex) {}
+  ~PagerLock() RELEASE() {
     if (lock_.owns_lock()) unlock();
   }
-  void unlock() {
+  void unlock() RELEASE() {
     core_.used_bytes.store(core_.arena->usedBytes(), std::memory_order_relaxed);
     core_.host_bytes.store(core_.host_pool->usedBytes(),
                            std::memory_order_relaxed);
     lock_.unlock();
   }
-  void lock() { lock_.lock(); }
+  void lock() ACQUIRE() { lock_.lock(); }
   std::unique_lock<PagerMutex>& base() noexcept { return lock_; }
 
  private:

@@ -38,13 +38,14 @@ class PlanRunner {
 
   // What a policy of this pager decides from. REQUIRES: the lock, or that
   // nobody else knows the pager.
-  PolicyInputs policyInputs() noexcept;
+  PolicyInputs policyInputs() noexcept REQUIRES(pager_lock);
   // Another policy is there. REQUIRES: the same.
-  void policyChanged() noexcept;
+  void policyChanged() noexcept REQUIRES(pager_lock);
 
  private:
   static bool mayFetchAhead(const Block& block) noexcept;
-  void fetchAhead(const Locked& locked, std::uint64_t needed_at);
+  void fetchAhead(const Locked& locked, std::uint64_t needed_at)
+      REQUIRES(pager_lock);
 
   PagerCore& core_;
   Meter& meter_;
@@ -52,9 +53,9 @@ class PlanRunner {
   BlockTable& table_;
   RoomFinder& room_;
   PlanGate gate_;
-  // Scratch, guarded by the lock.
-  std::vector<PlannedAction> planned_;
-  std::vector<WantedBlock> ahead_; // the batch of fetches that is open
+  std::vector<PlannedAction> planned_ GUARDED_BY(pager_lock); // scratch
+  // The batch of fetches that is open.
+  std::vector<WantedBlock> ahead_ GUARDED_BY(pager_lock);
 };
 
 } // namespace chameleon::memory

@@ -80,7 +80,7 @@ Error Recomputer::restoreBefore(std::size_t budget_bytes) {
 // costs HBM: what a record reads is kept after its tensor died. A plan that
 // drops needs little of the host: where one is followed whose moves all fit
 // there, calls are recorded once both together are nearly full.
-void Recomputer::noteHostUse(const Locked& /*locked*/) {
+void Recomputer::noteHostUse(const Locked& locked) {
   if (!core_.recompute && !host_short_) return;
   const std::size_t budget = core_.admission.budgetBytes();
   const std::size_t used = core_.arena->usedBytes();
@@ -94,7 +94,7 @@ void Recomputer::noteHostUse(const Locked& /*locked*/) {
   if (is_short) {
     const PlanPtr plan = core_.policy->plan();
     const std::size_t both =
-        budget - used + host_free + residency_.hostCopies().bytes();
+        budget - used + host_free + residency_.hostCopies(locked).bytes();
     is_short =
         plan == nullptr || plan->recorded.empty() ||
         plan->modelled.bytes_in + eighth > core_.host_pool->budgetBytes() ||
@@ -267,7 +267,7 @@ Error Recomputer::rerun(Record& record) {
 Error Recomputer::makeFresh(const Record& record, Fresh& fresh) {
   const PagerLock locked(core_);
   Error error;
-  const auto make = [&](std::size_t bytes) -> Block* {
+  const auto make = [&](std::size_t bytes) REQUIRES(pager_lock) -> Block* {
     Result<Block*> block =
         table_.newBlock(locked, bytes, ExtentMap::round(bytes));
     if (block.ok()) return *block;

@@ -48,24 +48,29 @@ class Recomputer final : public LastResort {
   void dropAll();
   // All calls are recorded, so that there is something to drop when the host is
   // full.
-  bool recordsAll(const Locked& /*locked*/) const noexcept {
+  bool recordsAll(const Locked& /*locked*/) const noexcept
+      REQUIRES(pager_lock) {
     return host_short_;
   }
-  bool giveUpForHost(const Locked& locked, std::size_t bytes) override;
-  void noteHostUse(const Locked& locked) override;
+  bool giveUpForHost(const Locked& locked, std::size_t bytes)
+      REQUIRES(pager_lock) override;
+  void noteHostUse(const Locked& locked) REQUIRES(pager_lock) override;
 
   // ---- back again ----------------------------------------------------------
   // What must run before the operands can be used, in use from then on
   // (RecomputeRecords::use); null: nothing.
   static Record* missing(const Locked& locked,
-                         std::span<const Operand> operands);
+                         std::span<const Operand> operands)
+      REQUIRES(pager_lock);
   // Runs a record that missing() gave, with all that it needs, and lets it go.
   // `purpose`: of what the operands are, for messages.
   runtime::Error restore(Record& record, std::span<const Operand> operands,
                          std::string_view purpose);
-  // Gives the lock up in between: makes what an access to the block needs.
+  // Gives the lock up in between: makes what an access to the block needs. The
+  // analysis does not follow a PagerLock that is passed on.
   runtime::Error restoreFor(PagerLock& locked, const Operand& operand,
-                            std::string_view purpose);
+                            std::string_view purpose)
+      REQUIRES(pager_lock) NO_THREAD_SAFETY_ANALYSIS;
   // Makes what is Dropped and could not run again within that budget.
   runtime::Error restoreBefore(std::size_t budget_bytes);
 
@@ -75,8 +80,9 @@ class Recomputer final : public LastResort {
     std::vector<Block*> outputs; // of the record, null: not made (yet)
     std::vector<Block*> scratch; // side effects, in order, and what is left
   };
-  bool giveUpHeld(const Locked& locked);
-  bool dropWorst(const Locked& locked, std::size_t bytes, bool resident);
+  bool giveUpHeld(const Locked& locked) REQUIRES(pager_lock);
+  bool dropWorst(const Locked& locked, std::size_t bytes, bool resident)
+      REQUIRES(pager_lock);
   runtime::Error restoreAll(Record& record, std::string_view purpose);
   runtime::Error rerun(Record& record);
   runtime::Error makeFresh(const Record& record, Fresh& fresh);
@@ -87,7 +93,7 @@ class Recomputer final : public LastResort {
   Residency& residency_;
   BlockTable& table_;
   StressHooks& stress_;
-  bool host_short_ = false; // guarded by the lock
+  bool host_short_ GUARDED_BY(pager_lock) = false;
 };
 
 } // namespace chameleon::memory

@@ -41,27 +41,30 @@ class Residency {
   // Takes an unpinned Resident block out of HBM; its extent is free at once,
   // behind a fence. Anything but kDone leaves the block as it was.
   Evicted evict(const Locked& locked, Block& block, Shortage& shortage,
-                Decision why = Decision::kVictim);
+                Decision why = Decision::kVictim) REQUIRES(pager_lock);
   // A clean block leaves at once, a dirty one with the next copyOut().
   Evicted beginEvict(const Locked& locked, Block& block, Shortage& shortage,
-                     Decision why);
+                     Decision why) REQUIRES(pager_lock);
   // Makes a Resident block clean while it stays where it is, with the next
   // copyOut(). An op that writes it afterwards goes through the lock, drops the
   // copy and waits for it. A block that is in use, or has no place on the host,
   // stays as it is.
-  void beginWriteBack(const Locked& locked, Block& block);
+  void beginWriteBack(const Locked& locked, Block& block) REQUIRES(pager_lock);
   // Submits the open batch. False: none of its blocks has changed.
-  bool copyOut(const Locked& locked, Shortage& shortage);
+  bool copyOut(const Locked& locked, Shortage& shortage) REQUIRES(pager_lock);
   // The blocks of the open batch.
   struct CopyOut {
     Block* block;
     HostPool::Place place;
     Decision why;
   };
-  std::span<const CopyOut> batch() const noexcept { return outs_; }
+  std::span<const CopyOut> batch(const Locked& /*locked*/) const noexcept
+      REQUIRES(pager_lock) {
+    return outs_;
+  }
   // Gives a block's bytes up, wherever they are. False: it is in use, or cannot
   // be made again within the budget.
-  bool drop(const Locked& locked, Block& block);
+  bool drop(const Locked& locked, Block& block) REQUIRES(pager_lock);
   // A block that this call alone has pinned, `pins` times, goes to the host,
   // where `old` has its bytes once `ready` has passed; `complete`: all of them,
   // else they are lost. `uses`: all work on the block and on `old`. False:
@@ -73,60 +76,69 @@ class Residency {
   };
   bool leaveFor(const Locked& locked, Block& block, std::uint64_t pins,
                 const OldPlace& old, Position ready, const Fence& uses,
-                bool complete) noexcept;
+                bool complete) noexcept REQUIRES(pager_lock);
 
   // ---- into HBM ------------------------------------------------------------
   // Gives the placed extents of missing blocks their bytes, in one batch, or
   // leaves everything as it was. Afterwards last_write of each block covers all
   // that a user of the block has to wait for.
   bool fetch(const Locked& locked, std::span<const WantedBlock> wanted,
-             Shortage& shortage);
+             Shortage& shortage) REQUIRES(pager_lock);
   // After that: the block is Resident in its extent, with so many pins.
   void arrive(const Locked& locked, const WantedBlock& wanted,
-              std::uint64_t pins, Decision why);
+              std::uint64_t pins, Decision why) REQUIRES(pager_lock);
   // A new block has the in-call extent, and one pin.
-  void adoptExtent(const Locked& locked, Block& block, Extent* extent);
+  void adoptExtent(const Locked& locked, Block& block, Extent* extent)
+      REQUIRES(pager_lock);
   // The block's extent outlives it as a foreign one, in use up to `position`.
   void orphanExtent(const Locked& locked, Block& block,
-                    Position position) noexcept;
+                    Position position) noexcept REQUIRES(pager_lock);
   // The block's bytes are those of `fresh`, wherever they are; that has none.
-  void takeOver(const Locked& locked, Block& block, Block& fresh);
+  void takeOver(const Locked& locked, Block& block, Block& fresh)
+      REQUIRES(pager_lock);
 
   // ---- inside HBM ----------------------------------------------------------
   // Moves the extent's block into `target` / down to `offset`, in the hole
   // before it. False: it was pinned just now, or the runtime failed.
   bool relocate(const Locked& locked, Extent& extent, Extent& target,
-                Shortage& shortage);
+                Shortage& shortage) REQUIRES(pager_lock);
   bool slide(const Locked& locked, Extent& extent, std::size_t offset,
-             Shortage& shortage);
+             Shortage& shortage) REQUIRES(pager_lock);
 
   // ---- on the host ---------------------------------------------------------
   // Room on the host; clean copies of resident blocks make way for it, the
   // oldest first. Without an extent: there is none.
   HostPool::Place hostPlace(const Locked& locked, std::size_t bytes,
-                            Shortage& shortage);
-  bool dropOldestHostCopy(const Locked& locked) noexcept;
+                            Shortage& shortage) REQUIRES(pager_lock);
+  bool dropOldestHostCopy(const Locked& locked) noexcept REQUIRES(pager_lock);
   // The host copy of a Resident block is no longer needed or no longer right.
   // A copy to it that has begun still reads the block: whoever uses that next
   // waits for it too.
-  void dropHostCopy(const Locked& locked, Block& block) noexcept;
+  void dropHostCopy(const Locked& locked, Block& block) noexcept
+      REQUIRES(pager_lock);
   // A host thread has written the host copy, or the new `place`.
   void writtenOnHost(const Locked& locked, Block& block,
-                     const HostPool::Place& place) noexcept;
+                     const HostPool::Place& place) noexcept
+      REQUIRES(pager_lock);
   // Evicting becomes Host once the copy has passed.
-  void settle(const Locked& locked, Block& block) noexcept;
+  void settle(const Locked& locked, Block& block) noexcept REQUIRES(pager_lock);
   // The block knows nothing of its host copy any more: somebody else does, or
   // it is free.
-  static void forgetHostPlace(const Locked& locked, Block& block) noexcept;
+  static void forgetHostPlace(const Locked& locked, Block& block) noexcept
+      REQUIRES(pager_lock);
   // A copy out whose bytes nobody will read, if it has not begun. REQUIRES: no
   // copy in of them was submitted. False: it runs, or has run.
   bool cancelCopyOut(const Locked& locked, Position done,
-                     const std::byte* destination, std::size_t bytes) noexcept;
-  const HostCopyList& hostCopies() const noexcept { return copies_on_host_; }
+                     const std::byte* destination, std::size_t bytes) noexcept
+      REQUIRES(pager_lock);
+  const HostCopyList& hostCopies(const Locked& /*locked*/) const noexcept
+      REQUIRES(pager_lock) {
+    return copies_on_host_;
+  }
 
   // The bytes are needed no more, wherever they are.
-  void giveUpPlaces(const Locked& locked, Block& block,
-                    bool host_copy) noexcept;
+  void giveUpPlaces(const Locked& locked, Block& block, bool host_copy) noexcept
+      REQUIRES(pager_lock);
 
   // At the latest when the block leaves HBM or dies: was its fetch of use?
   [[gnu::always_inline]] void countPrefetch(Block& block) noexcept {
@@ -140,19 +152,21 @@ class Residency {
   Transfers& transfers() noexcept { return transfers_; }
 
  private:
-  void blocksLeave(const Locked& locked) noexcept;
-  void vacate(const Locked& locked, Block& block, Position copied);
-  void freeExtent(const Locked& locked, Block& block, const Fence& uses);
+  void blocksLeave(const Locked& locked) noexcept REQUIRES(pager_lock);
+  void vacate(const Locked& locked, Block& block, Position copied)
+      REQUIRES(pager_lock);
+  void freeExtent(const Locked& locked, Block& block, const Fence& uses)
+      REQUIRES(pager_lock);
   static bool takeForMove(Block& block, std::uint64_t& word) noexcept;
   void movedTo(const Locked& locked, Block& block, Extent& extent,
-               Position moved);
+               Position moved) REQUIRES(pager_lock);
 
   PagerCore& core_;
   Transfers transfers_;
-  // Guarded by the lock.
-  HostCopyList copies_on_host_;
-  std::vector<CopyOut> outs_;         // the open batch
-  std::vector<runtime::Copy> copies_; // scratch, to spare the heap
+  HostCopyList copies_on_host_ GUARDED_BY(pager_lock);
+  std::vector<CopyOut> outs_ GUARDED_BY(pager_lock); // the open batch
+  // Scratch, to spare the heap.
+  std::vector<runtime::Copy> copies_ GUARDED_BY(pager_lock);
 };
 
 } // namespace chameleon::memory

@@ -118,9 +118,9 @@ bool RoomFinder::evictNext(const Locked& locked, Shortage& shortage,
   std::size_t chosen_bytes = 0;
   std::size_t out_bytes = 0; // of the open batch
   set_aside_.clear();
-  const auto close = [&] {
+  const auto close = [&]() REQUIRES(pager_lock) {
     const std::size_t others = set_aside_.size();
-    for (const Residency::CopyOut& out : residency_.batch()) {
+    for (const Residency::CopyOut& out : residency_.batch(locked)) {
       set_aside_.push_back(out.block);
     }
     if (!residency_.copyOut(locked, why)) return false; // they stay
@@ -142,7 +142,7 @@ bool RoomFinder::evictNext(const Locked& locked, Shortage& shortage,
       set_aside_.push_back(victim);
       break;
     }
-    const std::size_t outs = residency_.batch().size();
+    const std::size_t outs = residency_.batch(locked).size();
     const Residency::Evicted result =
         residency_.beginEvict(locked, *victim, why, Decision::kVictim);
     // Where the host is full the next victim may still be a clean one.
@@ -152,7 +152,7 @@ bool RoomFinder::evictNext(const Locked& locked, Shortage& shortage,
       continue;
     }
     chosen_bytes += victim_bytes;
-    if (residency_.batch().size() > outs) {
+    if (residency_.batch(locked).size() > outs) {
       out_bytes += victim_bytes;
     } else {
       done = true;

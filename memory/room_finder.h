@@ -36,34 +36,40 @@ class RoomFinder {
 
   // An extent, whatever it takes. Null: see `shortage`.
   Extent* place(const Locked& locked, const RoomRequest& request,
-                Shortage& shortage);
+                Shortage& shortage) REQUIRES(pager_lock);
   // The same for a block's bytes, which `writer` writes first: the extent is
   // the block's, until it arrives there or is given back. False: see
   // `shortage`.
   bool placeBlock(const Locked& locked, WantedBlock& wanted, StreamIndex writer,
-                  Shortage& shortage, std::uint64_t needed_at = 0);
-  void giveBack(const Locked& locked, const WantedBlock& wanted) noexcept;
+                  Shortage& shortage, std::uint64_t needed_at = 0)
+      REQUIRES(pager_lock);
+  void giveBack(const Locked& locked, const WantedBlock& wanted) noexcept
+      REQUIRES(pager_lock);
   // The same for `bytes` in one piece, but what is free stays so.
   bool makeFree(const Locked& locked, std::size_t bytes, StreamIndex stream,
-                Shortage& shortage);
+                Shortage& shortage) REQUIRES(pager_lock);
   // Evicts what the policy would miss least, `bytes` or more; small blocks that
   // follow each other share a batch. False: none can be evicted; `shortage`
   // says why, if it is not for pins alone.
   bool evictNext(const Locked& locked, Shortage& shortage,
-                 std::size_t bytes = 1, const Policy::Need& need = {});
+                 std::size_t bytes = 1, const Policy::Need& need = {})
+      REQUIRES(pager_lock);
 
   // The most bytes in a row that eviction could free, as far as `enough`. With
   // `moving`, blocks that cannot be evicted but moved do not end a row.
   std::size_t largestRun(const Locked& locked, bool moving,
-                         std::size_t enough) const noexcept;
+                         std::size_t enough) const noexcept
+      REQUIRES(pager_lock);
   // What running calls and users hold in HBM.
-  std::size_t pinnedBytes(const Locked& locked) const noexcept;
+  std::size_t pinnedBytes(const Locked& locked) const noexcept
+      REQUIRES(pager_lock);
 
  private:
-  Extent* allocateFree(const Locked& locked, const RoomRequest& request);
+  Extent* allocateFree(const Locked& locked, const RoomRequest& request)
+      REQUIRES(pager_lock);
   // One rung, for whoever found no hole of `bytes`. True: look again.
   bool climb(const Locked& locked, std::size_t bytes, StreamIndex stream,
-             std::uint64_t needed_at, Shortage& shortage);
+             std::uint64_t needed_at, Shortage& shortage) REQUIRES(pager_lock);
 
   PagerCore& core_;
   const Meter& meter_;

@@ -6,6 +6,7 @@
 
 #include "backend/runtime/result.h"
 #include "memory/extent_map.h"
+#include "memory/locked.h"
 
 namespace chameleon::memory {
 
@@ -27,7 +28,6 @@ struct RoomRequest {
 // What is asked when nothing can leave for the host, and what is told of room
 // that was taken. Behind it is recomputation, of which whoever looks for room
 // knows nothing.
-class Locked;
 class LastResort {
  public:
   LastResort() = default;
@@ -35,8 +35,9 @@ class LastResort {
   LastResort& operator=(const LastResort&) = delete;
   virtual ~LastResort() = default;
   // True: there is more room than before, in HBM or on the host.
-  virtual bool giveUpForHost(const Locked& locked, std::size_t bytes) = 0;
-  virtual void noteHostUse(const Locked& locked) = 0;
+  virtual bool giveUpForHost(const Locked& locked, std::size_t bytes)
+      REQUIRES(pager_lock) = 0;
+  virtual void noteHostUse(const Locked& locked) REQUIRES(pager_lock) = 0;
 };
 
 } // namespace chameleon::memory

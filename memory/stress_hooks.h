@@ -34,23 +34,23 @@ class StressHooks {
   void setDropStress(DropStress stress, std::uint64_t seed);
 
   // Before the call's operands are pinned.
-  void apply(const Locked& locked, CallState& call);
+  void apply(const Locked& locked, CallState& call) REQUIRES(pager_lock);
   // A record that was run again stays, so that it may have to once more.
-  bool keepsRecord(const Locked& locked);
+  bool keepsRecord(const Locked& locked) REQUIRES(pager_lock);
 
  private:
-  void applyStress(const Locked& locked);
-  void applyDropStress(const Locked& locked, CallState& call);
+  void applyStress(const Locked& locked) REQUIRES(pager_lock);
+  void applyDropStress(const Locked& locked, CallState& call)
+      REQUIRES(pager_lock);
   void closeGate(bool was_on, bool is_on) noexcept;
 
   PagerCore& core_;
   Residency& residency_;
   BlockTable& table_;
   RoomFinder& room_;
-  // Guarded by the lock.
-  Stress stress_ = Stress::kNever;
-  DropStress drop_stress_ = DropStress::kNever;
-  std::mt19937_64 random_;
+  Stress stress_ GUARDED_BY(pager_lock) = Stress::kNever;
+  DropStress drop_stress_ GUARDED_BY(pager_lock) = DropStress::kNever;
+  std::mt19937_64 random_ GUARDED_BY(pager_lock);
 };
 
 } // namespace chameleon::memory

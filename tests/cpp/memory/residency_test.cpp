@@ -34,13 +34,13 @@ TEST_F(ResidencyTest, ACleanBlockLeavesWithoutACopy) {
   Shortage shortage;
   EXPECT_TRUE(residency->copyOut(locked, shortage));
   EXPECT_EQ(block.state(), BlockState::kResident);
-  EXPECT_EQ(residency->hostCopies().bytes(), 8 * kKiB);
+  EXPECT_EQ(residency->hostCopies(locked).bytes(), 8 * kKiB);
 
   EXPECT_EQ(residency->evict(locked, block, shortage),
             Residency::Evicted::kDone);
   EXPECT_EQ(core->counters.bytes_out.load(), std::int64_t{8 * kKiB});
   EXPECT_EQ(core->counters.clean_evictions.load(), 1);
-  EXPECT_EQ(residency->hostCopies().bytes(), 0U);
+  EXPECT_EQ(residency->hostCopies(locked).bytes(), 0U);
 }
 
 TEST_F(ResidencyTest, APinnedBlockIsNoVictimAndStays) {
@@ -65,9 +65,9 @@ TEST_F(ResidencyTest, OneBatchHasOnePosition) {
         residency->beginEvict(locked, *block, shortage, Decision::kVictim),
         Residency::Evicted::kDone);
   }
-  EXPECT_EQ(residency->batch().size(), 2U);
+  EXPECT_EQ(residency->batch(locked).size(), 2U);
   EXPECT_TRUE(residency->copyOut(locked, shortage));
-  EXPECT_TRUE(residency->batch().empty());
+  EXPECT_TRUE(residency->batch(locked).empty());
   EXPECT_EQ(a.host_ready, b.host_ready);
 }
 
