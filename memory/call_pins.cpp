@@ -116,7 +116,7 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
       [[unlikely]]
     return false;
   const std::size_t room = KernelRoom::roomExpected(call.memory, bytes);
-  if (parts_.kernel_room.isLarge(call, room)) [[unlikely]]
+  if (parts_.kernel_room.isLarge(call, bytes, room)) [[unlikely]]
     return false;
   std::optional<std::size_t> splits;
   if (call.must_not_fail) {

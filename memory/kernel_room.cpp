@@ -33,9 +33,9 @@ std::size_t KernelRoom::roomGuessed(const OpMemory& memory, std::size_t bytes) {
 // be moved out of the way. Where a failure does harm the hole is kept: by
 // letting no other call in, or by taking it now.
 std::size_t KernelRoom::holeExpected(const CallState& call) const noexcept {
-  const std::size_t span = spans_.find(call.quick);
-  return span == 0 ? call.room_bytes
-                   : std::min<std::size_t>(span, call.room_bytes);
+  const std::size_t known = span(call, call.operand_bytes);
+  return known == 0 ? call.room_bytes
+                    : std::min<std::size_t>(known, call.room_bytes);
 }
 
 // For a kernel whose need is a guess, which may be far too low.
@@ -72,7 +72,7 @@ bool KernelRoom::makeRoomForKernel(const Locked& locked, CallState& call,
   if (call.room_bytes == 0 || (guess && !must_not_fail)) return true;
   const std::size_t bytes = holeExpected(call);
   if (bytes > core_.large_room_bytes.load(std::memory_order_relaxed) &&
-      spans_.find(call.quick) > 0) {
+      span(call, call.operand_bytes) > 0) {
     makeLargeRoom(locked, bytes, call.stream, shortage);
     if (shortage.failure) return false;
   }

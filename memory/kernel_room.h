@@ -47,17 +47,18 @@ class KernelRoom {
   // The piece to take where it must lie in one.
   std::size_t holeExpected(const CallState& call) const noexcept;
   // So much room lies in one large piece: see makeLargeRoom().
-  bool isLarge(const CallState& call, std::size_t room_bytes) const noexcept {
+  bool isLarge(const CallState& call, std::size_t operand_bytes,
+               std::size_t room_bytes) const noexcept {
     const std::size_t large =
         core_.large_room_bytes.load(std::memory_order_relaxed);
-    return room_bytes > large && spans_.find(call.quick) > large;
+    return room_bytes > large && span(call, operand_bytes) > large;
   }
   // What the kernel will allocate at a time beside operands of that size, where
   // that was seen; else 0.
   std::size_t seen(const CallState& call,
                    std::size_t operand_bytes) const noexcept {
-    const std::size_t span = spans_.find(call.quick);
-    if (span > 0 || call.memory == nullptr) return span;
+    const std::size_t known = span(call, operand_bytes);
+    if (known > 0 || call.memory == nullptr) return known;
     return call.memory->peakAt(operand_bytes);
   }
   // The call ends: what it allocated is what the next one will.
@@ -70,6 +71,17 @@ class KernelRoom {
                          Shortage& shortage) REQUIRES(pager_lock);
 
  private:
+  // An op's quick token does not have the sizes of its lists: their bytes tell.
+  static profiler::QuickToken keyOf(const CallState& call,
+                                    std::size_t operand_bytes) noexcept {
+    profiler::QuickHasher hasher(call.quick);
+    hasher.add(operand_bytes);
+    return hasher.token();
+  }
+  std::size_t span(const CallState& call,
+                   std::size_t operand_bytes) const noexcept {
+    return spans_.find(keyOf(call, operand_bytes));
+  }
   static std::size_t roomGuessed(const OpMemory& memory, std::size_t bytes);
   std::size_t roomForUnseen(std::size_t guess,
                             const CallState& call) const noexcept;
@@ -104,7 +116,9 @@ class KernelRoom {
     needed = call.layout.span();
     is_span = true;
   }
-  if (is_span && call.quick != 0) spans_.raise(call.quick, needed);
+  if (is_span && call.quick != 0) {
+    spans_.raise(keyOf(call, call.operand_bytes), needed);
+  }
   raise(call.memory->peak_bytes, needed);
   if (!call.failed && !call.memory->known.load(std::memory_order_relaxed)) {
     call.memory->known.store(true, std::memory_order_release);

@@ -1,6 +1,6 @@
 // How large a hole the kernel of an op needs for what it allocates inside
-// (FirstFit::span), by the op and its operands' sizes. Of fixed size: what is
-// not found was never seen, or another op has its place.
+// (FirstFit::span), by the op and its operands' sizes (KernelRoom::keyOf). Of
+// fixed size: what is not found was never seen, or another op has its place.
 //
 // Any thread, no lock. Spans count in units of ExtentMap::kAlignment.
 #pragma once
