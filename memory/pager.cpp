@@ -157,6 +157,13 @@ PolicyCosts Pager::policyCosts() const {
   return core_.policy->costs();
 }
 
+SavedPlans Pager::savedPlans() const {
+  SavedPlans plans(plans_.saved());
+  const PagerLock locked(core_);
+  core_.policy->savePlans(plans);
+  return plans;
+}
+
 // ---- on request ------------------------------------------------------------
 
 Error Pager::evict(Block& block) {

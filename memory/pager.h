@@ -247,6 +247,13 @@ class Pager {
   }
   const DecisionLog& decisions() const noexcept { return core_.decisions; }
   PolicyCosts policyCosts() const;
+  // The plans found so far, and those that were loaded and did not fit yet.
+  SavedPlans savedPlans() const;
+  // Plans of an earlier run, followed where they fit (saved_plans.h). Their
+  // number, or why this is no text of theirs.
+  runtime::Result<std::size_t> loadPlans(std::string_view text) {
+    return plans_.saved().addText(text);
+  }
 
   // Op calls so far. The latest has this number, in decisions and timelines.
   std::uint64_t calls() const noexcept {

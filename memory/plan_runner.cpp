@@ -11,7 +11,8 @@ PolicyInputs PlanRunner::policyInputs() noexcept {
           meter_.link(),
           core_.limits.hbm_budget_bytes,
           core_.runtime.modelsTime(),
-          core_.recompute};
+          core_.recompute,
+          &saved_};
 }
 
 bool PlanRunner::fulfil(const CallState& call) {

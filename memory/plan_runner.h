@@ -39,6 +39,9 @@ class PlanRunner {
   // What a policy of this pager decides from. REQUIRES: the lock, or that
   // nobody else knows the pager.
   PolicyInputs policyInputs() noexcept REQUIRES(pager_lock);
+  // Plans of an earlier run that a policy may take.
+  SavedPlans& saved() noexcept { return saved_; }
+  const SavedPlans& saved() const noexcept { return saved_; }
   // Another policy is there. REQUIRES: the same.
   void policyChanged() noexcept REQUIRES(pager_lock);
 
@@ -53,6 +56,7 @@ class PlanRunner {
   BlockTable& table_;
   RoomFinder& room_;
   PlanGate gate_;
+  SavedPlans saved_;
   std::vector<PlannedAction> planned_ GUARDED_BY(pager_lock); // scratch
   // The batch of fetches that is open.
   std::vector<WantedBlock> ahead_ GUARDED_BY(pager_lock);

@@ -20,7 +20,8 @@ ForecastPolicy::ForecastPolicy(const PolicyInputs& inputs,
       budget_bytes_(inputs.budget_bytes),
       planning_(
           inputs.profiler, inputs.durations, inputs.link,
-          [this] { gate_.ask(); }, inputs.plan_at_once, inputs.recompute) {}
+          [this] { gate_.ask(); }, inputs.plan_at_once, inputs.recompute,
+          inputs.saved) {}
 
 void ForecastPolicy::entered(Block& block) {
   CHAMELEON_CHECK(block.policy_slot == kNotIn, "a block entered twice");

@@ -72,6 +72,7 @@ class ForecastPolicy final : public Policy {
     return plan_ == nullptr ? nullptr : plan_->plan;
   }
   PolicyCosts costs() override;
+  void savePlans(SavedPlans& plans) const override { planning_.save(plans); }
 
  private:
   static constexpr std::uint32_t kNotIn = ~std::uint32_t{0};

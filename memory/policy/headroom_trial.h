@@ -41,7 +41,9 @@ class HeadroomTrial {
   static constexpr std::size_t kSteps = 3;
   static constexpr std::size_t kTakeOver = 1;
 
-  explicit HeadroomTrial(PathPlanPtr first) { now_.plan = std::move(first); }
+  explicit HeadroomTrial(PathPlanPtr first) : is_over_(first->is_settled) {
+    now_.plan = std::move(first);
+  }
 
   // The one to follow.
   const PathPlanPtr& plan() const noexcept { return now_.plan; }
@@ -51,7 +53,8 @@ class HeadroomTrial {
   }
   bool isOver() const noexcept { return is_over_; }
 
-  // A plan was made: it is the one to follow, but where it was wanted and is
+  // A plan was made: it is the one to follow, for good where an earlier run has
+  // compared it with others; but where it was wanted and is
   // null: so much cannot be left. If it is for another link, or for
   // other times, than those before, and no other is wanted: all begins anew.
   void add(PathPlanPtr plan);
@@ -87,7 +90,7 @@ class HeadroomTrial {
   Tried best_; // of those that were tried
   std::optional<int> wanted_;
   std::size_t in_a_row_ = 0; // steps that followed now_
-  bool is_over_ = false;
+  bool is_over_;
 };
 
 } // namespace chameleon::memory

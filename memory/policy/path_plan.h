@@ -39,8 +39,10 @@ struct PathPlan {
     ValueIndex value;
   };
   std::vector<Held> held;
-  Assignment assignment; // what is run again; empty: nothing
-  int headroom = 0;      // what the plan leaves, see headroom_trial.h
+  Assignment assignment;       // what is run again; empty: nothing
+  int headroom = 0;            // what the plan leaves, see headroom_trial.h
+  std::uint64_t signature = 0; // of the cycle, see cycle_signature.h
+  bool is_settled = false;     // an earlier run compared it with others
 
   // What is to be known of `plan` on its path.
   void setPlan(PlanPtr plan, const profiler::CycleMap& map);

@@ -47,6 +47,12 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
       return parameters.gaps.spread;
     });
   }
+  if (request.saved) {
+    chosen_ = std::make_shared<Plan>(request.saved->plan);
+    assignment_ = request.saved->assignment;
+    carried_.emplace(map_.cycle);
+    return;
+  }
   leave(kHeadroomShare);
   runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
   if (!swapping.ok() && once) {
@@ -161,6 +167,11 @@ PathPlanPtr PlanSearch::chosen() const {
   made->key = request_.key;
   made->link = request_.link;
   made->headroom = request_.headroom;
+  made->signature = request_.signature;
+  if (request_.saved) {
+    made->headroom = request_.saved->headroom;
+    made->is_settled = request_.saved->is_settled;
+  }
   if (chosen_ == nullptr) return made;
   made->assignment = assignment_;
   auto plan = std::make_shared<Plan>(*chosen_);

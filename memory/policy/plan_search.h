@@ -16,6 +16,7 @@
 #include "memory/policy/path_plan.h"
 #include "memory/policy/plan_shares.h"
 #include "memory/policy/planner.h"
+#include "memory/policy/saved_plans.h"
 #include "profiler/cycle_builder.h"
 
 namespace chameleon::memory {
@@ -37,6 +38,9 @@ class PlanSearch {
     int headroom = 0;
     // Plans in a round, at most, for whoever waits for them.
     std::size_t most_tries = kMostTries;
+    std::uint64_t signature = 0; // of the cycle
+    // It is the plan, and there is nothing to try.
+    std::optional<SavedPlan> saved{};
   };
   // The first plan is made. `hints`: what was best for the path under other
   // budgets or links; these are tried now, too.

@@ -6,6 +6,7 @@
 
 #include "backend/runtime/nvtx_range.h"
 #include "memory/policy/planner.h"
+#include "profiler/cycle_signature.h"
 
 namespace chameleon::memory {
 
@@ -13,12 +14,13 @@ PlanningThread::PlanningThread(profiler::Profiler& profiler,
                                const profiler::Durations& durations,
                                const LinkEstimate& link,
                                std::function<void()> published, bool at_once,
-                               bool recompute)
+                               bool recompute, SavedPlans* saved)
     : builder_(profiler, durations),
       link_(link),
       published_(std::move(published)),
       at_once_(at_once),
-      recompute_(recompute) {}
+      recompute_(recompute),
+      saved_(saved) {}
 
 PlanningThread::~PlanningThread() {
   {
@@ -136,6 +138,24 @@ std::uint64_t PlanningThread::plansMade() const {
   return plans_made_;
 }
 
+void PlanningThread::save(SavedPlans& plans) const {
+  const std::lock_guard lock(mutex_);
+  for (const Kept& kept : plans_) {
+    const PathPlan& made = *kept.trial.plan();
+    // What was walked once may never be again.
+    if (made.plan == nullptr || made.headroom == HeadroomTrial::kOnce) continue;
+    SavedPlan saved{.signature = made.signature,
+                    .budget_bytes = made.key.budget_bytes,
+                    .link = made.link,
+                    .headroom = made.headroom,
+                    .is_settled = kept.trial.isOver() && !isAtWork(made.key),
+                    .plan = *made.plan,
+                    .assignment = made.assignment};
+    saved.plan.shares = {};
+    plans.add(std::move(saved));
+  }
+}
+
 void PlanningThread::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -221,11 +241,17 @@ std::vector<Assignment> PlanningThread::hints(profiler::PathId path) const {
 
 PlanningThread::SearchPtr PlanningThread::begin(
     const Order& order, const std::vector<Assignment>& hints) const {
-  const PlanSearch::Request request{order.key, order.link,
-                                    keptBytes(order.key.budget_bytes),
-                                    recompute_, order.headroom};
-  return std::make_unique<PlanSearch>(
-      request, profiler::CycleBuilder::cycle(order.snapshot), hints);
+  profiler::CycleMap map = profiler::CycleBuilder::cycle(order.snapshot);
+  PlanSearch::Request request{order.key, order.link,
+                              keptBytes(order.key.budget_bytes), recompute_,
+                              order.headroom};
+  request.signature = profiler::signature_of(map);
+  if (saved_ != nullptr) {
+    request.saved =
+        saved_->take(request.signature, map.cycle, order.key.budget_bytes,
+                     order.link, recompute_);
+  }
+  return std::make_unique<PlanSearch>(request, std::move(map), hints);
 }
 
 } // namespace chameleon::memory

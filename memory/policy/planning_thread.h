@@ -36,6 +36,7 @@
 #include "memory/policy/link_estimate.h"
 #include "memory/policy/path_plan.h"
 #include "memory/policy/plan_search.h"
+#include "memory/policy/saved_plans.h"
 #include "profiler/cycle_builder.h"
 #include "profiler/durations.h"
 #include "profiler/profiler.h"
@@ -46,11 +47,12 @@ class PlanningThread {
  public:
   // `published` is called from the thread, without locks, after each plan.
   // `at_once`: there is no thread, plan() makes what is missing; where time is
-  // modelled, so that a run repeats.
+  // modelled, so that a run repeats. `saved`: plans of an earlier run, taken
+  // from there; null: none.
   PlanningThread(profiler::Profiler& profiler,
                  const profiler::Durations& durations, const LinkEstimate& link,
                  std::function<void()> published, bool at_once = false,
-                 bool recompute = false);
+                 bool recompute = false, SavedPlans* saved = nullptr);
   ~PlanningThread(); // waits for the plan that is being made
   PlanningThread(const PlanningThread&) = delete;
   PlanningThread& operator=(const PlanningThread&) = delete;
@@ -67,6 +69,8 @@ class PlanningThread {
   // Plans with more and less headroom are being compared.
   bool isTrying(const PlanKey& key);
   std::uint64_t plansMade() const;
+  // Adds the plans that there are.
+  void save(SavedPlans& plans) const;
   // Values of at most so many bytes never move in a plan.
   static std::uint64_t keptBytes(std::uint64_t budget_bytes);
 
@@ -112,6 +116,7 @@ class PlanningThread {
   const std::function<void()> published_;
   const bool at_once_;
   const bool recompute_;
+  SavedPlans* const saved_;
 
   mutable Mutex mutex_; // guards what is below; a leaf
   runtime::RankedCondition<runtime::LockRank::kPlans> changed_;

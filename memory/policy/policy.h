@@ -18,6 +18,7 @@
 #include "memory/block.h"
 #include "memory/policy/link_estimate.h"
 #include "memory/policy/plan.h"
+#include "memory/policy/saved_plans.h"
 #include "profiler/durations.h"
 #include "profiler/profiler.h"
 
@@ -128,6 +129,8 @@ class Policy {
   // The plan that is followed just now; null: none.
   virtual PlanPtr plan() const { return nullptr; }
   virtual PolicyCosts costs() { return {}; }
+  // Adds the plans that there are.
+  virtual void savePlans(SavedPlans& /*plans*/) const {}
 };
 
 // What policies decide from.
@@ -137,8 +140,9 @@ struct PolicyInputs {
   PlanGate& gate;
   LinkEstimate link;
   std::size_t budget_bytes;
-  bool plan_at_once = false; // see PlanningThread
-  bool recompute = false;    // plans may drop blocks and run ops again
+  bool plan_at_once = false;   // see PlanningThread
+  bool recompute = false;      // plans may drop blocks and run ops again
+  SavedPlans* saved = nullptr; // of an earlier run; null: none
 };
 
 // "forecast", "lru", "oracle".

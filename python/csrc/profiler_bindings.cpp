@@ -24,6 +24,9 @@ constexpr char kNoStep[] =
     "torch_chameleon.profiler: no step has ended yet; run one, and mark its "
     "end with torch_chameleon.step()";
 
+constexpr char kNoPlan[] =
+    "torch_chameleon.profiler: no plan was made yet; run some steps first";
+
 // Null: the device was not used.
 DeviceContext* used(c10::DeviceIndex index) {
   backend::finish_deferred_work();
@@ -145,6 +148,15 @@ void export_trace(c10::DeviceIndex index, const std::string& path) {
   backend::throw_if(profiler::write_file(path, profiler::write_trace(trace)));
 }
 
+// Text for a file, and how many plans that is.
+std::pair<std::string, std::size_t> saved_plans(c10::DeviceIndex index) {
+  DeviceContext* const device = used(index);
+  TORCH_CHECK(device != nullptr, kNoPlan);
+  const memory::SavedPlans plans = device->pager->savedPlans();
+  TORCH_CHECK(plans.size() > 0, kNoPlan);
+  return {plans.text(), plans.size()};
+}
+
 std::vector<profiler::Interval> intervals_of(c10::DeviceIndex index) {
   DeviceContext* const device = used(index);
   if (device == nullptr) return {};
@@ -204,6 +216,15 @@ void bind_profiler(py::module_& m) {
   m.def("last_step", &last_step);
   m.def("profiler_state", &profiler_state);
   m.def("export_trace", &export_trace);
+  m.def("saved_plans", [](c10::DeviceIndex index) {
+    auto [text, count] = saved_plans(index);
+    return py::make_tuple(py::bytes(text), count);
+  });
+  m.def("load_plans", [](c10::DeviceIndex index, const std::string& text) {
+    return backend::value_or_throw(
+        backend::context(resolve_index(index), "load_plans()")
+            .pager->loadPlans(text));
+  });
   m.def("record_timeline", [](c10::DeviceIndex index, bool enabled) {
     const py::gil_scoped_release no_gil;
     backend::finish_deferred_work();

@@ -12,6 +12,7 @@ from typing import TypedDict, cast
 from torch.types import Device
 
 from torch_chameleon import _C
+from torch_chameleon._replace_file import replace_file
 from torch_chameleon.chameleon._utils import _get_device_index
 
 __all__ = [
@@ -25,7 +26,9 @@ __all__ = [
     "export_timeline",
     "export_trace",
     "last_step",
+    "load_plans",
     "record_timeline",
+    "save_plans",
     "state",
 ]
 
@@ -242,6 +245,74 @@ def export_trace(path: str | os.PathLike[str], device: Device = None) -> None:
     """
     index = _get_device_index(device, optional=True)
     _C.export_trace(index, os.fspath(path))
+
+
+def save_plans(path: str | os.PathLike[str], device: Device = None) -> int:
+    """Saves the plans that were found, for a later run of the same program.
+
+    A plan takes the first steps of a run to find: the steps must be seen, many
+    plans are made, and some are tried. A run that loads what an earlier one
+    saved follows it as soon as it knows the step. Plans change when bytes
+    move, never a value.
+
+    Args:
+        path: The file, replaced as a whole if it exists.
+        device: The device, default the current one.
+
+    Returns:
+        How many plans: one for each kind of step and each budget. Those that
+        were loaded and not used yet are saved again.
+
+    Raises:
+        RuntimeError: No plan was made yet.
+        OSError: The file cannot be written.
+
+    Examples:
+        >>> import tempfile, torch, torch_chameleon
+        >>> x = torch.ones(4, device="chameleon")
+        >>> for _ in range(4):
+        ...     y = x + 1
+        ...     torch_chameleon.step()
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     saved = torch_chameleon.profiler.save_plans(file.name)
+        ...     loaded = torch_chameleon.profiler.load_plans(file.name)
+        >>> saved == loaded
+        True
+    """
+    index = _get_device_index(device, optional=True)
+    text, plans = _C.saved_plans(index)
+    with replace_file(path) as temporary, open(temporary, "wb") as file:
+        file.write(text)
+    return plans
+
+
+def load_plans(path: str | os.PathLike[str], device: Device = None) -> int:
+    """Loads what `save_plans` saved. Call it before the first step.
+
+    A plan is used where it fits: for a step of the same ops on tensors of the
+    same sizes, under the same `hbm_budget`, over a link of about the same
+    speed, and where it runs ops again only with `config.recompute`. All else
+    is planned as if nothing had been loaded.
+
+    Args:
+        path: The file.
+        device: The device, default the current one.
+
+    Returns:
+        How many plans the file has.
+
+    Raises:
+        ValueError: It is no such file, of another version, or damaged. Nothing
+            is loaded then.
+        OSError: It cannot be read.
+    """
+    index = _get_device_index(device, optional=True)
+    with open(path, "rb") as file:
+        text = file.read()
+    try:
+        return _C.load_plans(index, text)
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)!r} {error}") from None
 
 
 def record_timeline(enabled: bool = True, device: Device = None) -> None:
