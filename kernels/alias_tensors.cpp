@@ -158,15 +158,14 @@ std::size_t AliasTensorSet::add(const c10::TensorImpl& outer, bool writes,
   entries_.push_back({storage, block, writes,
                       overwrites && is_all_of_storage(outer), nullptr});
   const std::size_t index = entries_.size() - 1;
-  if (!hashed_.empty() && entries_.size() * 2 > hashed_.size()) {
+  if (hashed_.empty() ? entries_.size() > kHashFrom
+                      : entries_.size() * 2 > hashed_.size()) {
     rehash();
   } else if (!hashed_.empty()) {
     const std::size_t mask = hashed_.size() - 1;
     std::size_t slot = (reinterpret_cast<std::uintptr_t>(storage) >> 4) & mask;
     while (hashed_[slot] != kNoEntry) slot = (slot + 1) & mask;
     hashed_[slot] = index;
-  } else if (entries_.size() > kHashFrom) {
-    rehash();
   }
   return index;
 }

@@ -165,7 +165,7 @@ bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
   stack.resize(base);
   if (is_functional) {
     recorded.results = own(made);
-    stack.push_back(c10::List<at::Tensor>(std::move(made)));
+    stack.emplace_back(c10::List<at::Tensor>(made));
   }
   ops_.push_back(std::move(recorded));
   return true;

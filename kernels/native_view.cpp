@@ -54,7 +54,7 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
     if (!outer.is_inference()) {
       native->set_version_counter(outer.version_counter());
     }
-    natives_.push_back(at::Tensor(std::move(native)));
+    natives_.emplace_back(std::move(native));
   }
 }
 

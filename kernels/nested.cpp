@@ -92,7 +92,7 @@ TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
     for (const c10::OperatorName& name :
          c10::Dispatcher::singleton().getRegistrationsForDispatchKey(key)) {
       const std::string text = c10::toString(name);
-      if (text.compare(0, 6, "aten::") != 0 || !done.insert(text).second) {
+      if (!text.starts_with("aten::") || !done.insert(text).second) {
         continue;
       }
       m.impl(text.c_str(),

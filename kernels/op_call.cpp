@@ -514,7 +514,7 @@ class NativeCall {
   at::Tensor adoptTensor(Pinned& pinned, at::Tensor tensor) {
     if (!is_native_result(tensor, plan_)) return tensor;
     if (is_sparse(*tensor.unsafeGetTensorImpl())) [[unlikely]] {
-      return adoptSparse(pinned, std::move(tensor));
+      return adoptSparse(pinned, tensor);
     }
     const c10::Device device(kChameleon, index_);
     c10::StorageImpl& storage =
@@ -529,14 +529,14 @@ class NativeCall {
     }
     if (result_elsewhere_) return leaveArena(pinned, tensor);
     if ((tensor.use_count() > 1 || tensor.storage().use_count() > 1) &&
-        plan_.name.compare(0, 6, "aten::") != 0) {
+        !plan_.name.starts_with("aten::")) {
       tensor = tensor.clone(); // another library's kernel may keep what it has
     }
     return Adoption{pinned.pager, pinned.call, index_}.tensor(
         std::move(tensor));
   }
 
-  at::Tensor adoptSparse(Pinned& pinned, at::Tensor tensor) {
+  at::Tensor adoptSparse(Pinned& pinned, const at::Tensor& tensor) {
     c10::TensorImpl& native = *tensor.unsafeGetTensorImpl();
     SparseParts parts =
         tensor.use_count() == 1 ? take_parts(native) : parts_of(native);

@@ -12,16 +12,12 @@
 namespace chameleon::kernels {
 namespace {
 
-bool starts_with(std::string_view text, std::string_view prefix) {
-  return text.substr(0, prefix.size()) == prefix;
-}
-
 // Lists that torch.optim hands over whole: element i depends on elements i of
 // the other lists only.
 bool is_element_wise_list_op(std::string_view op) {
-  return starts_with(op, "aten::_foreach_") ||
+  return op.starts_with("aten::_foreach_") ||
          op == "aten::_amp_foreach_non_finite_check_and_unscale_" ||
-         (starts_with(op, "aten::_fused_ada") && op.back() == '_') ||
+         (op.starts_with("aten::_fused_ada") && op.back() == '_') ||
          op == "aten::_fused_sgd_";
 }
 
@@ -68,11 +64,6 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
       quick(number),
       argument_count(
           static_cast<std::uint16_t>(op.schema().arguments().size())),
-      writes(false),
-      random(false),
-      is_list_op(false),
-      counts_versions(false),
-      may_rerun(false),
       searches_plans(kernels::searches_plans(op.schema().name())) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
@@ -98,17 +89,16 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
       std::any_of(arguments.begin(), arguments.end(), [](const auto& plan) {
         return plan.kind == ArgumentKind::kTensorList;
       });
-  counts_versions = writes && base.rfind("aten::_foreach_", 0) == 0;
+  counts_versions = writes && base.starts_with("aten::_foreach_");
   if (!is_list_op) {
     std::erase_if(arguments, [](const ArgumentPlan& plan) {
       return plan.kind == ArgumentKind::kOtherList;
     });
   }
 
-  const auto& returns = schema.returns();
-  for (std::size_t i = 0; i < returns.size(); ++i) {
+  for (const c10::Argument& returned : schema.returns()) {
     ResultPlan result{ResultKind::kOther, -1};
-    const c10::TypePtr& type = returns[i].type();
+    const c10::TypePtr& type = returned.type();
     if (type->kind() == c10::TypeKind::TensorType) {
       result.kind = ResultKind::kTensor;
     } else if (type->kind() == c10::TypeKind::ListType &&
@@ -116,7 +106,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
                    c10::TypeKind::TensorType) {
       result.kind = ResultKind::kTensorList;
     }
-    if (const auto* alias = returns[i].alias_info();
+    if (const auto* alias = returned.alias_info();
         alias != nullptr && alias->isWrite()) {
       for (std::size_t a = 0; a < schema_arguments.size(); ++a) {
         const auto* other = schema_arguments[a].alias_info();

@@ -59,14 +59,14 @@ struct OpPlan {
   std::uint16_t argument_count;
   std::vector<ArgumentPlan> arguments; // only those of interest, in order
   std::vector<ResultPlan> results;
-  bool writes;     // any argument
-  bool random;     // consumes random numbers
-  bool is_list_op; // element-wise over lists: may run in chunks
+  bool writes = false;     // any argument
+  bool random = false;     // consumes random numbers
+  bool is_list_op = false; // element-wise over lists: may run in chunks
   // Its kernel consists of in-place ops, which count a version of what they
   // write: here of alias tensors, which nobody sees.
-  bool counts_versions;
-  bool may_rerun;      // rerun_rules.h
-  bool searches_plans; // algorithm_choice.h
+  bool counts_versions = false;
+  bool may_rerun = false; // rerun_rules.h
+  bool searches_plans;    // algorithm_choice.h
   mutable memory::OpMemory memory;
   memory::OpKind kind; // the op, to the pager
 

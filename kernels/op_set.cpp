@@ -50,10 +50,6 @@ constexpr std::string_view kWhole[] = {
 // themselves (c10d), or take packed weights of one backend.
 constexpr std::string_view kOtherNamespaces[] = {"c10d::", "symm_mem::"};
 
-bool starts_with(std::string_view text, std::string_view prefix) {
-  return text.substr(0, prefix.size()) == prefix;
-}
-
 // CompositeImplicit on the CPU, with a kernel and a derivative on CUDA. The
 // composites above them ask for them only where the target has the kernel.
 constexpr std::string_view kFused[] = {"aten::_fused_rms_norm"};
@@ -96,7 +92,7 @@ bool is_redirectable(const c10::OperatorHandle& op) {
   const std::string_view name = op.operator_name().name;
   return std::none_of(std::begin(kOtherNamespaces), std::end(kOtherNamespaces),
                       [&](std::string_view prefix) {
-                        return starts_with(name, prefix);
+                        return name.starts_with(prefix);
                       }) &&
          !op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) &&
          is_safe(op);
@@ -116,7 +112,7 @@ std::vector<c10::OperatorHandle> collect_op_set() {
 
   std::vector<c10::OperatorHandle> ops;
   for (const std::string& text : names) {
-    if (!starts_with(text, "aten::") && !starts_with(text, "chameleon::")) {
+    if (!text.starts_with("aten::") && !text.starts_with("chameleon::")) {
       continue; // may come and go: see late_ops
     }
     const std::size_t dot = text.find('.', text.find("::"));

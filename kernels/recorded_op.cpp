@@ -107,8 +107,8 @@ class NoWarnings final : public c10::WarningHandler {
 // threads that draw from it meanwhile do so as natively: in no order.
 class GeneratorAsItWas {
  public:
-  GeneratorAsItWas(const at::Generator& generator, const at::Tensor& state)
-      : generator_(generator) {
+  GeneratorAsItWas(at::Generator generator, const at::Tensor& state)
+      : generator_(std::move(generator)) {
     const std::lock_guard lock(generator_.mutex());
     after_ = generator_.get_state();
     generator_.set_state(state);
@@ -289,8 +289,7 @@ void RecordedCall::Taker::takeGenerator() {
 
 bool RecordedCall::isSideEffect(std::size_t operand) const {
   return std::any_of(shown_.begin(), shown_.end(), [=](const Shown& shown) {
-    return shown.side_effect && shown.operand >= 0 &&
-           static_cast<std::size_t>(shown.operand) == operand;
+    return shown.side_effect && std::cmp_equal(shown.operand, operand);
   });
 }
 

@@ -4,6 +4,7 @@
 // native bits. Everything here is composed of differentiable ops on outer
 // tensors, each of them one op call.
 #include <algorithm>
+#include <ranges>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -163,13 +164,13 @@ LayerResult run_packed_reverse(RecurrentCell cell, const LayerInput& input,
   int64_t offset = all.size(0);
   int64_t batch = sizes.back();
   RecurrentState state = rows(first, 0, batch);
-  for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
-    if (*size > batch) {
-      state = cat_rows({std::move(state), rows(first, batch, *size)});
+  for (const int64_t size : std::views::reverse(sizes)) {
+    if (size > batch) {
+      state = cat_rows({std::move(state), rows(first, batch, size)});
     }
-    offset -= *size;
-    batch = *size;
-    const Tensor step = all.narrow(0, offset, *size);
+    offset -= size;
+    batch = size;
+    const Tensor step = all.narrow(0, offset, size);
     state = cell({step, input.is_gates()}, state, weights);
     outputs.push_back(state.h);
   }

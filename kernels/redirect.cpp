@@ -60,8 +60,8 @@ class Redirect final : public c10::OperatorKernel {
 
 // Direct kernels adopt dense results.
 bool returns_other_layout(const std::string& name) {
-  return name.compare(0, 14, "aten::_nested_") == 0 ||
-         name.compare(0, 16, "aten::_to_sparse") == 0;
+  return name.starts_with("aten::_nested_") ||
+         name.starts_with("aten::_to_sparse");
 }
 
 std::vector<std::string>& names() {

@@ -109,7 +109,7 @@ void register_for(torch::Library& m) {
     for (const c10::OperatorName& name :
          c10::Dispatcher::singleton().getRegistrationsForDispatchKey(key)) {
       const std::string text = c10::toString(name);
-      if (text.compare(0, 6, "aten::") == 0) names.insert(text.substr(6));
+      if (text.starts_with("aten::")) names.insert(text.substr(6));
     }
   }
   for (const std::string& name : names) {

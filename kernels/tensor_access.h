@@ -41,7 +41,7 @@ struct TensorAccess : c10::TensorImpl {
     const auto* begin = reinterpret_cast<const std::byte*>(
         &(tensor.*(&TensorAccess::storage_)) + 1);
     std::array<const void*, 2> meta;
-    std::memcpy(meta.data(), begin, sizeof(meta));
+    std::memcpy(static_cast<void*>(meta.data()), begin, sizeof(meta));
     return meta[0] != nullptr || meta[1] != nullptr;
   }
   // `keys`: outerKeys().

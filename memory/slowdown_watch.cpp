@@ -119,20 +119,20 @@ std::string SlowdownWatch::describe(const Step& step, SlowdownCause cause,
                                     double slowdown) const {
   const StepFigures& figures = step.figures;
   const auto ms = [](auto ns) { return static_cast<double>(ns) / 1e6; };
-  const auto gb = [](auto bytes) { return static_cast<double>(bytes) / 1e9; };
   char text[512];
   std::snprintf(
       text, sizeof text,
       "chameleon:%d: a step takes %.4g ms, %.3g times what it would without "
       "waiting for bytes. At %.3g times the budget (peak %s, hbm_budget %s) it "
-      "moves %.3g GB in and %.3g GB out, which with its compute takes %.4g ms "
+      "moves %s in and %s out, which with its compute takes %.4g ms "
       "at least. ",
       device_index_, ms(figures.duration_ns), slowdown,
       static_cast<double>(step.peak_logical_bytes) /
           static_cast<double>(step.budget_bytes),
       runtime::format_bytes(step.peak_logical_bytes).c_str(),
-      runtime::format_bytes(step.budget_bytes).c_str(), gb(figures.bytes_in),
-      gb(figures.bytes_out), ms(figures.bound_ns));
+      runtime::format_bytes(step.budget_bytes).c_str(),
+      runtime::format_bytes(figures.bytes_in).c_str(),
+      runtime::format_bytes(figures.bytes_out).c_str(), ms(figures.bound_ns));
   std::string message = text;
   message += what_helps(cause, step);
   if (limit_ && slowdown > *limit_) {

@@ -64,9 +64,9 @@ std::string write_timeline(std::span<const Interval> intervals,
       if (interval.what != nullptr && named) {
         text += ",\"before\":" + json_string(names.name(interval.op));
       }
-      text += "}";
+      text += '}';
     }
-    text += "}";
+    text += '}';
   }
   return text + "\n]}\n";
 }

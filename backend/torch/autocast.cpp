@@ -223,7 +223,7 @@ std::map<std::string, Casts> collect_casts() {
   for (const c10::OperatorName& name :
        c10::Dispatcher::singleton().getRegistrationsForDispatchKey(
            c10::DispatchKey::AutocastCPU)) {
-    if (name.name.rfind("aten::", 0) != 0) continue;
+    if (!name.name.starts_with("aten::")) continue;
     all[c10::toString(name)].on_cpu = Cast::kFloat;
   }
   for (const Entry& entry : kCpuExceptions) {

@@ -56,9 +56,9 @@ void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
 }
 
 c10::Storage make_storage(std::size_t bytes, c10::DeviceIndex index) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+  return {c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), bytes, allocate_block(bytes, index),
-      device_allocator(), /*resizable=*/true));
+      device_allocator(), /*resizable=*/true)};
 }
 
 } // namespace chameleon::backend

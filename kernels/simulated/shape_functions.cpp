@@ -50,6 +50,7 @@ at::TensorOptions longs(const Tensor& like) {
 void in_place(const OpPlan& plan, Stack& stack) {
   Frame frame(plan, stack);
   std::vector<c10::IValue> results;
+  results.reserve(plan.results.size());
   for (const ResultPlan& result : plan.results) {
     results.push_back(frame.argument(
         static_cast<std::size_t>(std::max<int>(0, result.written_argument))));
@@ -74,7 +75,7 @@ at::MemoryFormat convolution_format(const Tensor& input, const Tensor& weight) {
 
 c10::IValue in_format(const c10::IValue& value, at::MemoryFormat format) {
   if (CallView::tensor(value) == nullptr) return value;
-  const Tensor tensor = value.toTensor();
+  const Tensor& tensor = value.toTensor();
   const bool fits =
       format == at::MemoryFormat::Contiguous ||
       tensor.dim() == (format == at::MemoryFormat::ChannelsLast ? 4 : 5);
@@ -304,7 +305,7 @@ void cudnn_rnn(const OpPlan& plan, Stack& stack) {
   sizes.back() = hx.size(2) * directions;
   const int64_t gates = weights.get(0).size(0); // of one step
   const int64_t kept = rows * layers * directions * (gates + hidden) *
-                       static_cast<int64_t>(input.element_size());
+                       input.element_size();
   const auto bytes = input.options().dtype(at::kByte);
   frame.finish({sequence(sizes, input.options(), frame.flag(10) && !packed),
                 at::empty(hx.sizes(), hx.options()),

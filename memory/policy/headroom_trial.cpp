@@ -29,11 +29,9 @@ bool HeadroomTrial::isHopeless() const {
 
 void HeadroomTrial::add(PathPlanPtr plan) {
   in_a_row_ = 0;
-  if (plan->is_settled) {
-    *this = HeadroomTrial(std::move(plan));
-  } else if (std::exchange(wanted_, std::nullopt) && plan->plan == nullptr) {
+  if (std::exchange(wanted_, std::nullopt) && plan->plan == nullptr) {
     end();
-  } else if (is_over_) {
+  } else if (is_over_ || plan->is_settled) {
     *this = HeadroomTrial(std::move(plan));
   } else {
     now_ = {};

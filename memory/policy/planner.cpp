@@ -75,7 +75,7 @@ Result<UseTable> make_use_table(const profiler::Cycle& cycle,
     const auto greatest = std::max_element(table.operand_bytes.begin(),
                                            table.operand_bytes.end());
     if (greatest == table.operand_bytes.end() ||
-        static_cast<std::uint64_t>(*greatest) <= options.budget_bytes) {
+        std::cmp_less_equal(*greatest, options.budget_bytes)) {
       return table;
     }
     if (keep_bytes > 0) continue;

@@ -60,7 +60,8 @@ class Arguments {
   Arguments(PyObject* args, PyObject* kwargs, bool or_none)
       : args_(py::reinterpret_borrow<py::object>(args)),
         kwargs_(py::reinterpret_borrow<py::object>(kwargs)) {
-    const bool said = change_positional() | change_named();
+    const bool positional = change_positional();
+    const bool said = change_named() || positional;
     if (or_none && !said) {
       args_ = py::make_tuple(py::str(std::string(kOurs))) + args_;
     }

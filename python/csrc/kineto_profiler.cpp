@@ -84,7 +84,7 @@ ActivityType type_of(Lane lane) {
 
 std::string name_of(const Interval& interval) {
   const bool named = interval.op != profiler::kNoOpName;
-  const std::string op =
+  std::string op =
       named ? std::string(kernels::op_names().name(interval.op)) : "";
   switch (interval.lane) {
     case Lane::kCompute:
@@ -273,7 +273,7 @@ class Plugin final : public libkineto::IActivityProfiler {
   }
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(
       const std::set<ActivityType>& types, const libkineto::Config&) override {
-    if (types.count(ActivityType::CONCURRENT_KERNEL) == 0) return nullptr;
+    if (!types.contains(ActivityType::CONCURRENT_KERNEL)) return nullptr;
     return std::make_unique<Session>();
   }
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(

@@ -417,7 +417,7 @@ TEST_F(PagerSlowdown, OneWarningByTheOpThatFollows) {
   EXPECT_EQ(warnings[0].substr(0, warnings[0].find(" At ")),
             "chameleon:0: a step takes 107.1 ms, 2.43 times what it would "
             "without waiting for bytes.");
-  EXPECT_NE(warnings[0].find("0.0315 GB in and 0.0315 GB out"),
+  EXPECT_NE(warnings[0].find("30.00 MiB in and 30.00 MiB out"),
             std::string::npos);
   for (int i = 0; i < 8; ++i) EXPECT_FALSE(step(true, kSlow));
   EXPECT_EQ(warnings.size(), 1U);
