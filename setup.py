@@ -3,6 +3,7 @@
 Metadata is in pyproject.toml. The environment may set
     MAX_JOBS             compile jobs at once (default: the number of cores)
     CMAKE_ARGS           more arguments for CMake, e.g. -DCHAMELEON_WERROR=OFF
+    CHAMELEON_TESTING    1: with torch_chameleon._testing, for the tests
     CHAMELEON_BUILD_DIR  the build folder (default: one per Python and torch
                          under build/, kept between builds)
 """
@@ -78,6 +79,7 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_MAKE_PROGRAM={find_tool('ninja')}",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DCHAMELEON_OUTPUT_DIR={package}",
+            f"-DCHAMELEON_TESTING={os.environ.get('CHAMELEON_TESTING', '0')}",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
         jobs = os.environ.get("MAX_JOBS", str(os.cpu_count() or 1))
@@ -95,6 +97,7 @@ class CMakeBuild(build_ext):
             package / self.get_ext_filename(ext.name.split(".")[-1]),
             package / "lib" / "libchameleon_overlay.so",
             package / "_build_info.py",
+            package / "_testing.py",
         ]
         self.copy_products(target)
         self.strip_products(target, build)
@@ -120,6 +123,9 @@ class CMakeBuild(build_ext):
     def copy_products(self, target):
         for product in self.products:
             place = target / product.relative_to(self.folder)
+            if not product.is_file():  # what another build left goes, too
+                place.unlink(missing_ok=True)
+                continue
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(product, place)
 

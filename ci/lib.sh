@@ -103,9 +103,11 @@ END
   touch "$VENV/.ready"
 }
 
-# Builds and installs the package, editable, with the extras given. The build
-# comes first and by itself: pip would hide its progress.
+# Builds and installs the package, editable, with the extras given, and with
+# what its tests need. The build comes first and by itself: pip would hide its
+# progress.
 install_package() {
+  local -x CHAMELEON_TESTING=1
   "$VENV/bin/python" setup.py --quiet build_ext
   "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
     --no-build-isolation --editable ".[$1]"

@@ -7,22 +7,35 @@ checks the order of what is submitted, too.
 """
 
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
 import time
+import types
 
 import emulated_cuda
 import pytest
 import torch
 import torch_chameleon
-from support import MIB, evicting
+from support import MIB, WITHOUT_TESTING, evicting
 from torch_chameleon import _C
 
 _AMPLE = 256 * MIB
 
 
+class _NotBuilt(types.ModuleType):
+    """In the place of torch_chameleon._testing: skips who uses it."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        pytest.skip(WITHOUT_TESTING, allow_module_level=True)
+
+
 def pytest_configure(config):
+    if importlib.util.find_spec("torch_chameleon._testing") is None:
+        sys.modules["torch_chameleon._testing"] = _NotBuilt("_testing")
     if "CHAMELEON_EMULATED" in os.environ:  # see tests/emulated_cuda.py
         torch.cuda.init()
         emulated_cuda.install()
@@ -32,7 +45,9 @@ def pytest_configure(config):
             "CHAMELEON_PHYSICAL_DEVICE"
         ]
     if adversary := os.environ.get("CHAMELEON_TEST_ADVERSARY"):
-        _C.set_cpu_adversary(adversary)
+        from torch_chameleon import _testing
+
+        _testing.set_cpu_adversary(adversary)
     torch.set_num_threads(min(2, torch.get_num_threads()))
     torch_chameleon.config.hbm_budget = _AMPLE
     # torch.manual_seed() keeps a stack trace for each device that is not there.

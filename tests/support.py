@@ -1,15 +1,24 @@
 """Helpers of the tests in both folders."""
 
 import contextlib
+import importlib.util
 import itertools
 import subprocess
 
+import pytest
 import torch
 import torch_chameleon
 from torch._C._profiler import _EventType
-from torch_chameleon import _C
 
 MIB = 1 << 20
+
+WITHOUT_TESTING = "built without CHAMELEON_TESTING=1"
+# For tests whose other processes import torch_chameleon._testing; to those that
+# import it themselves conftest.py sees.
+needs_testing = pytest.mark.skipif(
+    importlib.util.find_spec("torch_chameleon._testing") is None,
+    reason=WITHOUT_TESTING,
+)
 
 # What the cpu runtime may do at worst (backend/runtime/cpu_adversary.h).
 ADVERSARIES = [
@@ -24,12 +33,14 @@ ADVERSARIES = [
 @contextlib.contextmanager
 def evicting(which, seed=0):
     """Evicts before every op: "all" blocks, "random" ones, or "never" any."""
+    from torch_chameleon import _testing  # not in every build
+
     torch.chameleon.init()
-    _C.set_stress(which, seed)
+    _testing.set_stress(which, seed)
     try:
         yield
     finally:
-        _C.set_stress("never", 0)
+        _testing.set_stress("never", 0)
 
 
 def shared_library(source, folder, *options):
@@ -46,12 +57,14 @@ def dropping(which, seed=0):
 
     Before every op: "all" that can be, "random" tensors, or nothing ("record").
     """
+    from torch_chameleon import _testing  # not in every build
+
     torch.chameleon.init()
-    _C.set_drop_stress(which, seed)
+    _testing.set_drop_stress(which, seed)
     try:
         yield
     finally:
-        _C.set_drop_stress("never", 0)
+        _testing.set_drop_stress("never", 0)
 
 
 def values(device, *shape, seed=0):

@@ -5,9 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "backend/runtime/fault_injection.h"
 #include "backend/runtime/options.h"
-#include "backend/runtime/physical_device.h"
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
@@ -15,18 +13,14 @@
 #include "backend/torch/generator.h"
 #include "backend/torch/storage.h"
 #include "chameleon_version.h"
-#include "kernels/deferred_lists.h"
-#include "kernels/device_rules.h"
 #include "kernels/late_ops.h"
 #include "kernels/native_view.h"
 #include "kernels/redirect.h"
-#include "kernels/rerun_rules.h"
-#include "kernels/simulated/kernel_memory.h"
-#include "kernels/simulated/workspaces.h"
 #include "python/csrc/allocation_history.h"
 #include "python/csrc/cuda_alias.h"
 #include "python/csrc/cuda_init.h"
 #include "python/csrc/kineto_profiler.h"
+#include "python/csrc/pagers.h"
 #include "python/csrc/phase_hooks.h"
 #include "python/csrc/plan_bindings.h"
 #include "python/csrc/profiler_bindings.h"
@@ -42,18 +36,9 @@ namespace {
 
 using backend::context;
 using backend::resolve_index;
-
-memory::Pager& pager(c10::DeviceIndex index, const char* what) {
-  backend::try_finish_deferred_work();
-  return *context(resolve_index(index), what).pager;
-}
-
-// Null: not used yet.
-memory::Pager* pager_if_used(c10::DeviceIndex index) {
-  backend::try_finish_deferred_work();
-  auto* const used = backend::context_if_used(resolve_index(index));
-  return used == nullptr ? nullptr : used->pager;
-}
+using python::block_of;
+using python::pager;
+using python::pager_if_used;
 
 constexpr std::string_view kKindNames[] = {"bytes", "number", "choice", "text"};
 
@@ -177,6 +162,16 @@ void bind_memory(py::module_& m) {
     const py::gil_scoped_release no_gil;
     backend::throw_if(pager(index, "evict_all()").evictAll());
   });
+  m.def("evict", [](const at::Tensor& tensor) {
+    memory::Block* const block = block_of(tensor);
+    if (block == nullptr) return;
+    const py::gil_scoped_release no_gil;
+    backend::throw_if(block->pager->evict(*block));
+  });
+  m.def("check_invariants", [](c10::DeviceIndex index, int level) {
+    const py::gil_scoped_release no_gil;
+    pager(index, "check_invariants()").checkInvariants(level);
+  });
   m.def("empty_cache", [](c10::DeviceIndex index) {
     const py::gil_scoped_release no_gil;
     if (auto* used = pager_if_used(index)) used->trim();
@@ -212,99 +207,7 @@ void bind_memory(py::module_& m) {
   });
 }
 
-// Pins tensors while it lives; see NativeView.
-class Residence {
- public:
-  explicit Residence(const std::vector<at::Tensor>& tensors) {
-    const py::gil_scoped_release no_gil;
-    view_ = std::make_unique<kernels::NativeView>(
-        tensors, memory::Access::kWrite, "torch_chameleon.resident");
-  }
-  py::tuple natives() const {
-    TORCH_CHECK_VALUE(view_, "torch_chameleon.resident: already closed");
-    py::tuple result(view_->natives().size());
-    for (std::size_t i = 0; i < view_->natives().size(); ++i) {
-      result[i] = view_->natives()[i];
-    }
-    return result;
-  }
-  void close() { view_.reset(); }
-
- private:
-  std::unique_ptr<kernels::NativeView> view_;
-};
-
-std::string_view residency_name(memory::BlockState state) {
-  constexpr std::string_view kNames[] = {"unbacked", "resident", "host",
-                                         "fetching", "evicting", "dropped"};
-  return kNames[static_cast<std::size_t>(state)];
-}
-
-void bind_tensors(py::module_& m) {
-  m.def("set_data", &python::set_data);
-  m.def("alias_cuda_in", &python::alias_cuda_in, py::arg("callable"),
-        py::arg("or_none") = false);
-  m.def("equate_cuda_devices", &python::equate_cuda_devices);
-  m.def("redirect_new_kernel", &kernels::redirect_new_kernel,
-        py::call_guard<py::gil_scoped_release>());
-  m.def("redirect_new_kernels", &kernels::redirect_new_kernels,
-        py::call_guard<py::gil_scoped_release>());
-  m.def("is_chameleon_storage", [](const c10::Storage& storage) {
-    return storage.device().type() == backend::kChameleon;
-  });
-  py::class_<Residence>(m, "Residence")
-      .def(py::init<const std::vector<at::Tensor>&>())
-      .def("natives", &Residence::natives)
-      .def("close", &Residence::close);
-}
-
-runtime::FaultPoint fault_point(const std::string& name) {
-  const auto point = runtime::find_fault_point(name);
-  TORCH_CHECK_VALUE(point.has_value(), "no fault point is called '", name, "'");
-  return *point;
-}
-
-void bind_faults(py::module_& m) {
-  using runtime::FaultInjection;
-  m.def("fault_points", [] {
-    const auto names = runtime::fault_point_names();
-    return std::vector<std::string>(names.begin(), names.end());
-  });
-  m.def("arm_fault",
-        [](const std::string& point, std::uint64_t nth, bool for_ever) {
-          FaultInjection::instance().arm(fault_point(point), nth, for_ever);
-        });
-  m.def("disarm_faults", [] { FaultInjection::instance().disarmAll(); });
-  m.def("fault_passes", [](const std::string& point) {
-    return FaultInjection::instance().passes(fault_point(point));
-  });
-}
-
-void bind_testing(py::module_& m) {
-  bind_faults(m);
-  m.def("set_cpu_adversary", [](const std::string& text) {
-    TORCH_CHECK(!backend::is_used(),
-                "set_cpu_adversary: the cpu runtime was started already");
-    runtime::CpuRuntimeOptions options;
-    options.adversary =
-        backend::value_or_throw(runtime::parse_cpu_adversary(text));
-    runtime::set_cpu_runtime_options(std::move(options));
-  });
-  m.def("set_cpu_devices", [](int count) {
-    TORCH_CHECK(!backend::is_used() && count >= 1,
-                "set_cpu_devices: at least one, before the first use");
-    runtime::CpuRuntimeOptions options;
-    options.devices = count;
-    runtime::set_cpu_runtime_options(std::move(options));
-  });
-  m.def("set_cpu_clock", [](const std::string& profile) {
-    TORCH_CHECK(!backend::is_used(),
-                "set_cpu_clock: the cpu runtime was started already");
-    runtime::CpuRuntimeOptions options;
-    options.clock =
-        backend::value_or_throw(runtime::parse_gpu_profile(profile));
-    runtime::set_cpu_runtime_options(std::move(options));
-  });
+void bind_decisions(py::module_& m) {
   m.def(
       "start_decision_log",
       [](std::size_t limit, c10::DeviceIndex index) {
@@ -327,96 +230,47 @@ void bind_testing(py::module_& m) {
         return rows;
       },
       py::arg("index") = -1);
-  m.def("forecast_costs", [] {
-    memory::Pager& used = pager(-1, "forecast_costs()");
-    const memory::PolicyCosts policy = used.policyCosts();
-    const profiler::ProfilerState state = used.profiler().state();
-    py::dict row;
-    row["ops"] = state.path_ops; // of the step that is followed
-    row["path_bytes"] = state.path_bytes;
-    row["plan_bytes"] = policy.plan_bytes;
-    row["plans_made"] = policy.plans_made;
-    row["is_trying"] = policy.is_trying;
-    row["live_block_bytes"] = state.live_block_bytes;
-    row["lock_waits"] = state.lock_waits + used.durations().lockWaits();
-    return row;
-  });
-  m.def("set_kernel_memory",
-        [](const std::vector<
-            std::tuple<std::uint64_t, int, std::size_t, std::uint32_t>>& rows) {
-          using Event = kernels::simulated::KernelMemoryEvent;
-          std::vector<Event> events;
-          events.reserve(rows.size());
-          for (const auto& [call, kind, bytes, allocation] : rows) {
-            events.push_back(
-                {call, static_cast<Event::Kind>(kind), bytes, allocation});
-          }
-          kernels::simulated::set_kernel_memory(std::move(events));
-        });
-  m.def("workspace_ops", &kernels::simulated::workspace_ops);
-  m.def("set_stress", [](const std::string& mode, std::uint64_t seed) {
-    using Stress = memory::Pager::Stress;
-    TORCH_CHECK_VALUE(mode == "never" || mode == "all" || mode == "random",
-                      "set_stress: mode is never, all or random, not '", mode,
-                      "'");
-    pager(-1, "set_stress()")
-        .setStress(mode == "all"      ? Stress::kAll
-                   : mode == "random" ? Stress::kRandom
-                                      : Stress::kNever,
-                   seed);
-  });
-  m.def("set_drop_stress", [](const std::string& mode, std::uint64_t seed) {
-    using Stress = memory::Pager::DropStress;
-    const std::map<std::string, Stress> modes{{"never", Stress::kNever},
-                                              {"record", Stress::kRecord},
-                                              {"all", Stress::kAll},
-                                              {"random", Stress::kRandom}};
-    const auto found = modes.find(mode);
-    TORCH_CHECK_VALUE(found != modes.end(),
-                      "set_drop_stress: mode is never, record, all or random, "
-                      "not '",
-                      mode, "'");
-    pager(-1, "set_drop_stress()").setDropStress(found->second, seed);
-  });
-  m.def("drop", [](const at::Tensor& tensor) {
-    backend::finish_deferred_work();
-    memory::Block* const block =
-        backend::block_of(*tensor.storage().unsafeGetStorageImpl());
-    return block != nullptr && block->pager->drop(*block);
-  });
-  m.def("drop_all", [] { pager(-1, "drop_all()").dropAll(); });
-  m.def("rerun_rules", &kernels::rerun_rules);
-  m.def("check_invariants", [](c10::DeviceIndex index, int level) {
+}
+
+// Pins tensors while it lives; see NativeView.
+class Residence {
+ public:
+  explicit Residence(const std::vector<at::Tensor>& tensors) {
     const py::gil_scoped_release no_gil;
-    pager(index, "check_invariants()").checkInvariants(level);
-  });
-  m.def("block_state", [](const at::Tensor& tensor) {
-    backend::finish_deferred_work();
-    const memory::Block* block =
-        backend::block_of(*tensor.storage().unsafeGetStorageImpl());
-    py::dict row;
-    if (block == nullptr) return row;
-    const std::uint64_t word = block->word.load();
-    row["state"] = residency_name(memory::Block::stateOf(word));
-    row["pins"] = block->pins();
-    row["bytes"] = block->bytes.load();
-    row["has_host_copy"] = (word & memory::Block::kHostCopyBit) != 0;
-    return row;
-  });
-  m.def("evict", [](const at::Tensor& tensor) {
-    backend::finish_deferred_work();
-    memory::Block* block =
-        backend::block_of(*tensor.storage().unsafeGetStorageImpl());
-    if (block != nullptr) {
-      const py::gil_scoped_release no_gil;
-      backend::throw_if(block->pager->evict(*block));
+    view_ = std::make_unique<kernels::NativeView>(
+        tensors, memory::Access::kWrite, "torch_chameleon.resident");
+  }
+  py::tuple natives() const {
+    TORCH_CHECK_VALUE(view_, "torch_chameleon.resident: already closed");
+    py::tuple result(view_->natives().size());
+    for (std::size_t i = 0; i < view_->natives().size(); ++i) {
+      result[i] = view_->natives()[i];
     }
-  });
-  m.def("deferred_op_count", &kernels::deferred_op_count);
+    return result;
+  }
+  void close() { view_.reset(); }
+
+ private:
+  std::unique_ptr<kernels::NativeView> view_;
+};
+
+void bind_tensors(py::module_& m) {
+  m.def("set_data", &python::set_data);
+  m.def("alias_cuda_in", &python::alias_cuda_in, py::arg("callable"),
+        py::arg("or_none") = false);
+  m.def("equate_cuda_devices", &python::equate_cuda_devices);
+  m.def("redirect_new_kernel", &kernels::redirect_new_kernel,
+        py::call_guard<py::gil_scoped_release>());
   m.def("redirected_ops", &kernels::redirected_ops);
-  m.def("writes_unannounced", &kernels::writes_unannounced);
-  m.attr("metadata_bytes_per_block") =
-      sizeof(memory::Block) + 2 * sizeof(memory::Extent);
+  m.def("redirect_new_kernels", &kernels::redirect_new_kernels,
+        py::call_guard<py::gil_scoped_release>());
+  m.def("is_chameleon_storage", [](const c10::Storage& storage) {
+    return storage.device().type() == backend::kChameleon;
+  });
+  py::class_<Residence>(m, "Residence")
+      .def(py::init<const std::vector<at::Tensor>&>())
+      .def("natives", &Residence::natives)
+      .def("close", &Residence::close);
 }
 
 PYBIND11_MODULE(_C, m) {
@@ -435,12 +289,12 @@ PYBIND11_MODULE(_C, m) {
   bind_options(m);
   bind_device(m);
   bind_memory(m);
+  bind_decisions(m);
   python::bind_allocation_history(m);
   python::bind_profiler(m);
   python::bind_plan(m);
   python::bind_slowdown(m);
   bind_tensors(m);
-  bind_testing(m);
 }
 
 } // namespace

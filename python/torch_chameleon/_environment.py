@@ -18,6 +18,7 @@ _OTHERS = (
     "CHAMELEON_BUILD_DIR",
     "CHAMELEON_EMULATED",
     "CHAMELEON_FUZZ",
+    "CHAMELEON_TESTING",
     "CHAMELEON_TEST_",
 )
 _ALIKE = 0.6  # of 1, as difflib counts

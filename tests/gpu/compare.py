@@ -103,6 +103,7 @@ def here(folder, place, names):
 def compared(name, expected):
     """Runs a workload within each budget; whether all bits are native's."""
     import torch_chameleon
+    from torch_chameleon import _testing
 
     peak, good = 0, True
     for factor in FACTORS:
@@ -115,7 +116,7 @@ def compared(name, expected):
             # Where little is enough all tensors leave before every op.
             is_little = peak and budget < SMALLEST
             torch.chameleon.init()
-            torch_chameleon._C.set_stress("all" if is_little else "never", 0)
+            _testing.set_stress("all" if is_little else "never", 0)
             torch_chameleon.reset_swap_stats()
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")

@@ -118,11 +118,12 @@ def native(folder, place, end, prefixes):
 
 def here(folder, place, end, prefixes):
     import torch_chameleon
+    from torch_chameleon import _testing
 
     places.begin(place)
     torch_chameleon.config.hbm_budget = "64MiB"
     torch.chameleon.init()
-    torch_chameleon._C.set_stress("all", 0)
+    _testing.set_stress("all", 0)
     journal = Journal(folder / "here_operators.journal")
     expected = Expected(folder, end)
     counts = dict.fromkeys(("same", "unstable", "different"), 0)

@@ -27,10 +27,11 @@ ARGUMENTS = {"nanogpt": ["--dtype=bfloat16"]}
 HERE = """
 import atexit, json, sys
 import places, torch, torch_chameleon
+from torch_chameleon import _testing
 places.begin(sys.argv.pop(1))
 if sys.argv.pop(1) == "evicted":
     torch.chameleon.init()
-    torch_chameleon._C.set_stress("all", 0)
+    _testing.set_stress("all", 0)
 from torch_chameleon.run import main
 
 @atexit.register

@@ -16,7 +16,7 @@ import torch
 import torch_chameleon
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch_chameleon import _C, config
+from torch_chameleon import _C, _testing, config
 from torch_chameleon.demo.model import GPT, Shape
 
 GPU = "rtx3090"
@@ -90,13 +90,13 @@ def main(device, name, result, kernel_memory=None):
     torch.set_num_threads(1)
     gc.disable()  # what is in a cycle dies when it likes
     if device == "cpu":
-        _C.set_cpu_clock(GPU)
+        _testing.set_cpu_clock(GPU)
     else:
         config.physical_device = "simulated"
         config.simulated_gpu = GPU
     if kernel_memory is not None:
         rows = json.loads(pathlib.Path(kernel_memory).read_text())
-        _C.set_kernel_memory([tuple(row) for row in rows])
+        _testing.set_kernel_memory([tuple(row) for row in rows])
     config.policy = "forecast"
     config.hbm_budget = "64MiB"
     config.host_budget = "1GiB"

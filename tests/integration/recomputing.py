@@ -16,7 +16,7 @@ import torch
 import torch_chameleon
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch_chameleon import _C, config
+from torch_chameleon import _C, _testing, config
 
 CLOCK = "base=rtx3090, link_in=4GB/s, link_out=4GB/s, link_both=6GB/s"
 STEPS = 12
@@ -103,7 +103,7 @@ def train(name, device, before_step=lambda step: None):
 
 def main(name, k, policy="forecast", host_budget=None):
     torch.set_num_threads(1)
-    _C.set_cpu_clock(CLOCK)
+    _testing.set_cpu_clock(CLOCK)
     config.policy = policy
     config.hbm_budget = "1GiB"
 

@@ -8,7 +8,7 @@ import torch
 from support import same_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
-from torch_chameleon import _C
+from torch_chameleon import _testing
 
 _BROKEN_RUN = "the list ops after it did not take place"
 _KEPT_RUN = "is tried again before the next op"
@@ -98,13 +98,13 @@ class Shadow(TorchDispatchMode):
             if isinstance(leaf, torch.Tensor) and leaf.is_chameleon
         ]
         written = [_key(tensor) for tensor in self._written(func, args, kwargs)]
-        put_off = _C.deferred_op_count()
+        put_off = _testing.deferred_op_count()
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
             self._raised_in_op = True
             # What kernels in Python raise (emulated CUDA) has no room for it.
-            is_dropped = put_off > 0 and _C.deferred_op_count() == 0
+            is_dropped = put_off > 0 and _testing.deferred_op_count() == 0
             if _BROKEN_RUN in str(error) or is_dropped:
                 self.undefined |= self._listed
             if _KEPT_RUN not in str(error):

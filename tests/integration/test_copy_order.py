@@ -4,17 +4,21 @@ On the cpu device a copy may run as late as somebody waits for it, and a checker
 ends the process where no wait orders two accesses.
 """
 
+from support import needs_testing
+
+pytestmark = needs_testing
+
 FETCHED_AHEAD = """
 import torch, torch_chameleon
-from torch_chameleon import _C
-_C.set_cpu_adversary("copies=on_await")
+from torch_chameleon import _C, _testing
+_testing.set_cpu_adversary("copies=on_await")
 torch_chameleon.config.hbm_budget = 1 << 20
 torch_chameleon.config.oversubscription = 64
 # 256 KiB each: four fit.
 xs = [torch.full((64 * 1024,), float(i)).to("chameleon") for i in range(10)]
 
 def on_device():
-    return [_C.block_state(x)["state"] == "resident" for x in xs]
+    return [_testing.block_state(x)["state"] == "resident" for x in xs]
 
 def attack():
     for _ in range(50):  # the policy learns the step, and fetches ahead

@@ -19,6 +19,9 @@ import subprocess
 import sys
 
 import pytest
+from support import needs_testing
+
+pytestmark = needs_testing
 
 _PROGRAM = pathlib.Path(__file__).with_name("decisions.py")
 _KINDS = {"allocate": 0, "free": 1, "adopt": 2}

@@ -17,12 +17,12 @@ import torch_chameleon
 from shadow import Shadow
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch_chameleon import _C
+from torch_chameleon import _C, _testing
 
 # A completion that fails takes the device with it: tests/cpp has that.
 POINTS = [
     point
-    for point in _C.fault_points()
+    for point in _testing.fault_points()
     if point not in ("reserve", "completion")
 ]
 SEED = 7
@@ -160,10 +160,10 @@ def passes(name, point):
     for _ in range(2):
         training.step()
     assert torch_chameleon.swap_stats()["evictions"] > 0
-    _C.arm_fault(point, 0, False)
+    _testing.arm_fault(point, 0, False)
     training.step()
-    count = _C.fault_passes(point)
-    _C.disarm_faults()
+    count = _testing.fault_passes(point)
+    _testing.disarm_faults()
     return count
 
 
@@ -181,13 +181,13 @@ def fail(name, point, nth, for_ever, expected):
     training = Training(name)
     got = [training.step(), training.step()]
     error = None
-    _C.arm_fault(point, nth, for_ever)
+    _testing.arm_fault(point, nth, for_ever)
     try:
         got.append(training.step())
     except (RuntimeError, torch.OutOfMemoryError) as raised:
         error = raised
-    met = _C.fault_passes(point) >= nth
-    _C.disarm_faults()
+    met = _testing.fault_passes(point) >= nth
+    _testing.disarm_faults()
     where = f"{point} {nth} {for_ever}: {error}"
     print(where)
     training.check()

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch_chameleon
+from support import needs_testing
+
+pytestmark = needs_testing
 
 _HERE = Path(__file__).parent
 
@@ -14,7 +17,7 @@ sys.path[:0] = {[str(_HERE), str(_HERE.parent)]!r}
 import json, os, time
 import torch
 import torch_chameleon
-from torch_chameleon import _C, config
+from torch_chameleon import _C, _testing, config
 from trainings import *
 
 @training
@@ -44,7 +47,7 @@ def test_bits_under_adversarial_copies(policy, k, fresh):
     different, ahead = result_of(
         fresh,
         f"""
-_C.set_cpu_adversary({_ADVERSARIES[k]!r})
+_testing.set_cpu_adversary({_ADVERSARIES[k]!r})
 config.policy = {policy!r}
 with budget(budget_for("longer", {k})):
     results = TRAININGS["longer"]("chameleon")
@@ -141,7 +144,7 @@ peak = demo(2, 2)["peak_logical_bytes"]
 for k in (2, 3, 2.5, 1.5, 2): # each is planned for anew, while ops run
     config.hbm_budget = int(peak / k)
     demo(5, 1)
-print(json.dumps(_C.forecast_costs()))
+print(json.dumps(_testing.forecast_costs()))
 """,
     )
     with capsys.disabled():
@@ -160,7 +163,7 @@ config.policy = "forecast"
 config.hbm_budget = 1 << 30
 config.hbm_budget = demo(2, 2)["peak_logical_bytes"] // 2
 demo(12, 1)
-print(json.dumps(_C.forecast_costs()))
+print(json.dumps(_testing.forecast_costs()))
 """,
     )
     with capsys.disabled():

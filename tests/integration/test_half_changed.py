@@ -13,7 +13,7 @@ import torch
 import torch_chameleon
 from support import evicting, same_bits
 from torch import nn
-from torch_chameleon import _C
+from torch_chameleon import _C, _testing
 
 POINTS = ("commit", "allocate_host", "copy", "event", "block")
 MOST_FAILURES = 40  # of one op at one point
@@ -260,10 +260,10 @@ def test_after_an_injected_failure(name, room):
         for nth in range(1, MOST_FAILURES):
             state = State("chameleon")
             _C.evict_all(0)
-            _C.arm_fault(point, nth, for_ever)
+            _testing.arm_fault(point, nth, for_ever)
             error = change.attempt(state)
-            met = _C.fault_passes(point) >= nth
-            _C.disarm_faults()
+            met = _testing.fault_passes(point) >= nth
+            _testing.disarm_faults()
             assert error is None or "injected failure" in str(error)
             change.check(state, error, f"{point} {nth} {for_ever}")
             failures += error is not None
@@ -326,14 +326,14 @@ def test_a_setting_that_fails(key, point, room):
         before = seen(state)
         state.a.sum()
         with torch_chameleon.config.patch(**{key: old}):
-            _C.arm_fault(point, nth, False)
+            _testing.arm_fault(point, nth, False)
             error = None
             try:
                 setattr(torch_chameleon.config, key, new)
             except (RuntimeError, ValueError) as raised:
                 error = str(raised)
-            met = _C.fault_passes(point) >= nth
-            _C.disarm_faults()
+            met = _testing.fault_passes(point) >= nth
+            _testing.disarm_faults()
             assert error is None or "injected failure" in error
             value = getattr(torch_chameleon.config, key)
             assert value == (new if error is None else old)

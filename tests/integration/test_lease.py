@@ -11,6 +11,9 @@ import time
 import emulated_cuda
 import emulated_cudnn
 import pytest
+from support import needs_testing
+
+pytestmark = needs_testing
 
 ROOT = pathlib.Path(__file__).parents[2]
 GPU = ROOT / "tests" / "gpu"

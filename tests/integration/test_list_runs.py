@@ -8,8 +8,9 @@ import sys
 import pytest
 import torch
 import torch_chameleon
-from support import ADVERSARIES, MIB, same_bits
+from support import ADVERSARIES, MIB, needs_testing, same_bits
 from torch import nn
+from torch_chameleon import _testing
 from trainings import OPTIMIZERS, budget
 
 KINDS = OPTIMIZERS | {
@@ -79,18 +80,18 @@ def test_clipping():
 @pytest.mark.parametrize("stress", ["all", "random"])
 def test_evicted_before_each_op(stress):
     with budget(64 * MIB):
-        torch_chameleon._C.set_stress(stress, 7)
+        _testing.set_stress(stress, 7)
         try:
             results = steps("chameleon", "adamw")
         finally:
-            torch_chameleon._C.set_stress("never", 0)
+            _testing.set_stress("never", 0)
     assert all(map(same_bits, results, native("adamw")))
 
 
 _UNDER_ADVERSARY = """
 import sys
-import torch_chameleon
-torch_chameleon._C.set_cpu_adversary(sys.argv[1])
+from torch_chameleon import _testing
+_testing.set_cpu_adversary(sys.argv[1])
 from test_list_runs import *
 for name in sys.argv[2:]:
     size = sum(ROWS) * 512 * 4
@@ -106,6 +107,7 @@ for name in sys.argv[2:]:
 """
 
 
+@needs_testing
 @pytest.mark.slow
 @pytest.mark.parametrize("adversary", ADVERSARIES)
 def test_with_an_adversary(adversary):
@@ -139,7 +141,7 @@ def test_adamw_moves_its_state_once_a_step():
             torch.chameleon.synchronize()
             torch_chameleon.reset_swap_stats()
             optimizer.step()
-            assert torch_chameleon._C.deferred_op_count() == 8
+            assert _testing.deferred_op_count() == 8
             stats = torch_chameleon.swap_stats()
             assert stats["bytes_in"] == 16 * MIB
             assert stats["bytes_out"] <= 12 * MIB  # gradients are clean

@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ADVERSARIES
+from support import ADVERSARIES, needs_testing
+
+pytestmark = needs_testing
 
 HERE = Path(__file__).parent
 MOST_PENDING = "copies=on_await,compute_delay=8,seed=5"

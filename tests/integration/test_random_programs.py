@@ -15,6 +15,9 @@ from random_programs.modes import MODES
 from random_programs.program import MILDEST, Program
 from random_programs.runner import Result
 from random_programs.shrinker import Shrinker
+from support import needs_testing
+
+pytestmark = needs_testing
 
 HERE = Path(__file__).parent
 SEEDS = range(8)  # of each mode

@@ -7,6 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from support import needs_testing
+
+pytestmark = needs_testing
 
 PROGRAM = pathlib.Path(__file__).with_name("recomputing.py")
 

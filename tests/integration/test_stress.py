@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support import ADVERSARIES, evicting
+from support import ADVERSARIES, evicting, needs_testing
 from trainings import TRAININGS, budget, budget_for, differences
 
 
@@ -16,6 +16,7 @@ def test_evictions_at_any_moment(name, mode):
     assert differences(name, results) == []
 
 
+@needs_testing
 @pytest.mark.parametrize("adversary", ADVERSARIES)
 def test_adversarial_copies(adversary, fresh):
     """Copies that finish late, out of order or only when awaited."""
@@ -25,8 +26,8 @@ import sys
 sys.path[:0] = {[str(here), str(here.parent)]!r}
 import torch
 import torch_chameleon
-from torch_chameleon import _C
-_C.set_cpu_adversary({adversary!r})
+from torch_chameleon import _C, _testing
+_testing.set_cpu_adversary({adversary!r})
 from trainings import *
 with budget(budget_for("gpt_adamw", 3)):
     results = TRAININGS["gpt_adamw"]("chameleon")

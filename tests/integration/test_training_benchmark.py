@@ -8,6 +8,7 @@ import sys
 import emulated_cuda
 import pytest
 from benchmark_trainings import TRAININGS
+from support import needs_testing
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "benchmarks" / "training"
@@ -15,7 +16,7 @@ WAYS = ("chameleon", "checkpoint", "save_on_cpu", "micro_batch")
 WAYS += ("fsdp2_offload", "fsdp2_offload_checkpoint", "trl_offload")
 WAYS += ("torchao_offload", "deepspeed_zero2", "deepspeed_zero3")
 
-pytestmark = pytest.mark.slow
+pytestmark = [needs_testing, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("training", TRAININGS)

@@ -102,7 +102,10 @@ class Copy:
         if not (self.root / folder / "build.ninja").is_file():
             options = {
                 "core": ["-DCHAMELEON_BUILD_TORCH=OFF"],
-                "torch": [f"-DPython_EXECUTABLE={sys.executable}"],
+                "torch": [
+                    f"-DPython_EXECUTABLE={sys.executable}",
+                    "-DCHAMELEON_TESTING=ON",
+                ],
             }[kind]
             tests = "ON" if kind == "core" else "OFF"
             self._must(

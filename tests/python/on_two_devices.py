@@ -14,7 +14,7 @@ import emulated_cuda
 import pytest
 import torch
 import torch_chameleon
-from torch_chameleon import _C
+from torch_chameleon import _C, _testing
 
 MIB = 1 << 20
 BUDGET = 8 * MIB
@@ -27,7 +27,7 @@ if EMULATED:
     emulated_cuda.install()
 else:
     torch_chameleon.config.physical_device = "cpu"
-    _C.set_cpu_devices(2)
+    _testing.set_cpu_devices(2)
 outcomes = {}
 
 
@@ -46,7 +46,7 @@ def check(function):
 def stress(mode):
     for index in range(2):
         with torch.chameleon.device(index):
-            _C.set_stress(mode, 1)
+            _testing.set_stress(mode, 1)
 
 
 def both_stats(key):

@@ -11,14 +11,17 @@ import pathlib
 
 import emulated_cuda
 import pytest
+from support import needs_testing
 
 SCRIPT = pathlib.Path(__file__).with_name("on_emulated_cuda.py")
 SCHEDULES = ["prompt", "late seed=2 pin_us=250", "random seed=3"]
 
-
-pytestmark = pytest.mark.skipif(
-    not emulated_cuda.can_be_built(), reason=emulated_cuda.NEEDS
-)
+pytestmark = [
+    needs_testing,
+    pytest.mark.skipif(
+        not emulated_cuda.can_be_built(), reason=emulated_cuda.NEEDS
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_chameleon
 from support import MIB, moved, same_bits
-from torch_chameleon import _C
+from torch_chameleon import _C, _testing
 
 COUNT = 8  # elements of a list, of 128 KiB each
 SHAPE = (128, 256)
@@ -32,7 +32,7 @@ def put_off(seed=0):
     xs = tensors("chameleon", seed)
     _C.evict_all(0)
     torch._foreach_mul_(xs, 3.0)
-    assert _C.deferred_op_count() == 1
+    assert _testing.deferred_op_count() == 1
     return xs, [x.mul(3.0) for x in tensors("cpu", seed)]
 
 
@@ -82,7 +82,8 @@ def test_every_op_in_both_forms(dtype):
                 made = getattr(torch, f"_foreach_{name}{form}")(a, *arguments)
                 if device == "chameleon":
                     # So none of them can fail: the CPU has run them all.
-                    assert _C.deferred_op_count() == 1, (name, form, arguments)
+                    count = _testing.deferred_op_count()
+                    assert count == 1, (name, form, arguments)
                 results[device] = [*a, *(made or ())]
                 for x in results[device]:
                     assert x.stride() == a[0].stride()
@@ -94,7 +95,7 @@ def test_copy_and_zero():
     _C.evict_all(0)
     torch._foreach_copy_(xs, ys)
     torch._foreach_zero_(ys)
-    assert _C.deferred_op_count() == 2
+    assert _testing.deferred_op_count() == 2
     assert all_same(xs, tensors("cpu", 1))
     assert not any(y.any() for y in ys)
 
@@ -103,7 +104,7 @@ def test_at_once_with_enough_memory(tight):
     tight(64 * MIB)
     xs = tensors("chameleon")
     torch._foreach_mul_(xs, 3.0)
-    assert _C.deferred_op_count() == 0
+    assert _testing.deferred_op_count() == 0
 
 
 def test_a_run_has_at_most_32_ops():
@@ -112,7 +113,7 @@ def test_a_run_has_at_most_32_ops():
     _C.evict_all(0)
     for i in range(40):
         torch._foreach_add_(xs, float(i))
-        assert _C.deferred_op_count() == i % 32 + 1
+        assert _testing.deferred_op_count() == i % 32 + 1
     expected = tensors("cpu")
     for i in range(40):
         torch._foreach_add_(expected, float(i))
@@ -142,7 +143,7 @@ def test_what_could_fail_is_not_put_off():
     for number, action in enumerate(actions):
         _C.evict_all(0)
         action()
-        assert _C.deferred_op_count() == 0, number
+        assert _testing.deferred_op_count() == 0, number
 
 
 def test_exceptions_come_from_the_op_at_fault():
@@ -152,7 +153,7 @@ def test_exceptions_come_from_the_op_at_fault():
     torch._foreach_add_(xs, ys)
     with pytest.raises(RuntimeError, match="size"):
         torch._foreach_add_(xs, [y[:3] for y in ys])
-    assert _C.deferred_op_count() == 0
+    assert _testing.deferred_op_count() == 0
     with pytest.raises(RuntimeError, match="same number"):
         torch._foreach_add_(xs, ys[:2])
     with pytest.raises(RuntimeError, match="overflow"):
@@ -201,7 +202,7 @@ def test_everyone_who_looks_sees_it(look):
     with torch_chameleon.config.patch(oversubscription=4.0):
         xs, expected = put_off()
         LOOKS[look](xs[0].view(SHAPE))
-        assert _C.deferred_op_count() == 0
+        assert _testing.deferred_op_count() == 0
         assert all_same(xs, expected)
 
 
@@ -220,7 +221,7 @@ def test_what_is_resident_is_not_put_off(form):
     with torch_chameleon.resident(xs[1]) as (native,):
         if form == "in place":
             torch._foreach_mul_(xs, 3.0)
-            assert _C.deferred_op_count() == 0
+            assert _testing.deferred_op_count() == 0
             native.add_(1)
             expected = [x.mul(3.0) for x in expected]
             expected[1] += 1
@@ -239,7 +240,7 @@ def test_what_is_resident_is_not_put_off(form):
     assert all_same(xs, expected)
     _C.evict_all(0)
     torch._foreach_mul_([x.detach() for x in xs], 3.0)
-    assert _C.deferred_op_count() == 1  # the block is closed
+    assert _testing.deferred_op_count() == 1  # the block is closed
 
 
 def test_one_of_them_resident_at_the_end_of_a_run():
@@ -257,7 +258,7 @@ def test_inference_mode():
     with torch.inference_mode():
         ys = torch._foreach_add(xs, 1.0)
         torch._foreach_mul_(xs, 2.0)
-        assert _C.deferred_op_count() == 0
+        assert _testing.deferred_op_count() == 0
     assert all_same(ys, [x + 1 for x in expected])
     assert all_same(xs, [x * 2 for x in expected])
     assert ys[0].is_inference()
@@ -280,7 +281,7 @@ def test_a_run_is_executed_as_it_was_called(around):
     halves = torch._foreach_mul(xs, 0.5)
     with around():
         assert same_bits(xs[3].clone(), expected[3])
-        assert _C.deferred_op_count() == 0
+        assert _testing.deferred_op_count() == 0
     assert all_same(xs, expected)
     assert all_same(halves, [x * 0.5 for x in expected])
     assert not halves[0].is_inference()
@@ -294,7 +295,7 @@ def test_views_and_metadata_do_not_matter():
     assert xs[0].shape == SHAPE
     assert xs[0].data_ptr() != 0
     xs[1].requires_grad_()
-    assert _C.deferred_op_count() == 1
+    assert _testing.deferred_op_count() == 1
     assert all_same(views, [x.view(-1)[:64] for x in expected])
 
 
@@ -305,7 +306,7 @@ def test_versions_count_when_the_op_returns():
     torch._foreach_addcmul_(xs, ys, ys)
     made = torch._foreach_sqrt(xs)
     torch._foreach_add_(made, 1.0)
-    assert _C.deferred_op_count() == 4
+    assert _testing.deferred_op_count() == 4
     assert [t._version for t in (xs[0], ys[0], made[0])] == [2, 0, 1]
     torch.chameleon.synchronize()
     assert [t._version for t in (xs[0], ys[0], made[0])] == [2, 0, 1]
@@ -319,7 +320,7 @@ def test_gradients_flow_through_them():
         made = torch._foreach_mul(torch._foreach_sqrt(xs), 3.0)
         made = torch._foreach_add(made, xs, alpha=0.5)
         if device == "chameleon":
-            assert _C.deferred_op_count() == 3
+            assert _testing.deferred_op_count() == 3
         assert all(m.requires_grad for m in made)
         sum(m.square().sum() for m in made).backward()
         return [x.grad for x in xs]
@@ -345,7 +346,7 @@ def test_results_exist_and_die_in_between():
         return xs, ys
 
     ours, native = run("chameleon"), run("cpu")
-    assert _C.deferred_op_count() == 4
+    assert _testing.deferred_op_count() == 4
     live = 2 * sum(x.nbytes for x in ours[0])
     assert torch.chameleon.memory_allocated() == live
     for one, other in zip(ours, native, strict=True):
@@ -360,7 +361,7 @@ def test_operands_die_in_between():
     torch._foreach_add_(xs, others)
     del others
     gc.collect()
-    assert _C.deferred_op_count() == 1
+    assert _testing.deferred_op_count() == 1
     torch._foreach_mul_(expected, 1.0)
     torch._foreach_add_(expected, ys)
     assert all_same(xs, expected)
@@ -375,7 +376,7 @@ def test_data_is_set_in_between():
     with torch.no_grad():
         xs[0].set_(xs[1])
     torch._foreach_add_(xs, 1.0)  # one storage twice
-    assert _C.deferred_op_count() == 0
+    assert _testing.deferred_op_count() == 0
     expected = [x + 1 for x in expected]
     expected[1] += 1
     assert all_same(xs[1:], expected[1:])
@@ -468,13 +469,13 @@ def test_out_of_memory_keeps_what_is_left():
     with torch_chameleon.resident(*pins):
         torch._foreach_mul_(xs, 3.0)
         made = torch._foreach_add(xs, ys)  # 3 of 2 places that are left
-        assert _C.deferred_op_count() == 2
+        assert _testing.deferred_op_count() == 2
         for _ in range(2):
             with pytest.raises(torch.OutOfMemoryError) as error:
                 xs[0].cpu()
             assert "aten::_foreach_add.List" in str(error.value)
             assert "Nothing is lost" in str(error.value)
-        assert _C.deferred_op_count() == 2
+        assert _testing.deferred_op_count() == 2
     expected = [x.mul(3.0) for x in tensors("cpu")]
     assert all_same(xs, expected)
     torch._foreach_add_(expected, tensors("cpu", 1))
@@ -491,10 +492,10 @@ def test_a_higher_limit_helps(tight):
             torch.chameleon.synchronize()
         assert torch_chameleon.swap_stats()["hbm_budget"] == 2 * MIB
         torch.chameleon.empty_cache()
-        assert _C.deferred_op_count() == 1
+        assert _testing.deferred_op_count() == 1
         tight(3 * MIB)
         torch_chameleon.swap_stats()
-        assert _C.deferred_op_count() == 0
+        assert _testing.deferred_op_count() == 0
     expected = torch._foreach_add(tensors("cpu"), tensors("cpu", 1))
     assert all_same(made, expected)
 
@@ -507,7 +508,7 @@ def test_fewer_indices_where_a_chunk_finds_no_room():
     _C.evict_all(0)
     with torch_chameleon.resident(*pins):  # 128 KiB are left
         made = torch._foreach_add(halves, others)
-        assert _C.deferred_op_count() == 1
+        assert _testing.deferred_op_count() == 1
         torch.chameleon.synchronize()
     expected = torch._foreach_add(tensors("cpu"), tensors("cpu", 1))
     assert all_same(made, [x[:32] for x in expected])
@@ -520,7 +521,7 @@ def test_results_past_the_logical_limit():
         _C.evict_all(0)
         torch._foreach_mul_(xs, 2.0)
         made = torch._foreach_sqrt(xs)  # 3 MiB of 2.4
-        assert _C.deferred_op_count() == 0
+        assert _testing.deferred_op_count() == 0
         with pytest.raises(torch.OutOfMemoryError, match="oversubscription"):
             torch.empty(SHAPE, device="chameleon")
         del made, ys
@@ -541,13 +542,13 @@ def test_a_kernel_in_python_that_raises():
         xs, expected = put_off()
         torch._foreach_add_(xs, [1.0] * COUNT)
         torch._foreach_mul_(xs, 2.0)
-        assert _C.deferred_op_count() == 3
+        assert _testing.deferred_op_count() == 3
         with (
             pytest.warns(UserWarning, match="after it did not take place"),
             pytest.raises(KeyError, match="mine"),
         ):
             xs[0].cpu()
-        assert _C.deferred_op_count() == 0
+        assert _testing.deferred_op_count() == 0
     _C.check_invariants(0, 3)
     for x, y in zip(xs, expected, strict=True):
         assert same_bits(x, y) or same_bits(x * 3.0, y)  # its chunk came or not
@@ -572,7 +573,7 @@ def test_another_thread_sees_it():
     assert in_thread(lambda: all_same(xs, expected))
     xs, expected = put_off()
     in_thread(lambda: torch._foreach_add_(xs, 1.0))
-    assert _C.deferred_op_count() == 1  # the other's
+    assert _testing.deferred_op_count() == 1  # the other's
     assert all_same(xs, [x + 1 for x in expected])
 
 

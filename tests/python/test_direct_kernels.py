@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch_chameleon
 from support import MIB, moved, same_bits
-from torch_chameleon import _C
+from torch_chameleon import _testing
 
 aten = torch.ops.aten
 
@@ -223,11 +223,11 @@ def test_signature(name, evicting):
     for _ in range(3):  # the second time on what the first left behind
         arguments = make()
         if evicting:
-            _C.set_stress("all", 0)
+            _testing.set_stress("all", 0)
         try:
             agree(op, arguments)
         finally:
-            _C.set_stress("never", 0)
+            _testing.set_stress("never", 0)
 
 
 def test_one_tensor_twice():

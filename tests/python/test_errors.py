@@ -5,7 +5,7 @@ import torch
 import torch_chameleon
 from support import MIB, same_bits
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch_chameleon import _C
+from torch_chameleon import _C, _testing
 
 
 def zeros(mib):
@@ -56,7 +56,7 @@ def test_out_of_memory_inside_a_kernel():
         x, other = zeros(5).add_(3), zeros(2).add_(4)
         with pytest.raises(torch.OutOfMemoryError, match="inside the kernel"):
             x.sum()
-        assert _C.block_state(x)["pins"] == 0
+        assert _testing.block_state(x)["pins"] == 0
         assert x.cpu().eq(3).all()
         assert other.cpu().eq(4).all()
         assert other.add(1).cpu().eq(5).all()  # the next op works
@@ -205,7 +205,7 @@ def test_failed_op_leaves_no_pins():
     a = torch.ones(2, 3, device="chameleon")
     with pytest.raises(RuntimeError):
         a @ a
-    assert _C.block_state(a)["pins"] == 0
+    assert _testing.block_state(a)["pins"] == 0
     assert torch_chameleon.swap_stats()["pinned_bytes"] == 0
 
 

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 from support import MIB, on_both, same_bits, values
-from torch_chameleon import _C
+from torch_chameleon import _testing
 
 pytestmark = pytest.mark.usefixtures("stress")
 
@@ -329,7 +329,7 @@ def test_exception_in_a_kernel(library):
     with pytest.raises(OwnError, match="why"):
         torch.ops.chameleon_test.fails(x)
     assert x.tolist() == [2, 2, 2]  # written natively too
-    assert _C.block_state(x)["pins"] == 0
+    assert _testing.block_state(x)["pins"] == 0
 
 
 def test_mixed_devices_raise(library):

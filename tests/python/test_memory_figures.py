@@ -3,7 +3,7 @@
 import torch
 import torch_chameleon
 from support import MIB, moved
-from torch_chameleon import _C
+from torch_chameleon import _C, _testing
 
 KEYS = [
     "logical_bytes",
@@ -167,4 +167,4 @@ def test_history():
 
 
 def test_metadata_is_small():
-    assert _C.metadata_bytes_per_block <= 512
+    assert _testing.metadata_bytes_per_block <= 512

@@ -5,12 +5,14 @@ import shutil
 
 import emulated_cuda
 import pytest
-from support import shared_library
+from support import needs_testing, shared_library
+
+pytestmark = needs_testing
 
 HEADERS = emulated_cuda.cuda_headers()
 TRAINING = """
 import torch, torch_chameleon
-from torch_chameleon import config
+from torch_chameleon import _testing, config
 config.hbm_budget, config.oversubscription = 8 << 20, 8.0
 layers = [torch.nn.Linear(256, 256) for _ in range(24)]
 model = torch.nn.Sequential(*layers).to("chameleon")
@@ -19,9 +21,9 @@ for _ in range(12):
     model(torch.rand(512, 256, device="chameleon")).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-torch_chameleon._C.set_drop_stress("record", 0)
+_testing.set_drop_stress("record", 0)
 kept = torch.ones(1 << 16, device="chameleon") + 1
-assert torch_chameleon._C.drop(kept)
+assert _testing.drop(kept)
 torch_chameleon._C.evict(layers[0].weight)
 (kept + 1).sum() + layers[0].weight.sum()
 """

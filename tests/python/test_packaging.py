@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("backend", "kernels", "memory", "profiler", "ci/cmake", "python")
 
 
-def setup(folder, *commands):
+def setup(folder, *commands, testing=False):
     """Runs setup.py without a trace in the checkout."""
     done = subprocess.run(
         [
@@ -24,7 +24,11 @@ def setup(folder, *commands):
             *("egg_info", "--egg-base", str(folder), *commands),
         ],
         cwd=ROOT,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "CHAMELEON_TESTING": str(int(testing)),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -48,6 +52,7 @@ def test_sources_are_complete(tmp_path):
     }
     assert wanted - names == set()
     assert "python/torch_chameleon/_build_info.py" not in names
+    assert "python/torch_chameleon/_testing.py" not in names
 
 
 @pytest.mark.slow
@@ -69,18 +74,39 @@ def check(wheel):
     )
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def built_wheel(folder, testing):
     """Of what is built, stripped; what was built keeps its symbols."""
-    folder = tmp_path_factory.mktemp("wheel")
     setup(
         folder,
         *("build", "--build-base", str(folder / "build")),
         *("bdist_wheel", "--bdist-dir", str(folder / "files")),
         *("--dist-dir", str(folder)),
+        testing=testing,
     )
     (found,) = folder.glob("*.whl")
     return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    yield built_wheel(folder, testing=False)
+    # The checkout's build folder has again what is in its package.
+    setup(folder, "build", "--build-base", str(folder / "again"), testing=True)
+
+
+@pytest.mark.slow
+def test_wheels_have_the_bindings_of_tests_where_asked_for(wheel, tmp_path):
+    name = "torch_chameleon/_testing.py"
+    with zipfile.ZipFile(wheel) as file:
+        assert not any("_testing" in each for each in file.namelist())
+    asked = built_wheel(tmp_path, testing=True)
+    with zipfile.ZipFile(asked) as file:
+        assert name in file.namelist()
+    complaints = check(asked).stdout
+    assert f"{name} is in it" in complaints
+    assert "_C.cpython" in complaints
+    assert "was built with CHAMELEON_TESTING" in complaints
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from support import dropping, evicting, moved, on_both, same_bits, values
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
-from torch_chameleon import _C
+from torch_chameleon import _C, _testing
 
 
 @pytest.fixture(autouse=True)
@@ -254,8 +254,8 @@ def dropped(action, *operands):
     """The action's result, dropped."""
     with dropping("record"):
         result = action(*operands)
-        assert _C.drop(result)
-    assert _C.block_state(result)["state"] == "dropped"
+        assert _testing.drop(result)
+    assert _testing.block_state(result)["state"] == "dropped"
     return result
 
 
@@ -263,7 +263,7 @@ def test_comes_back_where_it_is_read():
     x = values("chameleon", 4, 5)
     y = dropped(torch.exp, x)
     assert same_bits(y, x.cpu().exp())
-    assert _C.block_state(y)["state"] == "resident"
+    assert _testing.block_state(y)["state"] == "resident"
 
 
 def test_views_and_aliases_come_back_with_it():
@@ -285,7 +285,7 @@ def test_its_own_generator_gives_the_same_numbers_again():
         ours.normal_(generator=generators[1])
         torch.manual_seed(1)
         state = torch.get_rng_state()
-        assert _C.drop(ours)
+        assert _testing.drop(ours)
     assert same_bits(native, ours)
     assert torch.equal(state, torch.get_rng_state())
     again = torch.empty(9, device="chameleon").normal_(generator=generators[1])
@@ -333,7 +333,7 @@ def test_nobody_sees_a_rerun():
         y = x.exp()
         z = y.mul(2)
         version = y._version
-        assert _C.drop(y)
+        assert _testing.drop(y)
         with torch.profiler.profile() as prof:
             z.sum().backward()
     names = [event.name for event in prof.events()]
@@ -347,7 +347,7 @@ def test_an_optimizer_that_changes_a_weight_brings_back_what_needs_it():
     expected = x.cpu() @ w.cpu()
     y = dropped(torch.mm, x, w)
     w.add_(1)
-    assert _C.block_state(y)["state"] == "resident"
+    assert _testing.block_state(y)["state"] == "resident"
     assert same_bits(y, expected)
     z = dropped(torch.mm, x, w)
     w.data = torch.zeros(4, 4, device="chameleon")
@@ -374,7 +374,7 @@ def test_temporaries_are_held_for_it_and_freed():
         gc.collect()
         held = torch_chameleon.swap_stats()["held_bytes"]
         assert held == 2 * 1024
-        assert _C.drop(y)
+        assert _testing.drop(y)
     assert same_bits(y, x.cpu().exp().neg().sin())
     assert torch_chameleon.swap_stats()["held_bytes"] == 0
 
@@ -383,7 +383,7 @@ def test_temporaries_are_held_for_it_and_freed():
 
 
 def test_rules():
-    rules = dict(_C.rerun_rules())
+    rules = dict(_testing.rerun_rules())
     for op in (
         "aten::addmm",
         "aten::gelu",
@@ -425,7 +425,7 @@ def test_what_may_not_run_again_is_kept():
                 (torch.tensor([0], device="chameleon"),), x[0]
             ),
         ]
-        assert not any(_C.drop(each) for each in kept)
+        assert not any(_testing.drop(each) for each in kept)
 
 
 @pytest.mark.parametrize("value", ["auto", "off"])

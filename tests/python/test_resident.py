@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch_chameleon
 from support import MIB, moved, same_bits, shared_library
-from torch_chameleon import _C, resident
+from torch_chameleon import _C, _testing, resident
 
 
 def pins(tensor):
-    return _C.block_state(tensor)["pins"]
+    return _testing.block_state(tensor)["pins"]
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,10 @@ def test_resident():
         assert transposed.stride() == (1, 3)
         native.numpy()[0] = 5
         view.fill_(2)
-        assert _C.block_state(x)["state"] == "resident"
-        assert _C.block_state(x)["pins"] > 0
+        assert _testing.block_state(x)["state"] == "resident"
+        assert _testing.block_state(x)["pins"] > 0
     assert x.tolist() == [[5] * 3] + [[2] * 3] * 3
-    assert _C.block_state(x)["pins"] == 0
+    assert _testing.block_state(x)["pins"] == 0
 
 
 def test_resident_is_not_evicted(tight):
@@ -65,7 +65,7 @@ def test_resident_ends_with_an_exception():
     x = torch.zeros(4, device="chameleon")
     with pytest.raises(KeyError), resident(x):
         raise KeyError
-    assert _C.block_state(x)["pins"] == 0
+    assert _testing.block_state(x)["pins"] == 0
 
 
 def test_resident_refuses_others():
@@ -87,7 +87,7 @@ def test_too_much_to_be_resident(tight):
     with pytest.raises(torch.OutOfMemoryError, match="hbm_budget"), together:
         pass
     for part in parts:
-        assert _C.block_state(part)["pins"] == 0
+        assert _testing.block_state(part)["pins"] == 0
 
 
 def test_readme_example():
@@ -119,10 +119,10 @@ def test_write_makes_the_host_copy_dirty():
     x = torch.ones(MIB, dtype=torch.uint8, device="chameleon")
     _C.evict(x)
     assert x.sum().item() == MIB  # back, and the host copy is kept
-    assert _C.block_state(x)["has_host_copy"]
+    assert _testing.block_state(x)["has_host_copy"]
     with resident(x) as (native,):
         ctypes.memset(native.data_ptr(), 3, MIB)
-    assert not _C.block_state(x)["has_host_copy"]
+    assert not _testing.block_state(x)["has_host_copy"]
     assert moved(lambda: _C.evict(x))["bytes_out"] == MIB
     assert x.sum().item() == 3 * MIB
 

@@ -8,6 +8,9 @@ import pathlib
 
 import pytest
 import scripted_checks
+from support import needs_testing
+
+pytestmark = needs_testing
 
 SCRIPT = pathlib.Path(__file__).with_name("on_two_devices.py")
 CHECKS = [

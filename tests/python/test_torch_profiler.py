@@ -12,7 +12,7 @@ import torch
 import torch_chameleon
 from support import MIB, dropping, evicting
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch_chameleon import _C
+from torch_chameleon import _testing
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
 LANES = ["compute", "in", "out", "re-runs", "stalls", "decisions"]
@@ -143,7 +143,7 @@ def test_phases_of_a_rerun_and_of_a_read():
     with dropping("record"):
         x = torch.ones(1 << 16, device="chameleon")
         y = x + 1
-        assert _C.drop(y)
+        assert _testing.drop(y)
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
             z = y + 1
     assert phases(profiler) == {"run again": 1}

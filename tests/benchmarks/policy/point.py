@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import torch
 import torch_chameleon
-from torch_chameleon import _C, config, swap_stats
+from torch_chameleon import _testing, config, swap_stats
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
@@ -100,7 +100,7 @@ def export(folder: str, number: int) -> None:
 def is_comparing(steps: int) -> bool:
     """Whether the policy still looks for the best of several plans."""
     planned = 3 if config.policy != "lru" else 0
-    return steps < planned or _C.forecast_costs()["is_trying"]
+    return steps < planned or _testing.forecast_costs()["is_trying"]
 
 
 def is_steady(times: list[float]) -> bool:

@@ -100,9 +100,9 @@ def is_trying(device: str) -> bool:
     """Whether chameleon still compares plans for this step."""
     if device != "chameleon":
         return False
-    import torch_chameleon
+    from torch_chameleon import _testing
 
-    return bool(torch_chameleon._C.forecast_costs()["is_trying"])
+    return bool(_testing.forecast_costs()["is_trying"])
 
 
 def wait_until_pinned(device: str) -> None:

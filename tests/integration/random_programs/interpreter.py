@@ -17,7 +17,7 @@ import re
 import torch
 import torch_chameleon
 from support import packed
-from torch_chameleon import _C
+from torch_chameleon import _C, _testing
 
 from random_programs import toolbox
 from random_programs.models import Task
@@ -214,25 +214,25 @@ def configure(settings, factor=1):
     """Before the device's first use."""
     config = torch_chameleon.config
     if settings["adversary"]:
-        _C.set_cpu_adversary(settings["adversary"])
+        _testing.set_cpu_adversary(settings["adversary"])
     elif settings["clock"]:
-        _C.set_cpu_clock(settings["clock"])
+        _testing.set_cpu_clock(settings["clock"])
     config.hbm_budget = settings["hbm_budget"] * factor
     config.oversubscription = 64
     config.policy = settings["policy"]
     config.recompute = settings["recompute"]
     torch.chameleon.init()
     seed = 1 + factor
-    _C.set_stress(settings["evict"], seed)
-    _C.set_drop_stress(settings["drop"], seed)
+    _testing.set_stress(settings["evict"], seed)
+    _testing.set_drop_stress(settings["drop"], seed)
     if settings["collect"]:
         gc.set_threshold(settings["collect"], 5, 5)
 
 
 def finish(largest_budget):
     """After a program: what is wrong with the device, and its counters."""
-    _C.set_stress("never", 0)
-    _C.set_drop_stress("never", 0)
+    _testing.set_stress("never", 0)
+    _testing.set_drop_stress("never", 0)
     wrong = []
     try:
         torch.chameleon.synchronize()

@@ -19,7 +19,7 @@ import torch_chameleon
 from support import same_bits
 from torch import nn
 from torch.testing._internal.common_methods_invocations import op_db
-from torch_chameleon import _C
+from torch_chameleon import _C, _testing
 
 from random_programs import autograd_tools, models
 from random_programs.autograd_tools import flat
@@ -198,6 +198,7 @@ def names(device, seed):
         "config": torch_chameleon.config,
         "tc": torch_chameleon,
         "_C": _C,
+        "_T": _testing,
         "ways": autograd_tools,
         "flat": flat,
         "D": device,

@@ -13,7 +13,7 @@ import warnings
 
 import torch
 from torch.utils._pytree import tree_flatten
-from torch_chameleon import _C
+from torch_chameleon import _C, _testing
 
 # Not once a process: both devices must warn.
 torch.set_warn_always(True)
@@ -53,7 +53,7 @@ def observe(action, device):
                 # While its tensors live: host copies that are said to be
                 # clean must equal the device's bytes.
                 _C.check_invariants(0, 3)
-                _C.drop_all()  # what has been recorded: reading brings it back
+                _testing.drop_all()  # reading brings back what was recorded
                 _C.check_invariants(0, 3)
         except torch.OutOfMemoryError:
             raise

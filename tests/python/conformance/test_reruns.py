@@ -8,7 +8,7 @@ something else besides, is found here.
 
 import pytest
 import torch
-from torch_chameleon import _C
+from torch_chameleon import _testing
 
 from conformance import op_checks, selection
 from conformance.pagers import DROPPING_PAGERS
@@ -63,6 +63,6 @@ def test_reruns(name):
 
 def test_much_runs_again():
     """The stress is one: most entries' results did come back by a re-run."""
-    rules = dict(_C.rerun_rules())
+    rules = dict(_testing.rerun_rules())
     torch.chameleon.init()
     assert sum(rule == "may" for rule in rules.values()) > len(rules) / 3

@@ -11,7 +11,7 @@ import pytest
 import torch
 from silent_writers import Watch
 from torch.testing._internal.common_methods_invocations import op_db
-from torch_chameleon import _C
+from torch_chameleon import _testing
 
 from conformance import op_checks, selection
 
@@ -33,7 +33,7 @@ def changed_by(entries, dtype, samples):
 
 
 def unknown(changed):
-    return [row for row in changed if not _C.writes_unannounced(*row)]
+    return [row for row in changed if not _testing.writes_unannounced(*row)]
 
 
 def test_sample_of_unannounced_writes():

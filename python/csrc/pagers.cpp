@@ -1,0 +1,25 @@
+#include "python/csrc/pagers.h"
+
+#include "backend/torch/deferred_work.h"
+#include "backend/torch/device.h"
+#include "backend/torch/storage.h"
+
+namespace chameleon::python {
+
+memory::Pager& pager(c10::DeviceIndex index, const char* what) {
+  backend::try_finish_deferred_work();
+  return *backend::context(backend::resolve_index(index), what).pager;
+}
+
+memory::Pager* pager_if_used(c10::DeviceIndex index) {
+  backend::try_finish_deferred_work();
+  auto* const used = backend::context_if_used(backend::resolve_index(index));
+  return used == nullptr ? nullptr : used->pager;
+}
+
+memory::Block* block_of(const at::Tensor& tensor) {
+  backend::finish_deferred_work();
+  return backend::block_of(*tensor.storage().unsafeGetStorageImpl());
+}
+
+} // namespace chameleon::python

@@ -1,0 +1,39 @@
+"""Bindings for tests: there where CHAMELEON_TESTING was set for the build."""
+
+import torch
+
+# ---- the cpu runtime; before first use, and each sets the others back
+def set_cpu_adversary(text: str) -> None: ...
+def set_cpu_clock(profile: str) -> None: ...
+def set_cpu_devices(count: int) -> None: ...
+
+# ---- injected faults: the nth pass of a point fails (1 is the next; 0: none,
+# they are counted), and with `for_ever` every later one:
+# backend/runtime/fault_injection.h
+def fault_points() -> list[str]: ...
+def arm_fault(point: str, nth: int, for_ever: bool) -> None: ...
+def disarm_faults() -> None: ...
+def fault_passes(point: str) -> int: ...  # since it was armed
+
+# ---- simulated devices
+# (call, 0 allocate | 1 free | 2 adopt, bytes, allocation): what kernels of a
+# device without data take, see kernels/simulated/kernel_memory.h
+def set_kernel_memory(
+    events: list[tuple[int, int, int, int]],
+) -> None: ...
+def workspace_ops() -> list[str]: ...
+
+# ---- stress
+def set_stress(mode: str, seed: int) -> None: ...  # "never"|"all"|"random"
+def set_drop_stress(mode: str, seed: int) -> None: ...  # also "record"
+def drop(tensor: torch.Tensor) -> bool: ...  # False: cannot be made again
+def drop_all() -> None: ...  # what can be
+
+# ---- what is inside
+def block_state(tensor: torch.Tensor) -> dict[str, object]: ...
+def forecast_costs() -> dict[str, int]: ...  # is_trying: 0 or 1
+def deferred_op_count() -> int: ...
+def rerun_rules() -> list[tuple[str, str]]: ...
+def writes_unannounced(op: str, argument: str) -> bool: ...
+
+metadata_bytes_per_block: int
