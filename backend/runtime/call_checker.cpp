@@ -23,11 +23,12 @@ std::uint64_t checksum(Interval bytes) {
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
   std::uint64_t lanes[4] = {1, 2, 3, 4}; // independent: they overlap in time
   std::uint64_t words[4] = {};
-  for (; left >= sizeof words; left -= sizeof words, from += sizeof words) {
-    std::memcpy(words, from, sizeof words);
+  constexpr std::size_t kStepBytes = sizeof words;
+  for (; left >= kStepBytes; left -= kStepBytes, from += kStepBytes) {
+    std::memcpy(words, from, kStepBytes);
     for (int i = 0; i < 4; ++i) lanes[i] = (lanes[i] ^ words[i]) * kOdd;
   }
-  std::memset(words, 0, sizeof words);
+  std::memset(words, 0, kStepBytes);
   std::memcpy(words, from, left);
   std::uint64_t sum = left;
   for (int i = 0; i < 4; ++i) {

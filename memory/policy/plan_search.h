@@ -40,7 +40,7 @@ class PlanSearch {
     std::size_t most_tries = kMostTries;
     std::uint64_t signature = 0; // of the cycle
     // It is the plan, and there is nothing to try.
-    std::optional<SavedPlan> saved;
+    std::optional<SavedPlan> saved = std::nullopt;
   };
   // The first plan is made. `hints`: what was best for the path under other
   // budgets or links; these are tried now, too.
