@@ -71,6 +71,7 @@ at::Tensor Adoption::tensor(at::Tensor native) const {
   const c10::Device device(kChameleon, index);
   c10::TensorImpl& impl = *native.unsafeGetTensorImpl();
   c10::StorageImpl& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
+  // mutant: shared-result
   if (storage.device_type() != kChameleon) { // else: shared with a sibling
     c10::DataPtr data = std::move(storage._mutable_data_ptr_no_checks());
     storage.set_data_ptr_noswap(memory(std::move(data), storage.nbytes()));
@@ -88,6 +89,7 @@ void Adoption::storage(c10::StorageImpl& outer, c10::StorageImpl& alias,
   // Without data nothing is allocated where it grows.
   const bool grown =
       !backend::target().holds_data && alias.nbytes() > outer.nbytes();
+  // mutant: out-growth
   if (alias.data() != before || grown) {
     c10::DataPtr data = alias.set_data_ptr(
         c10::DataPtr(nullptr, backend::target_device(index)));

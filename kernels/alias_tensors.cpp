@@ -143,6 +143,7 @@ std::size_t AliasTensorSet::add(const c10::TensorImpl& outer, bool writes,
   const std::size_t known = lookup(storage);
   if (known != kNoEntry) {
     entries_[known].writes = entries_[known].writes || writes;
+    // mutant: read-and-overwritten
     entries_[known].overwrites = false; // the other operand may be read
     entries_[known].shared = true;
     return known;

@@ -32,6 +32,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 
 // The bytes of `from` may be copied as one piece into `to`.
 bool one_piece(const at::Tensor& from, const at::Tensor& to) {
+  // mutant: transposed-copy
   return from.scalar_type() == to.scalar_type() && same_bits(from, to) &&
          from.sizes() == to.sizes() && from.strides() == to.strides() &&
          from.is_non_overlapping_and_dense();

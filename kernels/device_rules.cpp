@@ -51,6 +51,7 @@ constexpr std::array kUnannounced{
     ArgumentRow{"aten::batch_norm_gather_stats_with_counts", "running_mean"},
     ArgumentRow{"aten::batch_norm_gather_stats_with_counts", "running_var"},
     ArgumentRow{"aten::mkldnn_rnn_layer_backward", "workspace"},
+    // mutant: unannounced
     ArgumentRow{"aten::_cudnn_rnn", "dropout_state"},
     ArgumentRow{"aten::_cudnn_rnn_backward", "reserve"},
 };

@@ -57,6 +57,7 @@ bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
     }
     if (at > 0 && block->pager != operands_[0].block->pager) return false;
     Access access = writes ? Access::kWrite : Access::kRead;
+    // mutant: partial-overwrite
     if (argument->overwrites && is_all_of_storage(impl)) {
       access = Access::kOverwrite;
     }
@@ -139,6 +140,7 @@ void DirectCall::finishWritten() {
         !TensorAccess::sameShape(outer, alias_tensor)) [[unlikely]] {
       finishWritten(i);
     }
+    // mutant: version
     if (counts_versions_) outer.bump_version();
   }
 }
@@ -174,6 +176,7 @@ void DirectCall::finishOther(at::Tensor& result, const Adoption& adoption) {
     const c10::Storage& alias =
         alias_tensors_[i].unsafeGetTensorImpl()->unsafe_storage();
     if (!alias.is_alias_of(impl.unsafe_storage())) continue;
+    // mutant: result-operand
     result = at::Tensor(
         make_outer(impl, outers_[i]->storage(),
                    c10::Device(backend::kChameleon, device_->index)));

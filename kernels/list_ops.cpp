@@ -168,6 +168,7 @@ void run_pieces(const OpPlan& plan, const Lists& lists, Stack& stack, Next next,
                 Call call) {
   stack.resize(stack.size() - plan.argument_count);
   std::vector<c10::List<at::Tensor>> results(plan.results.size());
+  // mutant: list-end
   for (std::size_t first = 0; first < lists.length();) {
     const std::size_t end = next(first);
     lists.pushChunk(stack, first, end);

@@ -100,6 +100,7 @@ ListRun::Slot ListRun::operandFor(const at::Tensor& outer, std::uint32_t index,
     if (known.index != index || !look_the_same(known.tensor, outer)) {
       return kNoSlot;
     }
+    // mutant: last-reader
     known.last_op = op;
     known.written = known.written || writes;
     // One for all elements is read only: element i would change it for i + 1.

@@ -461,6 +461,7 @@ class NativeCall {
           written.outer->sizes() != written.alias_tensor->sizes()) {
         keep_rest(call_, *entry.block, *written.alias_tensor);
       }
+      // mutant: out-shape
       Adoption::shape(*written.outer, *written.alias_tensor);
       if (counts_versions_) written.outer->bump_version();
     }
@@ -548,6 +549,7 @@ class NativeCall {
 
   // A result that is a true CPU tensor must not keep arena memory.
   static at::Tensor leaveArena(Pinned& pinned, const at::Tensor& tensor) {
+    // mutant: arena-result
     if (!pinned.pager.contains(tensor.storage().data())) return tensor;
     const backend::InKernelScope suspended(nullptr, nullptr);
     return tensor.clone();

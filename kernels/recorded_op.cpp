@@ -115,6 +115,7 @@ class GeneratorAsItWas {
   }
   ~GeneratorAsItWas() {
     const std::lock_guard lock(generator_.mutex());
+    // mutant: generator-restored
     generator_.set_state(after_);
   }
   GeneratorAsItWas(const GeneratorAsItWas&) = delete;
@@ -212,6 +213,7 @@ bool RecordedCall::Taker::take(at::ArrayRef<c10::IValue> arguments) {
     }
   }
   call_.shown_ = memory::FixedArray<Shown>(std::move(shown_));
+  // mutant: re-run-generator
   if (plan.random || generator_.defined()) takeGenerator();
   return true;
 }

@@ -25,6 +25,7 @@ Admission::Entry Admission::enterOtherwise(
     if (now.exclusive) return {};
     std::size_t room = asked_bytes;
     if (now.bytes + bytes + asked_bytes > budget) {
+      // mutant: admission
       if (!alone || now.bytes + bytes > budget) return {};
       room = (budget - now.bytes - bytes) >> kUnitShift << kUnitShift;
     }

@@ -382,6 +382,7 @@ Result<Position> Arena::move(Extent* extent, Extent* target,
   target->block = std::exchange(extent->block, nullptr);
   target->fence.clear();
   extent->fence.clear();
+  // mutant: emptied-fence
   extent->fence.add(moved);
   return moved;
 }

@@ -173,12 +173,14 @@ void BeginAttempt::commit(const Locked& locked) {
       }
       parts_.residency.arrive(locked, wanted, block.claims, Decision::kFault);
     }
+    // mutant: stale-host-copy
     if (wanted.write && block.host != nullptr) {
       parts_.residency.dropHostCopy(locked, block);
     }
     if (wanted.write) core_.records.written(block, call_.recording);
     parts_.residency.countPrefetch(block);
     const Position written{block.last_write.load(std::memory_order_acquire)};
+    // mutant: fetched-wait
     if (!core_.uses().inOrder(written, call_.stream))
       core_.uses().addTo(waits_, written);
     block.claims = 0;

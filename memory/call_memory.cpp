@@ -150,6 +150,7 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
           shortage);
     }
     if (extent != nullptr) {
+      // mutant: in-kernel-wait
       if (!core_.uses().inOrder(extent->fence, call.stream))
         waits = extent->fence;
       extent->fence.clear();
@@ -291,6 +292,7 @@ Result<Block*> CallMemory::adopt(CallState& call, std::byte* address,
   Result<Block*> result = table_.newBlock(locked, bytes, extent->bytes);
   if (!result.ok()) return result;
   Block& block = **result;
+  // mutant: adopted-extent
   forget(locked, call, index);
   if (call.in_call.empty()) unlist(locked, call); // spares end() the lock
   residency_.adoptExtent(locked, block, extent);

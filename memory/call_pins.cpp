@@ -134,6 +134,7 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
     Block& block = *operand.block;
     std::uint64_t word = block.word.load(std::memory_order_relaxed);
     do {
+      // mutant: unlocked-host-copy
       good = Block::stateOf(word) == BlockState::kResident &&
              (operand.access == Access::kRead ||
               (word & (Block::kHostCopyBit | Block::kRecordedBit)) == 0);
@@ -145,6 +146,7 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
     if (Block::pinsOf(word) > 0) shared_bytes += block.rounded_bytes;
     block.last_use_tick.store(call.tick, std::memory_order_relaxed);
     const Position written{block.last_write.load(std::memory_order_acquire)};
+    // mutant: unlocked-wait
     if (!core_.uses().inOrder(written, call.stream))
       core_.uses().addTo(waits, written);
   }
@@ -255,6 +257,7 @@ void CallPins::backOut(std::span<const Operand> operands, std::size_t pinned,
   std::size_t freed = entry.room_bytes + shared_bytes;
   for (std::size_t i = 0; i < operands.size(); ++i) {
     Block& block = *operands[i].block;
+    // mutant: failed-pins
     freed += i < pinned ? unpin(block) : block.rounded_bytes;
   }
   core_.admission.subtract(1, freed, entry.exclusive);
@@ -347,6 +350,7 @@ void CallPins::end(CallState& call) noexcept {
 
 void CallPins::leave(CallState& call) noexcept {
   std::size_t freed = parts_.overwrites.settleOldBytes(call);
+  // mutant: leaving-pins
   for (const Operand& operand : call.pins) freed += unpin(*operand.block);
   retire(call, freed);
 }

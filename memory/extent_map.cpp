@@ -141,6 +141,7 @@ Extent* ExtentMap::allocateAt(Extent* hole, std::size_t offset,
     return extent;
   }
   linkAfter(extent, hole);
+  // mutant: extent-bytes
   index_.resize(hole, hole->offset, offset - hole->offset);
   if (offset + bytes < end) {
     Extent* above = take();
@@ -180,6 +181,7 @@ Extent* ExtentMap::free(Extent* extent) {
     return below;
   }
   if (join_above) {
+    // mutant: hole-fence
     merge(above->fence, extent->fence);
     index_.resize(above, extent->offset, extent->bytes + above->bytes);
     unlink(extent);

@@ -34,6 +34,7 @@ void FreedRoom::take(std::size_t offset, std::size_t bytes, Fence& fence) {
       pieces_.emplace(begin, Piece{offset - begin, piece.fence, piece.freed});
     }
     if (piece_end > end) {
+      // mutant: cut-fence
       pieces_.emplace(end, Piece{piece_end - end, piece.fence, piece.freed});
       break;
     }

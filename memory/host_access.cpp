@@ -45,6 +45,7 @@ Error HostAccess::read(Block& block, std::size_t offset, std::byte* destination,
     }
   }
   if (source != nullptr) {
+    // mutant: host-read-wait
     Error error = core_.timelines.synchronize(ready);
     if (!error && core_.runtime.holdsData()) {
       std::memcpy(destination, source, bytes);
@@ -72,6 +73,7 @@ Error HostAccess::readDevice(Block& block, std::size_t offset,
   const runtime::Copy copy{destination, block.device_address + offset, bytes};
   Position done;
   Error error;
+  // mutant: small-read
   if (bytes <= kSmallReadBytes) {
     // On the caller's stream, which begin() has ordered behind the writes, as
     // native does it: the queue of copies out may hold gigabytes.
@@ -130,6 +132,7 @@ Error HostAccess::write(Block& block, std::size_t offset,
   }
   if (!on_host) return writeDevice(block, offset, source, bytes, stream);
 
+  // mutant: host-write-wait
   Error error = memory::synchronize(core_.timelines, before);
   if (!error && core_.runtime.holdsData()) {
     std::memcpy(place.address + offset, source, bytes);

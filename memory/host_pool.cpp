@@ -126,6 +126,7 @@ std::uint32_t HostPool::addSlab(std::size_t bytes) {
   };
   if (!fits() && !(budgetGrows() && fits())) return kNone;
   const auto ask = [this, bytes] { // the last slab may be a small one
+    // mutant: pool-budget
     const std::size_t room = budget_bytes_ - reserved_bytes_;
     return std::min(std::max(bytes, slab_bytes_),
                     room & ~(ExtentMap::kAlignment - 1));

@@ -20,6 +20,7 @@ std::size_t Overwrites::settleOldBytes(CallState& call) noexcept {
     const Position kernel = core_.timelines.advance(call.stream);
     for (CallState::OldBytes& old : call.old_bytes) {
       Block& block = *old.block;
+      // mutant: smaller-result
       if (old.keep_from < block.bytes) {
         Fence before = core_.uses().usesOf(block);
         core_.uses().addTo(before, kernel);

@@ -311,6 +311,7 @@ bool RecomputeRecords::holdsInVain(const Block& block) noexcept {
 void RecomputeRecords::written(Block& block, bool extends) {
   if (block.lineage == nullptr) return;
   const std::vector<Record*> readers = block.lineage->readers;
+  // mutant: outlived-readers
   for (Record* const reader : readers) remove(*reader);
   // Removing may have taken the last that was to be said of the block.
   if (extends || block.lineage == nullptr) return;
@@ -323,6 +324,7 @@ bool RecomputeRecords::droppable(const Block& block) {
   const Lineage* const lineage = block.lineage;
   if (lineage == nullptr || lineage->maker == nullptr) return false;
   const Record& maker = *lineage->maker;
+  // mutant: dropped-version
   if (maker.outputs[lineage->output].version != version_of(block)) {
     return false;
   }

@@ -165,6 +165,7 @@ Record* Recomputer::missing(const Locked& /*locked*/,
                             std::span<const Operand> operands) {
   for (const auto [block, access] : operands) {
     if (block->lineage == nullptr) continue;
+    // mutant: re-run-first
     Record* const record = block->state() == BlockState::kDropped
                                ? &RecomputeRecords::makerOf(*block)
                            : writes(access)

@@ -50,6 +50,7 @@ void Residency::settle(const Locked& /*locked*/, Block& block) noexcept {
 bool Residency::cancelCopyOut(const Locked& /*locked*/, Position done,
                               const std::byte* destination,
                               std::size_t bytes) noexcept {
+  // mutant: not-cancelled
   if (core_.timelines.passed(done) ||
       !core_.runtime.cancel(core_.timelines.stream(kCopyOut), destination)) {
     return false;
@@ -73,9 +74,11 @@ void Residency::dropHostCopy(const Locked& locked, Block& block) noexcept {
       block.last_write.store(joined.word, std::memory_order_release);
     }
   }
+  // mutant: cancelled-is-clean
   block.copied_ahead = false;
   copies_on_host_.remove(block);
   block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
+  // mutant: host-copy-uses
   core_.host_pool->free(block.host, core_.uses().hostUsesOf(block));
   forgetHostPlace(locked, block);
 }
@@ -140,7 +143,9 @@ bool Residency::copyOut(const Locked& locked, Shortage& shortage) {
   Fence before;
   for (const CopyOut& out : outs_) {
     const Block& block = *out.block;
+    // mutant: victim-writes
     core_.uses().addTo(before, core_.uses().writesOf(block));
+    // mutant: host-place-fence
     core_.uses().addTo(before, out.place.extent->fence);
     copies_.push_back({out.place.address, block.device_address, block.bytes});
   }
@@ -173,7 +178,9 @@ bool Residency::copyOut(const Locked& locked, Shortage& shortage) {
     if (leaves) {
       vacate(locked, block, done);
     } else {
+      // mutant: write-back-use
       core_.uses().stamp(block, done); // who gets the extent next waits
+      // mutant: copied-ahead
       block.copied_ahead = true;
       copies_on_host_.push(block);
     }
@@ -194,6 +201,7 @@ void Residency::blocksLeave(const Locked& /*locked*/) noexcept {
 // The block has a host copy, or will have after `copied`; its extent goes.
 void Residency::vacate(const Locked& locked, Block& block, Position copied) {
   Fence uses = core_.uses().usesOf(block);
+  // mutant: victim-copied
   core_.uses().addTo(uses, copied);
   core_.counters.evictions.fetch_add(1, std::memory_order_relaxed);
   block.copied_ahead = false; // the extent's next owner waits for it
@@ -256,6 +264,7 @@ bool Residency::takeForMove(Block& block, std::uint64_t& word) noexcept {
 void Residency::movedTo(const Locked& /*locked*/, Block& block, Extent& extent,
                         Position moved) {
   BlockUses::clearUses(block);
+  // mutant: moved-write
   block.last_write.store(moved.word, std::memory_order_release);
   block.device = &extent;
   block.device_address = core_.arena->address(extent);
@@ -271,6 +280,7 @@ bool Residency::relocate(const Locked& locked, Extent& extent, Extent& target,
     core_.arena->free(&target, {});
     return false;
   }
+  // mutant: move-uses
   runtime::Result<Position> moved =
       core_.arena->move(&extent, &target, core_.uses().usesOf(block));
   if (moved.ok()) {
@@ -291,6 +301,7 @@ bool Residency::slide(const Locked& locked, Extent& extent, std::size_t offset,
   Fence uses;
   if (resident) {
     if (!takeForMove(block, word)) return false;
+    // mutant: slide-uses
     uses = core_.uses().usesOf(block);
   }
   runtime::Result<Position> moved =
@@ -359,7 +370,9 @@ bool Residency::fetch(const Locked& /*locked*/,
     Block& block = *wanted.block;
     copies_.push_back({core_.arena->address(*wanted.extent), block.host_address,
                        block.bytes});
+    // mutant: fetch-fence
     core_.uses().addTo(before, wanted.extent->fence);
+    // mutant: host-ready
     core_.uses().addTo(before, block.host_ready);
     bytes += static_cast<std::int64_t>(block.bytes);
   }
@@ -412,6 +425,7 @@ void Residency::takeOver(const Locked& locked, Block& block, Block& fresh) {
   block.host_ready = std::exchange(fresh.host_ready, {});
   block.host_read = std::exchange(fresh.host_read, {});
   block.copied_ahead = fresh.copied_ahead;
+  // mutant: remade-write
   block.last_write.store(fresh.last_write.load());
   for (std::size_t i = 0; i < Block::kUseSlots; ++i) {
     block.last_use[i].store(fresh.last_use[i].load());
@@ -495,6 +509,7 @@ bool Residency::leaveFor(const Locked& locked, Block& block, std::uint64_t pins,
   core_.uses().addTo(all, ready);
   vacate(locked, block, ready);
   core_.host_pool->free(old.extent, all);
+  // mutant: lost-value
   block.lost = true;
   block.word.store(Block::stateBits(BlockState::kUnbacked),
                    std::memory_order_release);

@@ -105,6 +105,7 @@ Error Timelines::wait(StreamIndex index, Position position) {
   // Without the lock: this blocks the host where compute runs inline.
   const std::uint64_t covered = (*recorded)->count;
   Error error = waitForEvent(lines_[index], (*recorded)->event);
+  // mutant: follower
   if (!error && !shared(index)) raise(lines_[index].follows[source], covered);
   release(line, *recorded);
   return error;
@@ -237,6 +238,7 @@ Result<Event> Timelines::record(Line& line) {
     runtime_.destroy(*event);
     if (error) return error;
   }
+  // mutant: event-stream
   Result<Event> event = runtime_.record(line.stream);
   if (event.ok()) events_recorded_.fetch_add(1, std::memory_order_relaxed);
   return event;

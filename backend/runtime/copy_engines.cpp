@@ -256,6 +256,7 @@ bool CopyEngines::ready(const Engine& e) const {
   if (e.queue.empty()) return false;
   const Entry& front = e.queue.front();
   if (heldBack() && !stopping_ && front.count > e.demanded) return false;
+  // mutant: engine-wait
   return !front.after.onCopyEngine() || passed(front.after);
 }
 

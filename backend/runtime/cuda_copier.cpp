@@ -153,6 +153,7 @@ Error CudaCopier::moveByBounce(CUstream stream, const Copy& copy) {
   const CudaDriver& driver = context_.driver();
   const std::lock_guard lock(mutex_);
   if (!prepareBounce()) return moveInPieces(stream, copy, distance_of(copy));
+  // mutant: bounce-turn
   if (bounce_used_ && bounce_stream_ != stream) {
     if (Error error = context_.check(
             driver.cuStreamWaitEvent(stream, bounce_free_, /*Flags=*/0),

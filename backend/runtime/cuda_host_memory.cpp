@@ -113,6 +113,7 @@ CudaHostMemory::Run CudaHostMemory::runAt(const std::byte* address,
     const auto offset = static_cast<std::size_t>(address - slab.base);
     if (offset < slab.bytes) {
       const std::size_t chunk = options_.chunk_bytes;
+      // mutant: chunk-border
       const std::size_t end =
           std::min(slab.bytes, (offset / chunk + 1) * chunk);
       return {std::min(bytes, end - offset), offset < slab.registered_bytes,

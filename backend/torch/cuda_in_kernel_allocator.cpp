@@ -196,6 +196,7 @@ class CudaInKernelAllocator final : public ForwardsNewerCudaCalls {
                           cudaStream_t stream, bool p2p_enabled) override {
     // The arena is mapped for its own device alone, whatever access the two
     // have to plain memory of each other.
+    // mutant: peer-copy
     if (to_device != from_device &&
         (context_of(to) != nullptr || context_of(from) != nullptr)) {
       return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes,

@@ -84,6 +84,7 @@ c10::StreamId current_stream(c10::DeviceIndex device) {
                               c10::cuda::getCurrentCUDAStream(device).id()};
   static constinit thread_local StreamOfDevice last{-1, 0};
   if (stream != last) [[unlikely]] {
+    // mutant: workspace
     prepare(stream);
     last = stream;
   }

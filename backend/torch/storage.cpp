@@ -41,6 +41,7 @@ void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
   const std::size_t kept =
       block == nullptr ? 0 : std::min(bytes, storage.nbytes());
   c10::DataPtr fresh = allocate_block(bytes, index);
+  // mutant: resized-values
   if (kept > 0 && target().holds_data) {
     // Rare (resize_ that grows a tensor with values), so the plain way through
     // the host is good enough and works in every state of both blocks.

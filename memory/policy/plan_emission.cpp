@@ -44,6 +44,7 @@ class Emission {
           schedule_.leaves[absence.use], absence.leaves, absence.leaves);
       if (!table_.comesBack(absence.use)) continue;
       // Not before its place: there may be no room.
+      // mutant: fetch-room
       add(Kind::kFetch, absence.use, absence.returns,
           schedule_.fetch[absence.use], absence.returns,
           table_.end[absence.use]);
@@ -85,6 +86,7 @@ class Emission {
     const std::int32_t position = moment.position == SwapSchedule::kNever
                                       ? latest
                                       : std::min(moment.position, latest);
+    // mutant: early-write-back
     add(Kind::kWriteBack, write, position, moment, table_.begin(write), latest);
   }
 

@@ -23,24 +23,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from planted import MUTATIONS, Mutation
+from planting import Place, places, plant, problems
 
 ROOT = Path(__file__).resolve().parents[2]
 _TABLE = re.compile(r"(<!-- table: begin -->\n).*(<!-- table: end -->)", re.S)
 _JOBS = str(os.cpu_count() or 2)
 _CTEST_FAILURE = re.compile(r"^\s*\d+ - (\S+) .*\(([^()]*)\)$", re.M)
-
-
-def problem_of(mutation: Mutation, root: Path = ROOT) -> str | None:
-    """Why a mutation does not apply to the sources, if it does not."""
-    path = root / mutation.file
-    if not path.is_file():
-        return f"{mutation.file} is gone"
-    found = path.read_text().count(mutation.before)
-    if found != 1:
-        return f"its text occurs {found} times in {mutation.file}, not once"
-    if mutation.before == mutation.after:
-        return "it changes nothing"
-    return None
 
 
 class Copy:
@@ -164,12 +152,12 @@ def torch_failure(copy: Copy, likely: tuple[str, ...] | None) -> str | None:
     return f"`{begun[-1].split()[0]}` (crash)"
 
 
-def catch(copy: Copy, mutation: Mutation) -> str | None:
+def catch(copy: Copy, mutation: Mutation, place: Place) -> str | None:
     """Plants one bug, finds a test that fails, and takes it out again."""
-    failure = torch_failure if mutation.needs_torch else core_failure
-    path = copy.root / mutation.file
+    failure = torch_failure if place.needs_torch else core_failure
+    path = copy.root / place.file
     good = path.read_text()
-    path.write_text(good.replace(mutation.before, mutation.after))
+    path.write_text(plant(good, place, mutation))
     try:
         return failure(copy, mutation.likely) or failure(copy, None)
     finally:
@@ -179,13 +167,18 @@ def catch(copy: Copy, mutation: Mutation) -> str | None:
 # ---- all of them ------------------------------------------------------------
 
 
-def run_all(copy: Copy, chosen: list[Mutation], write: bool) -> bool:
+def run_all(
+    copy: Copy,
+    chosen: list[Mutation],
+    where: dict[str, Place],
+    write: bool,
+) -> bool:
     """Whether each was caught; first the likely tests have to pass."""
     for needs_torch in (False, True):
         likely = {
             name
             for each in chosen
-            if each.needs_torch == needs_torch
+            if where[each.marker].needs_torch == needs_torch
             for name in each.likely
         }
         failure = torch_failure if needs_torch else core_failure
@@ -194,16 +187,16 @@ def run_all(copy: Copy, chosen: list[Mutation], write: bool) -> bool:
     caught: dict[str, str | None] = {}
     for each in chosen:
         start = time.monotonic()
-        caught[each.name] = catch(copy, each)
+        caught[each.name] = catch(copy, each, where[each.marker])
         took = time.monotonic() - start
         what = caught[each.name] or "NOTHING"
         print(f"{each.name}: {what} ({took:.0f} s)", flush=True)
         if write:
-            write_table(caught)
+            write_table(caught, where)
     return all(caught.values())
 
 
-def write_table(caught: dict[str, str | None]) -> None:
+def write_table(caught: dict[str, str | None], where: dict[str, Place]) -> None:
     """Puts the result into README.md; lines of others stay as they are."""
     readme = Path(__file__).parent / "README.md"
     text = readme.read_text()
@@ -211,7 +204,8 @@ def write_table(caught: dict[str, str | None]) -> None:
     lines = ["| planted bug | in | caught by |", "|---|---|---|"]
     for each in MUTATIONS:
         by = caught.get(each.name) or known.get(each.name, "not run")
-        lines.append(f"| {each.name} | `{each.file}` | {by} |")
+        file = where[each.marker].file
+        lines.append(f"| {each.name} | `{file}` | {by} |")
     table = "\n".join(lines) + "\n"
     readme.write_text(_TABLE.sub(lambda m: m[1] + table + m[2], text))
 
@@ -232,23 +226,23 @@ def main() -> int:
         "--scratch", type=Path, default=ROOT / "build" / "mutations"
     )
     given = parser.parse_args()
+    if wrong := problems(MUTATIONS, ROOT):
+        print("\n".join(wrong))
+        return 1
+    where = {marker: found[0] for marker, found in places(ROOT).items()}
     chosen = [
         each
         for each in MUTATIONS
-        if (given.core == given.torch or each.needs_torch == given.torch)
-        and (not given.only or any(part in each.name for part in given.only))
+        if given.core == given.torch
+        or where[each.marker].needs_torch == given.torch
+        if not given.only or any(part in each.name for part in given.only)
     ]
-    problems = [(each.name, problem_of(each)) for each in chosen]
-    rotten = [f"{name}: {why}" for name, why in problems if why is not None]
-    if rotten:
-        print("\n".join(rotten))
-        return 1
     if given.check:
         print(f"{len(chosen)} planted bugs apply")
         return 0
     copy = Copy(given.scratch.resolve(), given.verbose)
     copy.refresh()
-    return 0 if run_all(copy, chosen, given.write) else 1
+    return 0 if run_all(copy, chosen, where, given.write) else 1
 
 
 if __name__ == "__main__":
