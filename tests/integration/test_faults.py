@@ -239,13 +239,21 @@ def test_a_step_survives_every_failure(
 @pytest.mark.skipif(
     not emulated_cuda.can_be_built(), reason=emulated_cuda.NEEDS
 )
-@pytest.mark.parametrize("name", MODELS)
+# Half a minute each: the first stands for all.
 @pytest.mark.parametrize(
-    ("schedule", "every"),
+    ("name", "schedule", "every"),
     [
-        ("late seed=2", False),
-        pytest.param("prompt", True, marks=pytest.mark.slow),
-        pytest.param("random seed=3", True, marks=pytest.mark.slow),
+        pytest.param(name, *how, marks=[pytest.mark.slow] if i else [])
+        for i, (name, how) in enumerate(
+            itertools.product(
+                MODELS,
+                [
+                    ("late seed=2", False),
+                    ("prompt", True),
+                    ("random seed=3", True),
+                ],
+            )
+        )
     ],
 )
 def test_on_emulated_cuda(

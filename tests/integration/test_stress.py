@@ -16,8 +16,17 @@ def test_evictions_at_any_moment(name, mode):
     assert differences(name, results) == []
 
 
+_WORST = ADVERSARIES[-1]  # late, out of order and slow at once
+
+
 @needs_testing
-@pytest.mark.parametrize("adversary", ADVERSARIES)
+@pytest.mark.parametrize(
+    "adversary",
+    [
+        _WORST,
+        *(pytest.param(a, marks=pytest.mark.slow) for a in ADVERSARIES[:-1]),
+    ],
+)
 def test_adversarial_copies(adversary, fresh):
     """Copies that finish late, out of order or only when awaited."""
     here = Path(__file__).parent

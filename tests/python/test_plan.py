@@ -99,9 +99,10 @@ def test_swapping_alone_is_the_planner_s_model(trace):
     assert planner.swapping_ns(trace, None) is None
 
 
-def test_a_trace_that_is_none_is_one_sentence(tmp_path):
+def test_a_trace_that_is_none_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a long path is not quoted to its end
     with pytest.raises(ValueError, match="nothing.jsonl"):
-        _C.what_if(str(tmp_path / "nothing.jsonl"), [], 1.0)
+        _C.what_if("nothing.jsonl", [], 1.0)
 
 
 def test_profiles_have_names_and_memory():
