@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/runtime/check.h"
-
 namespace chameleon::profiler {
 namespace {
 
@@ -59,17 +57,6 @@ OpPath& OpHistory::add(OpPath path, const OpPath* keep) {
   bytes_ += bytes;
   paths_.insert(paths_.begin(), std::make_shared<OpPath>(std::move(path)));
   return *paths_.front();
-}
-
-OpPath& OpHistory::replace(OpPath path) {
-  const auto at =
-      std::find_if(paths_.begin(), paths_.end(),
-                   [&](const auto& old) { return old->id() == path.id(); });
-  CHAMELEON_CHECK(at != paths_.end(), "no path to be replaced");
-  bytes_ += path.memoryBytes() - (*at)->memoryBytes();
-  *at =
-      std::make_shared<OpPath>(std::move(path)); // others may hold the old one
-  return **at;
 }
 
 void OpHistory::used(const OpPath& path) noexcept {

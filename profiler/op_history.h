@@ -33,8 +33,6 @@ class OpHistory {
   OpPath* findEqual(const OpPath& path, const LiveBlocks& blocks) noexcept;
   // REQUIRES: finished. Drops others where it must.
   OpPath& add(OpPath path, const OpPath* keep);
-  // In place of the path that has its id. REQUIRES: finished; there is one.
-  OpPath& replace(OpPath path);
   void used(const OpPath& path) noexcept; // is followed from now on
 
   // Most recently used first.

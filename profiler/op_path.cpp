@@ -223,67 +223,6 @@ void OpPath::bindLike(const OpPath& other) noexcept {
   }
 }
 
-void OpPath::unbind() noexcept {
-  for (PathValue& value : values_) {
-    value.identity = 0;
-    value.slot = kNoSlot;
-  }
-}
-
-bool OpPath::beginsLike(const OpPath& other) const {
-  if (size() > other.size() || values_.size() > other.values_.size()) {
-    return false;
-  }
-  for (std::size_t v = 0; v < values_.size(); ++v) {
-    const PathValue& a = values_[v];
-    const PathValue& b = other.values_[v];
-    // What was new here may have been there before.
-    const bool seems_new = a.isExternalInput() && b.carried();
-    if (a.bytes != b.bytes ||
-        (!seems_new && (a.birth_op != b.birth_op || a.output != b.output))) {
-      return false;
-    }
-  }
-  std::vector<std::uint32_t> own;
-  std::vector<std::uint32_t> others;
-  const auto sorted = [](std::span<const Operand> operands,
-                         std::vector<std::uint32_t>& list) {
-    list.clear();
-    for (const Operand operand : operands) list.push_back(operand.value());
-    std::sort(list.begin(), list.end());
-  };
-  for (std::uint32_t i = 0; i < size(); ++i) {
-    if (ops_[i].op != other.ops_[i].op) return false;
-    sorted(uses(i), own);
-    sorted(other.uses(i), others);
-    if (own != others) return false;
-    const std::span<const Operand> made = results(i);
-    const std::span<const Operand> there = other.results(i);
-    const bool running = i + 1 == size() && made.size() < there.size();
-    if (!running && made.size() != there.size()) return false;
-    if (!std::equal(made.begin(), made.end(), there.begin())) return false;
-  }
-  return true;
-}
-
-void OpPath::learnFrom(const OpPath& other) {
-  for (std::size_t v = 0; v < values_.size(); ++v) {
-    PathValue& value = values_[v];
-    const PathValue& known = other.values_[v];
-    if (value.free_op == kNone) value.free_op = known.free_op;
-    value.successor = known.successor;
-    if (known.source_path == other.id_) {
-      value.source_path = id_;
-      value.source_value = known.source_value;
-    }
-  }
-  linked_ = other.linked_;
-  is_timed_ = other.is_timed_;
-  for (std::size_t i = 0; i < ops_.size(); ++i) {
-    ops_[i].elapsed = other.ops_[i].elapsed;
-  }
-}
-
 std::size_t OpPath::memoryBytes() const noexcept {
   return sizeof(OpPath) + capacity_bytes(ops_) + capacity_bytes(workspaces_) +
          capacity_bytes(operands_) + capacity_bytes(values_) +

@@ -182,15 +182,6 @@ class OpPath {
   static constexpr std::int64_t kElapsedUnit_ns = 64;
   void setDurations(std::span<const std::int64_t> duration_ns) noexcept;
 
-  // Forgets which blocks its values were. Only for a path nobody is bound to.
-  void unbind() noexcept;
-  // It is how `other` begins: the same ops by name on the same values, tokens
-  // aside, in any order of an op's operands. Its last op may lack results.
-  bool beginsLike(const OpPath& other) const;
-  // Takes what `other`, the same sequence, knows beyond its records: deaths,
-  // what follows what, times.
-  void learnFrom(const OpPath& other);
-
   // ---- index ---------------------------------------------------------------
   // The last position whose token may be this one, and the one before that;
   // kNone ends. Other tokens may be among them.

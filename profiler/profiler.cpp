@@ -48,18 +48,13 @@ OpTicket Profiler::observeWhole(std::uint32_t op, Token token,
                                      op_count_, recorder_.active());
   countOp();
   blocks_.setNow(opCount());
-  if (expected_ != 0 && enterExpected(op, token, uses)) {
-    return ticket(true);
-  }
   bool rebound = false;
-  const bool expected = onExpected();
-  if (same || (expected ? matcher_.advanceUnbound(op, uses)
-                        : matcher_.advanceRebinding(token, uses, rebound))) {
+  if (same || matcher_.advanceRebinding(token, uses, rebound)) {
     if (rebound) missed(op, token, DivergenceKind::kOperand);
     unplaced_ = 0;
     if (recorder_.active()) {
       record(op, token, uses);
-      if (matcher_.position() == 1 && group_.empty() && !expected) {
+      if (matcher_.position() == 1 && group_.empty()) {
         entered_at_ = recorder_.path().size() - 1;
       }
       cutIfCertain();

@@ -173,12 +173,6 @@ class Profiler {
   // longest step goes by without one).
   void step();
 
-  // A sequence known beforehand, whose tokens are not (make_path() of a trace;
-  // its id is from nextPath()): it is followed from where its first op comes,
-  // and becomes a path like any other when it was walked once. One at a time.
-  PathId nextPath();
-  void expect(OpPath path);
-
   ProfilerState state() const;
   // Steps that have ended. Lock-free.
   std::uint64_t steps() const noexcept {
@@ -218,12 +212,6 @@ class Profiler {
   OpTicket ticket(bool expected) const noexcept;
   bool outlives(const PathValue& value) const noexcept;
   bool automatic() const noexcept;
-  // profiler_expected.cpp
-  void waitForExpected();
-  bool onExpected() const noexcept;
-  bool enterExpected(std::uint32_t op, Token token, std::span<const Use> uses);
-  bool joinExpected();
-  void confirmExpected();
   void observeOther(std::uint32_t op, Token token, std::span<const Use> uses);
   // profiler_variants.cpp
   bool goOnInVariant(std::uint32_t op, Token token, std::span<const Use> uses,
@@ -299,9 +287,6 @@ class Profiler {
   std::uint64_t known_bytes_ = 0;
   std::vector<Token> variant_rounds_; // that were alike a path, once; a ring
   std::size_t variant_rounds_end_ = 0;
-
-  PathId expected_ = 0; // see expect(); 0: none, or walked by now
-  std::uint32_t expected_entries_ = 0;
 
   bool marked_ = false;
   std::uint64_t last_marker_ = 0;

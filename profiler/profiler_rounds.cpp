@@ -103,15 +103,11 @@ void Profiler::leaveGroup() {
 void Profiler::findPlace() {
   entered_at_ = kNone;
   leaveVariant();
-  if (expected_ != 0 && joinExpected()) return;
   const ContextMatch match =
       matcher_.relocate(automatic(), unplaced_ < kPatience);
   if (match.path == nullptr) {
-    // A few ops may have come between: the expected one is still expected. Any
-    // number of them in a trace's step, which may have been a later one.
-    if (++unplaced_ <= kPatience || matcher_.leftPath() == expected_) {
-      matcher_.comeBack();
-    }
+    // A few ops may have come between: the expected one is still expected.
+    if (++unplaced_ <= kPatience) matcher_.comeBack();
     return;
   }
   unplaced_ = 0;
@@ -272,7 +268,6 @@ void Profiler::ended(const OpPath& path, std::uint32_t ops) {
 
 // The round ends before the next op.
 void Profiler::endRound() {
-  confirmExpected();
   const OpPath* const path = matcher_.path();
   if (!group_.empty()) {
     const std::size_t done = group_rounds_.size();
@@ -355,7 +350,6 @@ void Profiler::step() {
   }
   endRound();
   beginRound(opCount());
-  waitForExpected();
   ++epoch_;
 }
 

@@ -27,7 +27,7 @@ Token tokens_of(const OpPath& path) {
 // False: it is not alike; at most a group of rounds was left.
 bool Profiler::goOnInVariant(std::uint32_t op, Token token,
                              std::span<const Use> uses, bool is_counted) {
-  if (!matcher_.isShapeVariant(op, uses) || onExpected()) return false;
+  if (!matcher_.isShapeVariant(op, uses)) return false;
   if (!group_.empty() || !matcher_.path()->rounds().empty()) {
     // The rounds of a group, one by one.
     stopGroup();
@@ -64,7 +64,7 @@ bool Profiler::goOnInVariant(std::uint32_t op, Token token,
 bool Profiler::produceInVariant(std::uint32_t position, std::uint32_t output,
                                 BlockSlot slot) {
   const OpPath* const path = matcher_.path();
-  if (path == nullptr || !path->rounds().empty() || onExpected() ||
+  if (path == nullptr || !path->rounds().empty() ||
       !matcher_.produceInVariant(position, output, slot)) {
     return false;
   }

@@ -133,62 +133,6 @@ void SequenceMatcher::bind(std::uint32_t v, BlockSlot slot) {
   if (value.carried()) blocks_.beganBefore(block);
 }
 
-bool SequenceMatcher::choose(const OpPath& path, std::uint32_t position,
-                             std::uint32_t op, std::span<const Use> uses) {
-  const std::span<const Operand> operands = path.uses(position);
-  if (path.op(position).op != op || operands.size() != uses.size()) {
-    return false;
-  }
-  const std::vector<PathValue>& values = path.values();
-  open_.clear(); // operands that are bound to nothing yet
-  for (const Operand operand : operands) {
-    const PathValue& value = values[operand.value()];
-    if (value.identity == 0 &&
-        (value.carried() || value.birth_op == position)) {
-      open_.push_back(operand.value());
-    }
-  }
-  chosen_.clear();
-  for (const Use& use : uses) {
-    const LiveBlock& block = blocks_[use.slot];
-    std::uint32_t v = block.value;
-    if (v >= values.size() || values[v].identity != block.identity) {
-      // The first one that it can be.
-      const auto next =
-          std::find_if(open_.begin(), open_.end(), [&](std::uint32_t open) {
-            return values[open].bytes == block.bytes &&
-                   (values[open].carried() || blocks_.begins(block));
-          });
-      if (next == open_.end()) return false;
-      v = *next;
-      open_.erase(next);
-    }
-    chosen_.push_back(v);
-  }
-  if (!open_.empty()) return false;
-  // The bound ones are those that the path says.
-  open_.assign(chosen_.begin(), chosen_.end());
-  std::sort(open_.begin(), open_.end());
-  return std::all_of(operands.begin(), operands.end(), [&](Operand operand) {
-    return std::binary_search(open_.begin(), open_.end(), operand.value());
-  });
-}
-
-bool SequenceMatcher::beginsWith(const OpPath& path, std::uint32_t op,
-                                 std::span<const Use> uses) {
-  return path.size() > 0 && choose(path, 0, op, uses);
-}
-
-bool SequenceMatcher::advanceUnbound(std::uint32_t op,
-                                     std::span<const Use> uses) {
-  if (isPastEnd() || !choose(*path_, position(), op, uses)) return false;
-  for (std::size_t i = 0; i < uses.size(); ++i) {
-    bind(chosen_[i], uses[i].slot);
-  }
-  moveOn();
-  return true;
-}
-
 void SequenceMatcher::bindOp(OpPath& path, std::uint32_t position,
                              const OpPath& recording, std::uint32_t recorded) {
   const std::span<const Operand> here = path.operands(position);

@@ -97,13 +97,6 @@ class SequenceMatcher {
   // Moves on, and lets its results have other sizes. REQUIRES:
   // isShapeVariant().
   void advanceVariant(std::span<const Use> uses);
-  // The same on a path whose tokens are not known, and whose values are bound
-  // as they are met: equal names, the bound operands, and in their order new
-  // carried ones of equal bytes.
-  bool advanceUnbound(std::uint32_t op, std::span<const Use> uses);
-  // Would its first op fit?
-  bool beginsWith(const OpPath& path, std::uint32_t op,
-                  std::span<const Use> uses);
   // Binds the value that is result number `output` of the op at `position` to
   // a block that was just born, in this slot. False: no such result is
   // expected. REQUIRES: a path is followed.
@@ -137,7 +130,6 @@ class SequenceMatcher {
               std::uint32_t recorded);
   // Nothing is known; where the path was left is remembered.
   void lose() noexcept;
-  PathId leftPath() const noexcept { return left_path_; }
   // To there.
   void comeBack() noexcept {
     setCursor(history_.find(left_path_), left_position_);
@@ -230,8 +222,6 @@ class SequenceMatcher {
   }
   void bind(std::uint32_t v, BlockSlot slot);
   void bindAll(std::span<const Use> uses);
-  bool choose(const OpPath& path, std::uint32_t position, std::uint32_t op,
-              std::span<const Use> uses);
   bool fits(const OpPath& path, std::uint32_t position) const;
   bool onBound(const OpPath& path, std::uint32_t position) const;
   ContextMatch resume();
@@ -259,10 +249,8 @@ class SequenceMatcher {
   const Operand* operands_ = nullptr;
   PathValue* values_ = nullptr;
   bool trusts_operands_ = false;
-  Walk walk_{0, 1};                   // path_'s, or that of the last one
-  std::vector<PathId> hinted_;        // by hintCarried(), since forgetHints()
-  std::vector<std::uint32_t> chosen_; // by choose(): per use, its value
-  std::vector<std::uint32_t> open_;
+  Walk walk_{0, 1};                  // path_'s, or that of the last one
+  std::vector<PathId> hinted_;       // by hintCarried(), since forgetHints()
   std::uint32_t variant_at_ = kNone; // position of the last op that was alike
   PathId left_path_ = 0; // where the cursor was when it lost its way
   std::uint32_t left_position_ = 0;

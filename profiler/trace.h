@@ -73,9 +73,4 @@ Trace make_trace(const CycleMap& map, const OpNames& names, TraceHeader header);
 // nowhere in it persists there. kInvalidArgument: the trace has no such step.
 runtime::Result<Cycle> make_cycle(const Trace& trace, std::size_t step = 0);
 
-// The same as a path that is bound to no blocks yet, for Profiler::expect():
-// tokens are 0, since a trace does not know them, and names get numbers.
-runtime::Result<OpPath> make_path(const Trace& trace, std::size_t step,
-                                  OpNames& names, PathId id);
-
 } // namespace chameleon::profiler

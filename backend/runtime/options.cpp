@@ -56,10 +56,10 @@ constexpr std::array kSpecs = {
                "none."},
     OptionSpec{
         "policy", OptionKind::kChoice, "forecast", "CHAMELEON_POLICY",
-        "forecast|lru|oracle", false,
+        "forecast|lru", false,
         "What chooses which tensors leave device memory: `forecast` plans "
         "ahead from what was learned of the step; `lru` the least recently "
-        "used; `oracle` plans from a trace of the step (for benchmarks)."},
+        "used."},
     OptionSpec{"recompute", OptionKind::kChoice, "auto", "CHAMELEON_RECOMPUTE",
                "auto|off", false,
                "Whether plans may drop tensors and run again the ops that made "
@@ -83,10 +83,6 @@ constexpr std::array kSpecs = {
                "tensors: `error` says in one sentence what to use in its "
                "place; `eager` uses it: backend \"aot_eager\", with one "
                "warning."},
-    OptionSpec{"oracle_trace", OptionKind::kText, "", "CHAMELEON_ORACLE_TRACE",
-               "", false,
-               "The trace that policy `oracle` replays: a file in the format "
-               "of torch_chameleon.profiler.export_trace()."},
     OptionSpec{"debug", OptionKind::kNumber, "0", "CHAMELEON_DEBUG", "", true,
                "For bug reports: n > 0 checks all book-keeping after every "
                "n-th op; on `cpu` freed memory is poisoned too, copies come "

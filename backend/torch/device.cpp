@@ -233,9 +233,7 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
       applied = used->pager->setRecompute(runtime::option_text(key) == "auto");
     } else if (key == "max_slowdown") {
       used->pager->setMaxSlowdown(runtime::option_number(key));
-    } else if (key == "policy" ||
-               (key == "oracle_trace" &&
-                runtime::option_text("policy") == "oracle")) {
+    } else if (key == "policy") {
       applied = used->pager->setPolicy(
           runtime::option_text("policy").value_or("forecast"));
     }

@@ -11,10 +11,8 @@ using profiler::kNone;
 using profiler::NextUse;
 using profiler::NextUseKind;
 
-ForecastPolicy::ForecastPolicy(const PolicyInputs& inputs,
-                               std::string_view name)
-    : name_(name),
-      forecast_(inputs.profiler),
+ForecastPolicy::ForecastPolicy(const PolicyInputs& inputs)
+    : forecast_(inputs.profiler),
       profiler_(inputs.profiler),
       gate_(inputs.gate),
       budget_bytes_(inputs.budget_bytes),
@@ -40,13 +38,7 @@ void ForecastPolicy::left(Block& block) noexcept {
 
 void ForecastPolicy::budgetChanged(std::size_t budget_bytes) {
   budget_bytes_ = budget_bytes;
-  if (known_path_ != 0) planFor(known_path_);
   gate_.ask();
-}
-
-void ForecastPolicy::planFor(profiler::PathId path) {
-  known_path_ = path;
-  planning_.planAndWait({path, budget_bytes_});
 }
 
 PolicyCosts ForecastPolicy::costs() {

@@ -47,13 +47,9 @@ namespace chameleon::memory {
 
 class ForecastPolicy final : public Policy {
  public:
-  explicit ForecastPolicy(const PolicyInputs& inputs,
-                          std::string_view name = "forecast");
-  // Makes the plan for a path that is known beforehand, for every budget at
-  // once. Not for the op side: it waits.
-  void planFor(profiler::PathId path);
+  explicit ForecastPolicy(const PolicyInputs& inputs);
 
-  std::string_view name() const noexcept override { return name_; }
+  std::string_view name() const noexcept override { return "forecast"; }
   void entered(Block& block) override;
   void left(Block& block) noexcept override;
   using Policy::victim;
@@ -126,8 +122,6 @@ class ForecastPolicy final : public Policy {
   void setGate() noexcept;
   void rank();
 
-  const std::string_view name_;     // a literal
-  profiler::PathId known_path_ = 0; // see planFor()
   profiler::Forecast forecast_;
   profiler::Profiler& profiler_;
   PlanGate& gate_;

@@ -34,21 +34,14 @@ PlanningThread::~PlanningThread() {
 std::optional<PathPlanPtr> PlanningThread::plan(const PlanKey& key) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return std::nullopt;
-  return findOrOrder(key, HeadroomTrial::kOnce);
+  return findOrOrder(key);
 }
 
-void PlanningThread::planAndWait(const PlanKey& key) {
-  std::unique_lock lock(mutex_);
-  (void)findOrOrder(key, 0);
-  changed_.wait(
-      lock, [&] { return orders_.empty() && searches_.empty() && !working_; });
-}
-
-PathPlanPtr PlanningThread::findOrOrder(const PlanKey& key, int headroom) {
+PathPlanPtr PlanningThread::findOrOrder(const PlanKey& key) {
   for (const profiler::PathTimes& times : times_) builder_.setTimes(times);
   times_.clear();
   const auto found = find(key);
-  if (found == plans_.end()) return order(key, headroom);
+  if (found == plans_.end()) return order(key, HeadroomTrial::kOnce);
   plans_.splice(plans_.begin(), plans_, found);
   ++found->asked_for;
   PathPlanPtr plan = found->trial.plan();

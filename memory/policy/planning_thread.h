@@ -60,9 +60,6 @@ class PlanningThread {
   // The plan for a path, ordered if there is none; null: none yet; nothing: the
   // thread is at its plans just now.
   std::optional<PathPlanPtr> plan(const PlanKey& key);
-  // The same for whoever has time: it is made when this returns, and nothing
-  // better is being searched for.
-  void planAndWait(const PlanKey& key);
   // A step ended that followed this plan and went as it foresaw; null: none.
   // Where the thread is at its plans just now the step does not count.
   void stepEnded(const Plan* plan, std::int64_t duration_ns);
@@ -100,7 +97,7 @@ class PlanningThread {
   // These REQUIRE mutex_.
   Plans::iterator find(const PlanKey& key);
   bool isOutdated(const Kept& kept) const;
-  PathPlanPtr findOrOrder(const PlanKey& key, int headroom);
+  PathPlanPtr findOrOrder(const PlanKey& key);
   bool isAtWork(const PlanKey& key) const;
   PathPlanPtr order(const PlanKey& key, int headroom);
   void serveOrder(std::unique_lock<Mutex>& lock);

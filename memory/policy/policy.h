@@ -145,10 +145,9 @@ struct PolicyInputs {
   SavedPlans* saved = nullptr; // of an earlier run; null: none
 };
 
-// "forecast", "lru", "oracle".
+// "forecast", "lru".
 std::vector<std::string_view> policy_names();
-// kInvalidArgument: an unknown name; for "oracle", a trace that cannot be read.
-// Call it without the pager's lock: the oracle makes its plan.
+// kInvalidArgument: an unknown name.
 runtime::Result<std::unique_ptr<Policy>> make_policy(
     std::string_view name, const PolicyInputs& inputs);
 

@@ -125,7 +125,6 @@ class Config:
     step_marks = _Text()
     max_slowdown = _Number()
     compile = _Text()
-    oracle_trace = _Text()
     debug = _Number()
 
     def __getattr__(self, name: str) -> Any:

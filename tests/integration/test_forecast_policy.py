@@ -1,10 +1,9 @@
-"""The forecast and oracle policies on whole trainings, on the cpu runtime."""
+"""The forecast policy on whole trainings, on the cpu runtime."""
 
 import json
 from pathlib import Path
 
 import pytest
-import torch_chameleon
 from support import needs_testing
 
 pytestmark = needs_testing
@@ -170,67 +169,3 @@ print(json.dumps(_testing.forecast_costs()))
         print(f"\n{costs}")
     assert costs["plan_bytes"] > 0
     assert costs["path_bytes"] + costs["plan_bytes"] <= 256 * costs["ops"]
-
-
-# ---- a trace of one process is replayed by another ---------------------------
-
-_REPLAY = """
-def steps(count, before=lambda step: None):
-    torch.manual_seed(0)
-    model = GPT(SHAPE).to("chameleon")
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    data = batches(standard_library(), SHAPE, 0)
-    for step in range(count):
-        x, y = (part.to("chameleon") for part in next(data))
-        before(step)
-        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return [p.detach().cpu() for p in model.parameters()]
-
-config.hbm_budget = 1 << 30
-steps(2)
-peak = torch_chameleon.swap_stats()["peak_logical_bytes"]
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not hasattr(torch_chameleon, "profiler"),
-    reason="traces are written by torch_chameleon.profiler.export_trace",
-)
-def test_a_trace_is_replayed(tmp_path, fresh):
-    trace = str(tmp_path / "trace.jsonl")
-    fresh(
-        _PRELUDE
-        + _DEMO
-        + _REPLAY
-        + f"steps(5)\ntorch_chameleon.profiler.export_trace({trace!r})\n"
-    )
-    _, lru, first, second = result_of(
-        fresh,
-        _DEMO
-        + _REPLAY
-        + f"""
-config.hbm_budget, config.policy = int(peak / 2), "lru"
-expected = steps(3)
-figures = []
-def before(step):
-    figures.append(torch_chameleon.swap_stats())
-    torch_chameleon.reset_swap_stats()
-    if step == 1: # the optimizer has its state
-        config.oracle_trace = {trace!r}
-        config.policy = "oracle"
-made = steps(3, before)
-figures.append(torch_chameleon.swap_stats())
-assert all(map(torch.equal, made, expected))
-print(json.dumps(figures))
-""",
-    )
-    assert lru["prefetched_bytes"] == 0
-    # The very step in which the trace was given follows its plan; what it uses
-    # for the first time is not known before.
-    assert first["prefetched_bytes"] > 0
-    assert first["faults"] < 0.8 * lru["faults"]
-    assert second["faults"] < 0.2 * lru["faults"]

@@ -144,14 +144,6 @@ def test_traces(tmp_path_factory, data):
 @pytest.mark.parametrize("path", ["/", "/dev/zero", "/no/such/file", "a\0b"])
 def test_trace_files(path):
     assert refused(lambda: _C.what_if(path, [1], 1.0), ValueError)
-    previous = config.policy
-    config.oracle_trace = path
-    try:
-        assert refused(lambda: setattr(config, "policy", "oracle"), ValueError)
-        assert config.policy == previous
-    finally:
-        config.policy = previous
-        config.oracle_trace = None
 
 
 def test_a_claim_of_a_trillion_ops_costs_its_text(tmp_path):

@@ -72,7 +72,7 @@ def test_it_fails_the_run(bound_ms, tmp_path, monkeypatch):
     file = tmp_path / "results.jsonl"
     rows = [
         {**KEY, "k": 0.0, "policy": "lru", "ms": 5.0},
-        *(measured(policy) for policy in ("lru", "oracle")),
+        measured("lru"),
         measured("forecast", bound_ms=bound_ms),
         {**KEY, "policy": "joint", "ms": 6.0},  # the bound is of swapping
     ]
@@ -87,7 +87,7 @@ def test_it_fails_the_run(bound_ms, tmp_path, monkeypatch):
     else:
         with pytest.raises(SystemExit, match="less than its lower bound"):
             run.main()
-    assert len(file.read_text().splitlines()) == 5
+    assert len(file.read_text().splitlines()) == 4
 
 
 def test_the_last_line_of_a_point_counts(tmp_path):
@@ -204,7 +204,7 @@ def test_it_repeats_to_the_last_digit(tmp_path):
 def test_table_and_plot(tmp_path):
     kept = results.Results(tmp_path / "r")
     kept.add({**KEY, "k": 0.0, "policy": "lru", "ms": 5.0})
-    for policy in ("lru", "forecast", "oracle"):
+    for policy in ("lru", "forecast"):
         figures = {"compute_ms": 5.0, "stall_share": 0.5, "faults": 7.0}
         kept.add(results.with_ratios(measured(policy, **figures)))
     kept.add({**KEY, "k": 4.0, "policy": "lru", "infeasible": True})

@@ -269,7 +269,7 @@ def test_everything_shown_is_escaped():
         step_ops=1,
         step=step_figures(duration_ns=1),
     )
-    shown.options["oracle_trace"] = NASTY
+    shown.options["simulated_gpu"] = NASTY
     text = check_page(page.html_of(shown, NASTY))
     assert text.count(NASTY) >= 6
 

@@ -33,7 +33,7 @@ from torch_chameleon.plan.steps import are_enough, figures_of
 _UNLIMITED = 2 << 40
 # What the plan asks about; a script that sets it for itself does not.
 _PLANNED = (
-    *("physical_device", "simulated_gpu", "policy", "oracle_trace"),
+    *("physical_device", "simulated_gpu", "policy"),
     *("hbm_budget", "host_budget", "oversubscription", "max_slowdown"),
 )
 _set_option = _C.set_option

@@ -16,10 +16,10 @@
 #include <string_view>
 #include <vector>
 
-#include "memory/policy/demand_model.h"
 #include "memory/policy/plan_model.h"
 #include "memory/policy/planner.h"
 #include "tests/benchmarks/policy/traced_step.h"
+#include "tests/cpp/memory/demand_model.h"
 
 namespace chameleon::benchmarks {
 namespace {

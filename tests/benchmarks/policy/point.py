@@ -36,7 +36,7 @@ VARYING_STEPS = 24  # of a run whose steps differ: each has a bound of its own
 UNLIMITED = 2 << 40
 
 
-def simulate(gpu: str, budget: int, policy: str, oracle_trace: str) -> None:
+def simulate(gpu: str, budget: int, policy: str) -> None:
     """Sets up the device, with room for everything beside the budget."""
     config.physical_device = "simulated"
     config.simulated_gpu = {
@@ -49,8 +49,6 @@ def simulate(gpu: str, budget: int, policy: str, oracle_trace: str) -> None:
     config.oversubscription = 64.0
     config.policy = "forecast" if policy == "joint" else policy
     config.recompute = "auto" if policy == "joint" else "off"
-    if oracle_trace:
-        config.oracle_trace = oracle_trace
 
 
 class Steps:
@@ -127,7 +125,6 @@ def train(
     budget: int = UNLIMITED,
     policy: str = "lru",
     traces: str = "",
-    oracle_trace: str = "",
 ) -> dict:
     """Trains until steps take the same time.
 
@@ -138,14 +135,13 @@ def train(
         policy: Which one swaps; "joint" is `forecast` that may re-run ops.
         traces: A folder for the traces of the steps that the figures are of,
             or of one more, where all are the same. Empty: none.
-        oracle_trace: What the oracle knows.
 
     Returns:
         The figures, means over the last steps.
     """
     warnings.simplefilter("ignore")
     gc.disable()
-    simulate(gpu, budget, policy, oracle_trace)
+    simulate(gpu, budget, policy)
     torch.manual_seed(0)
     step = (WORKLOADS | SMALL)[workload]()
     gc.collect()

@@ -31,7 +31,7 @@ from child import figures  # noqa: E402
 from results import RESULTS, Key, Results, problem, with_ratios  # noqa: E402
 
 KS = (1.25, 2.0, 4.0)
-POLICIES = ("lru", "forecast", "oracle", "joint")
+POLICIES = ("lru", "forecast", "joint")
 GPUS = ("h200", "rtx4090", "a100-80gb")
 
 
@@ -102,7 +102,7 @@ class Benchmark:
             self.run_group(keys, budget, folder)
 
     def run_group(self, keys: dict, budget: int, folder: str) -> None:
-        """Runs `lru` first: its trace is the yardsticks' and the oracle's.
+        """Runs `lru` first: its trace is the yardsticks'.
 
         They are of swapping; `joint` has none.
         """
@@ -123,12 +123,7 @@ class Benchmark:
         for policy, key in keys.items():
             if not self.missing(key):
                 continue
-            if policy == "lru":
-                row = lru
-            elif policy == "oracle" and traces:
-                row = run(policy=policy, oracle_trace=traces[-1])
-            else:
-                row = run(policy=policy)
+            row = lru if policy == "lru" else run(policy=policy)
             if policy != "joint":
                 row = with_ratios(row | measure)
             row = {"budget": budget} | row
@@ -161,7 +156,7 @@ def main() -> None:
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda model: benchmark.unlimited(*model), models))
         for task in [
-            pool.submit(benchmark.group, *model, k, chosen(model[0], options))
+            pool.submit(benchmark.group, *model, k, options.policy)
             for model in models
             for k in options.k
         ]:
@@ -176,14 +171,6 @@ def main() -> None:
         sys.exit("\n".join(filter(None, problems)))
 
 
-def chosen(workload: str, options: argparse.Namespace) -> list[str]:
-    """Policies to run: no oracle knows steps that differ from its trace's."""
-    from workloads import VARYING
-
-    varies = workload in VARYING
-    return [p for p in options.policy if p != "oracle" or not varies]
-
-
 def points(options: argparse.Namespace) -> list[Key]:
     """All that are asked for, in the order of the table."""
     return [
@@ -191,7 +178,7 @@ def points(options: argparse.Namespace) -> list[Key]:
         for gpu in options.gpu
         for workload in options.workload
         for k in (0.0, *options.k)
-        for policy in (chosen(workload, options) if k else ("lru",))
+        for policy in (options.policy if k else ("lru",))
     ]
 
 

@@ -26,7 +26,7 @@ README = HERE.parents[2] / "memory/policy/README.md"
 PLOT = "policies.svg"  # beside it
 BEGIN = "<!-- table.py writes from here -->"
 END = "<!-- to here -->"
-POLICIES = ("lru", "forecast", "oracle")
+POLICIES = ("lru", "forecast")
 HEAD = (
     "model",
     "k",
@@ -34,10 +34,8 @@ HEAD = (
     "bound",
     "LRU",
     "forecast",
-    "oracle",
     "LRU",
     "**forecast**",
-    "oracle",
     "GB in/out",
     "of Belady's",
     "stall",
@@ -61,9 +59,9 @@ JOINT_HEAD = (
     "faults",
     "day",
 )
-COLORS = {"lru": "#8c8c8c", "forecast": "#2f7fd6", "oracle": "#e07b28"}
-MARKERS = {"lru": "o", "forecast": "o", "oracle": "D"}
-SIZES = {"lru": 26, "forecast": 20, "oracle": 48}  # one shows in the other
+COLORS = {"lru": "#8c8c8c", "forecast": "#2f7fd6"}
+MARKERS = {"lru": "o", "forecast": "o"}
+SIZES = {"lru": 26, "forecast": 20}  # one shows in the other
 GREY = "#808080"  # legible on white and on black
 
 
@@ -116,7 +114,6 @@ def cells(results: Results, workload: str, gpu: str, k: float) -> list[str]:
         *each("ms", ".1f"),
         ratios[0],
         f"**{ratios[1]}**",
-        ratios[2],
         f"{own('in_gb', '.1f')}/{own('out_gb', '.1f')}",
         own("bytes/belady", ".2f"),
         own("stall_share", ".2f"),

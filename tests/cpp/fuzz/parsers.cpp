@@ -125,10 +125,9 @@ void parse_trace(std::string_view text) {
   CHAMELEON_CHECK(again.ok() && again->ops.size() == trace->ops.size() &&
                       again->step_ends == trace->step_ends,
                   "a trace survives being written");
-  profiler::OpNames names;
   for (std::size_t step = 0; step < trace->step_ends.size(); ++step) {
-    const auto path = profiler::make_path(*trace, step, names, 1);
-    if (!path.ok()) check_sentence(path.error());
+    const auto cycle = profiler::make_cycle(*trace, step);
+    if (!cycle.ok()) check_sentence(cycle.error());
   }
   constexpr std::array<std::uint64_t, 4> kBudgets{1, 1 << 20, 1 << 30,
                                                   UINT64_MAX};

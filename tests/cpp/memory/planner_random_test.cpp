@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "memory/policy/demand_model.h"
+#include "demand_model.h"
 #include "memory/policy/plan_model.h"
 #include "memory/policy/planner.h"
 #include "plan_checker.h"

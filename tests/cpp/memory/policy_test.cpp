@@ -42,7 +42,6 @@ class LruTest : public ::testing::Test {
 TEST_F(LruTest, Names) {
   EXPECT_EQ(policy->name(), "lru");
   for (std::string_view name : policy_names()) {
-    if (name == "oracle") continue; // needs a trace, see oracle_test.cpp
     ASSERT_NE(made(name), nullptr);
     EXPECT_EQ(made(name)->name(), name);
   }

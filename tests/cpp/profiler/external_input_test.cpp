@@ -189,17 +189,6 @@ TEST(ExternalInput, ATraceSaysSo) {
   ASSERT_EQ(trace.ops[kCopy].fresh.size(), 1U);
   EXPECT_EQ(trace.ops[kCopy].out.size(), 1U);
   EXPECT_EQ(peak_of(make_cycle(trace).value()), peak_of(map.cycle));
-  // Another run is what it says, from the first op on.
-  Program other;
-  const PathId id = other.driver.profiler.nextPath();
-  other.driver.profiler.expect(
-      make_path(trace, 0, other.driver.names, id).value());
-  for (int i = 0; i < 4; ++i) {
-    other.step();
-    EXPECT_EQ(other.driver.endStep().misses, 0U) << i;
-    EXPECT_EQ(Forecast(other.driver.profiler).position().path, id);
-    EXPECT_EQ(peak_of(other.map().cycle), peak_of(map.cycle));
-  }
 }
 
 // Two short rounds in turn, so that two of them pass before a death is heard

@@ -102,8 +102,7 @@ TEST(Trace, LongListsTakeNoTimeToSpeakOf) {
                  R"(],"out":[],"write":[)" + numbers + R"(],"over":[)" +
                  numbers + R"(],"free":[]})" + "\n" + kStep);
   ASSERT_TRUE(trace.ok()) << trace.error().message();
-  OpNames names;
-  EXPECT_TRUE(make_path(*trace, 0, names, 1).ok());
+  EXPECT_TRUE(make_cycle(*trace).ok());
 }
 
 TEST(Trace, ReadsRegularFilesOnly) {

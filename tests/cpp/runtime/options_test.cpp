@@ -75,7 +75,7 @@ TEST_F(Options, RefusalsNameKeyValueAndWhatIsAllowed) {
             "physical_device = \"tpu\": must be one of auto, cuda, cpu, "
             "simulated");
   EXPECT_EQ(failure("policy", "belady"),
-            "policy = \"belady\": must be one of forecast, lru, oracle");
+            "policy = \"belady\": must be one of forecast, lru");
   EXPECT_EQ(failure("hbm_budget", "0"),
             "hbm_budget = \"0\": must be more than 0 bytes");
   EXPECT_EQ(failure("hbm_budget", "8 potatoes"),
@@ -86,7 +86,7 @@ TEST_F(Options, RefusalsNameKeyValueAndWhatIsAllowed) {
             "there is no option \"hbm_bugdet\"; there are hbm_budget, "
             "oversubscription, host_budget, physical_device, simulated_gpu, "
             "simulated_reads, policy, recompute, step_marks, max_slowdown, "
-            "compile, oracle_trace, debug");
+            "compile, debug");
   for (const char* text : {"nan", "inf", "-2", "+4", "1e999", "4x", ""}) {
     EXPECT_NE(failure("oversubscription", text), "") << text;
   }

@@ -1,4 +1,4 @@
-#include "memory/policy/demand_model.h"
+#include "demand_model.h"
 
 #include <limits>
 #include <vector>
