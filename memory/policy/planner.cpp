@@ -1,6 +1,7 @@
 #include "memory/policy/planner.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -108,43 +109,22 @@ Plan plan_once(const UseTable& table, const PlannerOptions& options,
 Result<PlanPtr> plan_cycle(const profiler::Cycle& cycle,
                            const PlannerOptions& options,
                            std::vector<Candidate>* tried) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
   Result<UseTable> made = make_use_table(cycle, options);
   if (!made.ok()) return made.takeError();
   const UseTable& table = *made;
-  Plan best;
-  PlanParameters best_parameters;
-  const auto consider = [&](const PlannerOptions& how,
-                            const PlanParameters& parameters) {
-    Plan plan = plan_once(table, how, parameters);
+  std::optional<Plan> best;
+  for (const PlanParameters& parameters : options.portfolio) {
+    Plan plan = plan_once(table, options, parameters);
     // Few steps tell candidates apart; the winner gets the full count.
     plan.modelled = model_plan(table, plan, options.link, 1, 3);
-    const ModelledStep modelled = plan.modelled;
-    if (best.action_end.empty() || is_better(modelled, best.modelled)) {
+    if (tried != nullptr) tried->push_back({parameters, plan.modelled});
+    if (!best || is_better(plan.modelled, best->modelled)) {
       best = std::move(plan);
-      best_parameters = parameters;
     }
-    return modelled;
-  };
-  const auto in_time = [&] {
-    return Clock::now() - begin <= options.time_limit;
-  };
-  for (const PlanParameters& parameters : options.portfolio) {
-    if (!best.action_end.empty() && !in_time()) break;
-    const ModelledStep modelled = consider(options, parameters);
-    if (tried != nullptr) tried->push_back({parameters, modelled});
-    if (best.actions.empty()) break; // all fits: nothing can be better
+    if (best->actions.empty()) break; // all fits: nothing can be better
   }
-  // A batch costs one latency, but waits for the room of all its copies.
-  for (const double batch_latencies : {0.0, 3 * options.batch_latencies}) {
-    if (best.actions.empty() || !in_time()) break;
-    PlannerOptions other = options;
-    other.batch_latencies = batch_latencies;
-    consider(other, best_parameters);
-  }
-  best.modelled = model_plan(table, best, options.link);
-  return std::make_shared<const Plan>(std::move(best));
+  best->modelled = model_plan(table, *best, options.link);
+  return std::make_shared<const Plan>(std::move(*best));
 }
 
 } // namespace chameleon::memory

@@ -14,7 +14,6 @@
 // meant for a background thread.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -42,7 +41,9 @@ struct PlanParameters {
 std::vector<PlanParameters> plan_portfolio(bool all);
 
 struct PlannerOptions {
+  // Smaller values: more copies, each of which costs its latency.
   static constexpr std::uint64_t kKeepBytes = std::uint64_t{256} << 10;
+  // More: fewer latencies, but a batch waits for the room of all its copies.
   static constexpr double kBatchLatencies = 40;
 
   std::uint64_t budget_bytes = 0;
@@ -50,12 +51,9 @@ struct PlannerOptions {
   // Values of at most so many bytes never move, unless the budget demands it:
   // then all may.
   std::uint64_t keep_bytes = kKeepBytes;
-  // A batch of copies takes so many times the latency that it costs; the best
-  // plan is tried without batches too, and with such as take three times that.
+  // A batch of copies takes so many times the latency that it costs.
   double batch_latencies = kBatchLatencies;
   std::vector<PlanParameters> portfolio = plan_portfolio(false);
-  // No further candidate is begun after that; the first always is.
-  std::chrono::nanoseconds time_limit = std::chrono::seconds(10);
 };
 
 struct Candidate {

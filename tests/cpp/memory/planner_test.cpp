@@ -2,7 +2,6 @@
 #include "memory/policy/planner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <gtest/gtest.h>
 #include <vector>
@@ -163,19 +162,6 @@ TEST(Planner, SmallNeighboursTravelInBatches) {
   EXPECT_LT(plan->modelled.duration_ns, 0.7 * alone->modelled.duration_ns);
 }
 
-// Here each copy in takes the room of the op before: a batch would wait for
-// several ops.
-TEST(Planner, BatchesThatDoNotPayAreNotMade) {
-  const Cycle cycle = round_robin(100, Operand::kReads);
-  PlannerOptions options = with_budget(3000);
-  options.link.latency_ns = 100;
-  options.batch_latencies = 10;
-  const PlanPtr plan = plan_cycle(cycle, options).value();
-  options.batch_latencies = 0;
-  const PlanPtr alone = plan_cycle(cycle, options).value();
-  EXPECT_LE(plan->modelled.duration_ns, alone->modelled.duration_ns);
-}
-
 // An optimizer of four ops with four values each, half of which leave for one
 // large op. What an op needs must all be there before it, and goes out after
 // it: the less of it was away, the more of both runs at once.
@@ -232,15 +218,6 @@ TEST(Planner, SmallValuesMoveOnlyIfTheBudgetDemandsIt) {
   const PlanPtr plan = plan_cycle(cycle, options).value();
   EXPECT_EQ(check_plan(cycle, *plan, 0), "");
   EXPECT_GT(count(*plan, Kind::kFetch), 0);
-}
-
-TEST(Planner, TheTimeLimitLeavesOneCandidate) {
-  const Cycle cycle = round_robin(10, Operand::kReads);
-  PlannerOptions options = with_budget(500);
-  options.time_limit = std::chrono::nanoseconds(0);
-  std::vector<Candidate> tried;
-  EXPECT_TRUE(plan_cycle(cycle, options, &tried).ok());
-  EXPECT_EQ(tried.size(), 1U);
 }
 
 TEST(Planner, TheBestCandidateIsKeptAndAllCandidatesDiffer) {
