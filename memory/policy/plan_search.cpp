@@ -12,11 +12,8 @@ namespace {
 
 // What every plan leaves of the budget.
 constexpr std::uint64_t kHeadroomShare = 200;
-// More, if that takes no longer: a plan that hardly waits for the link has time
-// to move more. The first of these that does is taken.
-constexpr std::uint64_t kFreeHeadroomShares[] = {8, 16, 32, 64};
-constexpr double kHardlyWaits = 1.05;
-constexpr double kFree = 1.002;
+// What waits no longer than that does not wait: there is nothing to gain.
+constexpr double kHardlyWaits = 1.002;
 // Where ops may be run again bytes cost little, and moves for fragments' sake
 // cost more. So such a plan may also take a little longer than one
 // that only swaps and leaves less.
@@ -61,19 +58,15 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
     swapping = plan_cycle(map_.cycle, options_);
   }
   if (!swapping.ok()) return;
-  const bool hardly_waits = !waits((*swapping)->modelled, kHardlyWaits);
   chosen_ = std::move(*swapping);
   carried_.emplace(map_.cycle);
   const std::size_t ops = std::max<std::size_t>(map_.cycle.ops(), 1);
   most_tries_ = std::min(std::clamp(kMostOps / ops, kLeastTries, kMostTries),
                          request.most_tries);
   if (chosen_->actions.empty()) return;
-  // What leaves more for nothing stays, where there is as little to gain, and
-  // so does what does not wait at all.
-  const bool roomy = hardly_waits && leaveWhatIsFree();
-  const bool stays = roomy || !waits(chosen_->modelled, kFree);
-  limit_ns_ =
-      (stays ? 1 / kFree : kHeadroomWorth) * chosen_->modelled.duration_ns;
+  const bool stays = !waits(chosen_->modelled, kHardlyWaits);
+  limit_ns_ = (stays ? 1 / kHardlyWaits : kHeadroomWorth) *
+              chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
   if (!request.recompute || limit_ns_ <= chosen_->modelled.compute_ns ||
       !beginRound(kRerunHeadroomShare)) {
@@ -89,19 +82,6 @@ void PlanSearch::leave(std::uint64_t share) {
   const auto left = headroom * static_cast<double>(usual);
   options_.budget_bytes =
       request_.key.budget_bytes - static_cast<std::uint64_t>(left);
-}
-
-bool PlanSearch::leaveWhatIsFree() {
-  for (const std::uint64_t share : kFreeHeadroomShares) {
-    leave(share);
-    runtime::Result<PlanPtr> roomy = plan_cycle(map_.cycle, options_);
-    if (roomy.ok() && (*roomy)->modelled.duration_ns <
-                          kFree * chosen_->modelled.duration_ns) {
-      chosen_ = std::move(*roomy);
-      return true;
-    }
-  }
-  return false;
 }
 
 bool PlanSearch::beginRound(std::uint64_t share) {

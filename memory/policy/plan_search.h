@@ -67,7 +67,6 @@ class PlanSearch {
  private:
   // What plans leave of the budget from now on, as the trial's headroom has it.
   void leave(std::uint64_t share);
-  bool leaveWhatIsFree(); // false: none
   bool beginRound(std::uint64_t share);
   bool beginLastRound();
   bool choose();

@@ -1,13 +1,10 @@
-// How much room plans leave. (What the search finds: joint_planner_test, and
+// When plans are made anew. (What the search finds: joint_planner_test, and
 // that it is followed: recompute_policy_test.)
 #include "memory/policy/plan_search.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <gtest/gtest.h>
-#include <vector>
 
-#include "memory/policy/headroom_trial.h"
 #include "random_cycles.h"
 #include "residual_network.h"
 
@@ -15,59 +12,13 @@ namespace chameleon::memory {
 namespace {
 
 using profiler::Cycle;
-using profiler::Operand;
-
-// In the second of two steps. REQUIRES: the plan drops nothing.
-std::uint64_t most_placed_bytes(const Cycle& cycle, const Plan& plan) {
-  std::vector<std::uint64_t> placed(cycle.values());
-  std::uint64_t now = 0;
-  std::uint64_t most = 0;
-  const auto place = [&](ValueIndex value, std::uint64_t bytes) {
-    now += bytes - placed[value];
-    placed[value] = bytes;
-    most = std::max(most, now);
-  };
-  for (int step = 0; step < 2; ++step) {
-    most = 0;
-    for (std::uint32_t op = 0; op < cycle.ops(); ++op) {
-      for (const Action action : plan.actionsBefore(op)) {
-        const ValueIndex value = action.value();
-        if (action.kind() == Action::Kind::kRelease) place(value, 0);
-        if (action.kind() == Action::Kind::kFetch) {
-          place(value, cycle.value_bytes[value]);
-        }
-      }
-      for (const Operand operand : cycle.operandsOf(op)) {
-        place(operand.value(), cycle.value_bytes[operand.value()]);
-      }
-      for (const ValueIndex value : cycle.freedAfter(op)) place(value, 0);
-    }
-  }
-  return most;
-}
 
 PlanSearch search(const Cycle& cycle, std::uint64_t budget_bytes,
-                  double bytes_per_ns, bool recompute = false,
-                  int headroom = 0) {
+                  double bytes_per_ns, bool recompute = false) {
   const LinkModel link{bytes_per_ns, bytes_per_ns, 2 * bytes_per_ns, 1};
   profiler::CycleMap map;
   map.cycle = cycle;
-  return {
-      {{0, budget_bytes}, link, 0, recompute, headroom}, std::move(map), {}};
-}
-
-TEST(PlanSearch, MoreRoomIsLeftWhereItIsFree) {
-  const Cycle cycle = residual_network(12);
-  const std::uint64_t budget = needs_of(cycle, 0).most_bytes / 2;
-  const auto most = [&](double bytes_per_ns) {
-    PlanSearch found = search(cycle, budget, bytes_per_ns);
-    EXPECT_FALSE(found.goesOn());
-    return most_placed_bytes(cycle, *found.plan()->plan);
-  };
-  EXPECT_LE(most(10'000), budget - budget / 8);
-  // Where the link takes the time, each byte that stays counts.
-  EXPECT_GT(most(1), budget - budget / 16);
-  EXPECT_LE(most(1), budget - budget / 200);
+  return {{{0, budget_bytes}, link, 0, recompute}, std::move(map), {}};
 }
 
 // Bytes that move while nothing waits for them cost less than ops that run
