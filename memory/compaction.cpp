@@ -14,13 +14,9 @@ namespace {
 // A move of a block waits for what is under way to or from it, and with it all
 // later moves and whoever gets the room: such blocks count this many times.
 constexpr std::size_t kUnderWay = 8;
-// Bytes moved for a byte that does not have to leave. Without a plan a victim
-// is what would leave soon. With one it is what the plan keeps: it crosses the
-// link out and in, and meanwhile HBM moves so much. Up to most of HBM: for a
-// large piece that would be all there is, and a small part of it leaving helps
-// too.
+// Bytes moved for a byte that does not have to leave: while it crosses the link,
+// HBM moves so much.
 constexpr std::size_t kMovesPerVictim = 16;
-constexpr std::size_t kMovesPerKept = 80;
 // A copy costs some microseconds beside its bytes: in these HBM moves so much.
 constexpr std::size_t kCopyBytes = 2 << 20;
 
@@ -108,12 +104,7 @@ bool Compaction::moveFor(const Locked& locked, std::size_t bytes,
   const Block* const victim =
       core_.policy->nextVictim(&Residency::evictable, {needed_at, bytes});
   if (victim != nullptr) spared = std::max(spared, victim->rounded_bytes);
-  spared += kCopyBytes;
-  std::size_t most = kMovesPerVictim * spared;
-  if (core_.policy->plan() != nullptr) {
-    const std::size_t most_of_hbm = core_.admission.budgetBytes() / 4 * 3;
-    most = std::clamp(most_of_hbm, most, kMovesPerKept * spared);
-  }
+  const std::size_t most = kMovesPerVictim * (spared + kCopyBytes);
   return compactFor(locked, bytes, most + 1, stream, shortage);
 }
 
