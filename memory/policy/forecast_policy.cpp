@@ -148,6 +148,7 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
       before->key == plan_->key && ticket.position > kCatchUp) {
     plan_ = before; // a better one waits for the next round
   }
+  // Operands need no look then: an op is spared 79 instructions.
   profiler_.trustOperands(!had_victims && nothingMoves());
   if (again) looked_to_ = path_ops_;
   if (same && plan_ == before) {
