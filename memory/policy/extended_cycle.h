@@ -2,12 +2,12 @@
 // own: what the swap planner and the plan model can work on.
 //
 // A dropped value is two values: the first life ends with its last use before
-// the turn, the second begins where it is made again. Nodes run again as ops of
-// their own, just before the program's op that needs one of their outputs
-// first, those that they need before them, each once. The second life lasts to
-// the program's last reference or the last node that reads it; what else a
-// node reads is held that long. Outputs that were not dropped are made again
-// too, and freed at once.
+// the pass boundary, the second begins where it is made again. Nodes run again
+// as ops of their own, just before the program's op that needs one of their
+// outputs first, those that they need before them, each once. The second life
+// lasts to the program's last reference or the last node that reads it; what
+// else a node reads is held that long. Outputs that were not dropped are made
+// again too, and freed at once.
 //
 // Thread safety: functions of their arguments.
 #pragma once

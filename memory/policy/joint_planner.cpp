@@ -58,7 +58,7 @@ Assignment JointPlanner::uniform(double price,
   Assignment assignment;
   std::size_t in_block = 0;
   for (std::size_t i = 0; i < choices_.segments(); ++i) {
-    if (choices_.beginsTurn(i) || in_block == segments_per_block) in_block = 0;
+    if (choices_.beginsPass(i) || in_block == segments_per_block) in_block = 0;
     assignment.price_ns_per_byte.push_back(price);
     assignment.joins.push_back(in_block++ > 0 ? 1 : 0);
   }
@@ -106,6 +106,8 @@ std::optional<Assignment> JointPlanner::nextSplit() {
   return assignment;
 }
 
+// They buy 2 % to 9 % (by the seed of the search) on ResNet-50 at a quarter of
+// its peak over a link of 22 GB/s, and nothing elsewhere; all modelled.
 void JointPlanner::listSplits() {
   splits_.emplace();
   std::vector<Assignment> parts{uniform(0, 1)};
@@ -181,7 +183,7 @@ Assignment JointPlanner::nextMove() {
     case 2: { // one or two borders
       for (std::uint32_t n = 1 + random(2); n > 0; --n) {
         const std::uint32_t at = random(count);
-        if (!choices_.beginsTurn(at)) moved.joins[at] ^= 1;
+        if (!choices_.beginsPass(at)) moved.joins[at] ^= 1;
       }
       break;
     }

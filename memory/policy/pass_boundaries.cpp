@@ -53,11 +53,11 @@ std::vector<std::int64_t> waiting_bytes(const Cycle& cycle) {
 
 } // namespace
 
-std::vector<Turn> find_pass_boundaries(const Cycle& cycle) {
-  std::vector<Turn> turns;
+std::vector<Pass> find_pass_boundaries(const Cycle& cycle) {
+  std::vector<Pass> passes;
   const std::vector<std::int64_t> waiting = waiting_bytes(cycle);
   const auto highest = std::max_element(waiting.begin(), waiting.end());
-  if (highest == waiting.end() || *highest <= 0) return turns;
+  if (highest == waiting.end() || *highest <= 0) return passes;
   const auto ops = static_cast<std::uint32_t>(cycle.ops());
   bool high = false;
   std::uint32_t peak = 0;
@@ -68,19 +68,19 @@ std::vector<Turn> find_pass_boundaries(const Cycle& cycle) {
       if (now > waiting[peak]) peak = op;
       if (now * kLowShare >= *highest) continue;
       high = false;
-      turns.back().at = peak;
+      passes.back().at = peak;
       valley = op;
     } else if (now * kHighShare >= *highest) {
       high = true;
       peak = op;
-      if (!turns.empty()) turns.back().end = valley;
-      turns.push_back({turns.empty() ? 0 : valley, op, ops});
+      if (!passes.empty()) passes.back().end = valley;
+      passes.push_back({passes.empty() ? 0 : valley, op, ops});
     } else if (now < waiting[valley]) {
       valley = op;
     }
   }
-  if (high) turns.back().at = peak;
-  return turns;
+  if (high) passes.back().at = peak;
+  return passes;
 }
 
 } // namespace chameleon::memory

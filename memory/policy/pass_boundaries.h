@@ -1,9 +1,10 @@
-// Where a step turns around: forward fills memory with what backward empties.
+// Where forward passes end: forward fills memory with what backward empties.
 //
 // Found from the cycle alone. Each value has a longest gap between two of its
 // uses; the bytes that are in theirs at each position make a curve, and each
-// of its high peaks is a turn: what was made before it waits for what comes
-// after it. A step with several passes of forward and backward has as many.
+// of its high peaks is a pass boundary: what was made before it waits for what
+// comes after it. A step with several passes of forward and backward has as
+// many.
 //
 // Thread safety: a function of its argument.
 #pragma once
@@ -15,14 +16,15 @@
 
 namespace chameleon::memory {
 
-// A part of a cycle: the ops [begin, at) make what the ops [at, end) need.
-struct Turn {
+// A forward pass and its backward one: the ops [begin, at) make what the ops
+// [at, end) need.
+struct Pass {
   std::uint32_t begin;
   std::uint32_t at;
   std::uint32_t end;
 };
 
 // In order; together they cover the cycle. None: nothing waits for anything.
-std::vector<Turn> find_pass_boundaries(const profiler::Cycle& cycle);
+std::vector<Pass> find_pass_boundaries(const profiler::Cycle& cycle);
 
 } // namespace chameleon::memory

@@ -24,12 +24,12 @@ bool is_carried(const RerunGraph::Value& life) {
 CarriedBytes::CarriedBytes(const profiler::Cycle& cycle)
     : cycle_(cycle), graph_(cycle) {
   const auto segments = find_segments(cycle, graph_);
-  for (std::size_t turn = 0; turn < segments.size(); ++turn) {
-    for (std::size_t i = 0; i < segments[turn].size(); ++i) {
-      const bool is_last = i + 1 == segments[turn].size();
+  for (std::size_t pass = 0; pass < segments.size(); ++pass) {
+    for (std::size_t i = 0; i < segments[pass].size(); ++i) {
+      const bool is_last = i + 1 == segments[pass].size();
       layers_.push_back(
-          {segments[turn][i],
-           is_last ? graph_.turns[turn].at : segments[turn][i + 1],
+          {segments[pass][i],
+           is_last ? graph_.passes[pass].at : segments[pass][i + 1],
            {}});
     }
   }

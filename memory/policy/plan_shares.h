@@ -31,8 +31,8 @@ struct ByteShares {
 
 struct PlanShares {
   ByteShares all;
-  // What is made in the ops [first_op, end_op) before a turn: layers, as far as
-  // the data flow shows them (segments.h). What persists is in none.
+  // What is made in the ops [first_op, end_op) before a boundary: layers, as
+  // far as the data flow shows them (segments.h). What persists is in none.
   struct Layer {
     std::uint32_t first_op;
     std::uint32_t end_op;

@@ -14,7 +14,7 @@ using profiler::Cycle;
 
 constexpr std::uint32_t kNone = RerunGraph::kNone;
 constexpr double kPrecision = 1000; // prices in ps
-// Around a turn values are needed again at once: nothing is won by a drop.
+// Around a boundary values are needed again at once: nothing is won by a drop.
 constexpr std::uint32_t kShortGap = 4;
 
 } // namespace
@@ -85,7 +85,7 @@ class RerunChoices::Block {
     return isOwn(value) && gap && held_[value] == 0 && life.last_before < end_;
   }
 
-  // The vertex of a value's being there after the turn. kNone: it is there
+  // The vertex of a value's being there after the boundary. kNone: it is there
   // anyway, for `reader` at least.
   MinCut::Vertex there(ValueIndex value, NodeIndex reader = kNone) {
     const auto found = there_.find(value);
@@ -127,11 +127,11 @@ class RerunChoices::Block {
 RerunChoices::RerunChoices(const Cycle& cycle, const RerunGraph& graph)
     : cycle_(cycle), graph_(graph) {
   const auto segments = find_segments(cycle, graph);
-  for (std::size_t turn = 0; turn < segments.size(); ++turn) {
-    for (std::size_t i = 0; i < segments[turn].size(); ++i) {
-      first_op_.push_back(segments[turn][i]);
-      end_op_.push_back(i + 1 < segments[turn].size() ? segments[turn][i + 1]
-                                                      : graph.turns[turn].at);
+  for (std::size_t pass = 0; pass < segments.size(); ++pass) {
+    for (std::size_t i = 0; i < segments[pass].size(); ++i) {
+      first_op_.push_back(segments[pass][i]);
+      end_op_.push_back(i + 1 < segments[pass].size() ? segments[pass][i + 1]
+                                                      : graph.passes[pass].at);
       begins_turn_.push_back(i == 0 ? 1 : 0);
     }
   }

@@ -1,5 +1,5 @@
-// Which values are dropped before a turn and made again after it: for given
-// prices of kept bytes, by a minimum cut in each block.
+// Which values are dropped before a pass boundary and recomputed after it: for
+// given prices of kept bytes, by a minimum cut in each block.
 //
 // A *block* is a run of segments; the values that cross its borders are kept or
 // moved, never dropped, so that what is run again together stays within it.
@@ -7,11 +7,11 @@
 //
 //   price * bytes kept + time of the nodes that are run again
 //
-// is a minimum cut. For each value A: it is there after the turn; for each
+// is a minimum cut. For each value A: it is there after the boundary; for each
 // node R: it is run again. A without R of the value's node costs price * bytes,
 // R costs the node's duration, R demands A of the node's inputs, and A is given
-// where the program needs the value after the turn. A low price drops what a
-// cheap op makes from what is kept anyway, a high one the whole block but its
+// where the program needs the value after the boundary. A low price drops what
+// a cheap op makes from what is kept anyway, a high one the whole block but its
 // input: chains of tensors and checkpoints of layers are the same choice.
 //
 // What is kept need not be what the program keeps: an input that the program
@@ -27,7 +27,7 @@
 
 namespace chameleon::memory {
 
-// What is chosen from, per segment (all turns' one after the other).
+// What is chosen from, per segment (all passes' one after the other).
 struct Assignment {
   std::vector<double> price_ns_per_byte; // <= 0: all is kept
   std::vector<std::uint8_t> joins;       // to one block with the one before it
@@ -40,8 +40,8 @@ class RerunChoices {
   RerunChoices(const profiler::Cycle& cycle, const RerunGraph& graph);
 
   std::size_t segments() const noexcept { return first_op_.size(); }
-  // The segment begins a turn: it cannot join.
-  bool beginsTurn(std::size_t segment) const noexcept {
+  // The first segment of a pass cannot join.
+  bool beginsPass(std::size_t segment) const noexcept {
     return begins_turn_[segment] != 0;
   }
   // Per value: it is dropped. A block has the price of its first segment.

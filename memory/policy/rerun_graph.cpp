@@ -12,7 +12,7 @@ constexpr std::uint32_t kNone = RerunGraph::kNone;
 
 // A node while it is not known yet whether it can be run again.
 struct Candidate {
-  std::uint32_t turn = 0;
+  std::uint32_t pass = 0;
   std::uint32_t latest = kNone; // kNone: nobody will want it
   bool possible = true;
   std::vector<std::uint32_t> ops;
@@ -32,8 +32,8 @@ class Analysis {
   void run() {
     graph_.values.resize(cycle_.values());
     findLives();
-    for (std::uint32_t turn = 0; turn < graph_.turns.size(); ++turn) {
-      findNodes(turn);
+    for (std::uint32_t pass = 0; pass < graph_.passes.size(); ++pass) {
+      findNodes(pass);
     }
     findConsumers();
     // Consumers come after what they consume.
@@ -67,22 +67,22 @@ class Analysis {
         if (created != kNone && op < created) carried_[operand.value()] = 1;
       }
     }
-    for (const Turn& turn : graph_.turns) {
-      for (std::uint32_t op = turn.begin; op < ops; ++op) {
+    for (const Pass& pass : graph_.passes) {
+      for (std::uint32_t op = pass.begin; op < ops; ++op) {
         for (const Operand operand : cycle_.operandsOf(op)) {
-          use(operand.value(), op, turn);
+          use(operand.value(), op, pass);
         }
       }
     }
   }
 
-  void use(ValueIndex value, std::uint32_t op, const Turn& turn) {
+  void use(ValueIndex value, std::uint32_t op, const Pass& pass) {
     RerunGraph::Value& life = graph_.values[value];
-    if (life.created == kNone || life.created < turn.begin ||
-        life.created >= turn.at || op < life.created) {
+    if (life.created == kNone || life.created < pass.begin ||
+        life.created >= pass.at || op < life.created) {
       return;
     }
-    if (op < turn.at) {
+    if (op < pass.at) {
       life.last_before = op;
     } else if (life.first_after == kNone) {
       life.first_after = op;
@@ -93,8 +93,8 @@ class Analysis {
     return op == 0 ? 0 : cycle_.operand_end[op - 1];
   }
 
-  void findNodes(std::uint32_t turn) {
-    const Turn& range = graph_.turns[turn];
+  void findNodes(std::uint32_t pass) {
+    const Pass& range = graph_.passes[pass];
     for (std::uint32_t op = range.begin; op < range.at; ++op) {
       const std::span<const Operand> operands = cycle_.operandsOf(op);
       const bool creates =
@@ -102,7 +102,7 @@ class Analysis {
                       [](Operand operand) { return operand.creates(); });
       if (creates) {
         candidates_.emplace_back();
-        candidates_.back().turn = turn;
+        candidates_.back().pass = pass;
       }
       const auto fresh = static_cast<std::uint32_t>(candidates_.size() - 1);
       for (const Operand operand : operands) {
@@ -115,7 +115,7 @@ class Analysis {
       bool mixed = false;
       std::uint32_t own = 0;
       for (const Operand operand : operands) {
-        const std::uint32_t owner = ownerIn(turn, operand.value());
+        const std::uint32_t owner = ownerIn(pass, operand.value());
         if (operand.dirties() && !(creates && graph_.isSideEffect(operand))) {
           if (node == kNone) node = owner;
           mixed = mixed || owner == kNone || owner != node;
@@ -128,7 +128,7 @@ class Analysis {
       // What is written here cannot be made again by running one node.
       if (!mixed && cycle_.may_rerun[op] != 0) continue;
       for (const Operand operand : operands) {
-        const std::uint32_t owner = ownerIn(turn, operand.value());
+        const std::uint32_t owner = ownerIn(pass, operand.value());
         if (operand.dirties() && owner != kNone) {
           candidates_[owner].possible = false;
         }
@@ -136,10 +136,10 @@ class Analysis {
     }
   }
 
-  // What made the value before this turn, on its way there.
-  std::uint32_t ownerIn(std::uint32_t turn, ValueIndex value) const {
+  // What made the value before the pass's boundary, on its way there.
+  std::uint32_t ownerIn(std::uint32_t pass, ValueIndex value) const {
     const std::uint32_t owner = made_by_[value];
-    return owner == kNone || candidates_[owner].turn != turn ? kNone : owner;
+    return owner == kNone || candidates_[owner].pass != pass ? kNone : owner;
   }
 
   void findConsumers() {
@@ -201,7 +201,7 @@ class Analysis {
     const auto node =
         static_cast<std::uint32_t>(&candidate - candidates_.data());
     RerunGraph::Node kept{
-        candidate.ops.front(), candidate.turn, candidate.latest, 0, 0, 0, 0};
+        candidate.ops.front(), candidate.pass, candidate.latest, 0, 0, 0, 0};
     const std::size_t first = graph_.node_inputs.size();
     for (const std::uint32_t op : candidate.ops) {
       kept.duration_ns += cycle_.duration_ns[op];
@@ -240,8 +240,8 @@ class Analysis {
 } // namespace
 
 RerunGraph::RerunGraph(const Cycle& cycle)
-    : turns(find_pass_boundaries(cycle)) {
-  if (cycle.may_rerun.empty()) turns.clear();
+    : passes(find_pass_boundaries(cycle)) {
+  if (cycle.may_rerun.empty()) passes.clear();
   Analysis(cycle, *this).run();
 }
 

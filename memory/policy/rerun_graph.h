@@ -3,16 +3,17 @@
 //
 // A *node* is what is run again as a whole: an op that creates values, and the
 // ops after it that finish them in place (batch norm, then relu_), in order.
-// They are all its outputs' writers before the turn. A node can be run again
-// if all of its ops may be, they write nothing but its own outputs (after the
-// first one each only one, and reads no other), and the inputs hold what they
-// held: nobody writes an input between the op that read it and the last place
-// at which the node may be wanted. What persists may be written by the op that
-// creates: as it may be run again, that is a side effect (batch norm's running
-// statistics), which its results do not depend on and a re-run does not have.
+// They are all its outputs' writers before the pass boundary. A node can be run
+// again if all of its ops may be, they write nothing but its own outputs (after
+// the first one each only one, and reads no other), and the inputs hold what
+// they held: nobody writes an input between the op that read it and the last
+// place at which the node may be wanted. What persists may be written by the op
+// that creates: as it may be run again, that is a side effect (batch norm's
+// running statistics), which its results do not depend on and a re-run does not
+// have.
 //
 // That place follows from the rule that a dropped value is made again just
-// before the first op after the turn that needs it, together with what its
+// before the first op after the boundary that needs it, together with what its
 // making needs: a node is wanted at the latest where one of its outputs, or of
 // the outputs of nodes made from them, is first needed.
 //
@@ -40,14 +41,14 @@ struct RerunGraph {
     std::uint32_t created = kNone; // kNone: persistent
     std::uint32_t freed = kNone;   // kNone: lives until it is made again
     NodeIndex node = kNone;        // that makes it again; kNone: none can
-    // Of a value that is made before a turn: its last use before it, and its
-    // first one at it or later, if the program has one.
+    // Of a value that is made before a boundary: its last use before it, and
+    // its first one at it or later, if the program has one.
     std::uint32_t last_before = kNone;
     std::uint32_t first_after = kNone;
   };
   struct Node {
     std::uint32_t created; // the first of its ops
-    std::uint32_t turn;
+    std::uint32_t pass;
     std::uint32_t latest;     // the op before which it is wanted at the latest
     std::int64_t duration_ns; // of all its ops
     std::uint32_t op_end;     // into node_ops, and so on
@@ -55,7 +56,7 @@ struct RerunGraph {
     std::uint32_t output_end;
   };
 
-  std::vector<Turn> turns;
+  std::vector<Pass> passes;
   std::vector<Value> values;
   std::vector<Node> nodes; // that can be run again, by their first ops
   std::vector<std::uint32_t> node_ops;

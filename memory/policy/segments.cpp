@@ -12,13 +12,13 @@ using profiler::Operand;
 // Smaller values may cross a border: it costs little to keep them.
 constexpr std::uint64_t kLargeBytes = std::uint64_t{1} << 20;
 constexpr std::size_t kFewForks = 4;
-constexpr std::uint64_t kParts = 24; // of a turn without forks
+constexpr std::uint64_t kParts = 24; // of a pass without forks
 
 class Borders {
  public:
-  Borders(const Cycle& cycle, const RerunGraph& graph, const Turn& turn)
-      : cycle_(cycle), graph_(graph), turn_(turn), uses_(cycle.values()) {
-    for (std::uint32_t op = turn.begin; op < turn.at; ++op) {
+  Borders(const Cycle& cycle, const RerunGraph& graph, const Pass& pass)
+      : cycle_(cycle), graph_(graph), pass_(pass), uses_(cycle.values()) {
+    for (std::uint32_t op = pass.begin; op < pass.at; ++op) {
       for (const Operand operand : cycle.operandsOf(op)) {
         ++uses_[operand.value()];
       }
@@ -39,20 +39,20 @@ class Borders {
     std::uint64_t crossing = 0;
     std::uint64_t made = 0;
     ValueIndex fork = ~ValueIndex{0};
-    forks_.push_back(turn_.begin);
-    for (std::uint32_t op = turn_.begin; op < turn_.at; ++op) {
+    forks_.push_back(pass_.begin);
+    for (std::uint32_t op = pass_.begin; op < pass_.at; ++op) {
       crossing_.push_back(crossing);
       made_.push_back(made);
       if (large.size() == 1 && large.front() != fork &&
-          left[large.front()] >= 2 && op > turn_.begin) {
+          left[large.front()] >= 2 && op > pass_.begin) {
         fork = large.front();
         forks_.push_back(op);
       }
       for (const Operand operand : cycle_.operandsOf(op)) {
         const ValueIndex value = operand.value();
         const std::uint32_t created = graph_.values[value].created;
-        if (created == RerunGraph::kNone || created < turn_.begin ||
-            created >= turn_.at || created > op) {
+        if (created == RerunGraph::kNone || created < pass_.begin ||
+            created >= pass_.at || created > op) {
           continue;
         }
         const std::uint64_t bytes = cycle_.value_bytes[value];
@@ -72,7 +72,7 @@ class Borders {
   }
 
   void splitEvenly() {
-    forks_.assign(1, turn_.begin);
+    forks_.assign(1, pass_.begin);
     const auto ops = static_cast<std::uint32_t>(crossing_.size());
     std::uint32_t from = 1;
     for (std::uint64_t part = 1; part < kParts && from < ops; ++part) {
@@ -83,14 +83,14 @@ class Borders {
       for (; from < ops && made_[from] < middle + half; ++from) {
         if (best == ops || crossing_[from] < crossing_[best]) best = from;
       }
-      if (best != ops) forks_.push_back(turn_.begin + best);
+      if (best != ops) forks_.push_back(pass_.begin + best);
     }
   }
 
   const Cycle& cycle_;
   const RerunGraph& graph_;
-  const Turn& turn_;
-  std::vector<std::uint32_t> uses_;     // before the turn, per value
+  const Pass& pass_;
+  std::vector<std::uint32_t> uses_;     // before the boundary, per value
   std::vector<std::uint64_t> crossing_; // bytes before each op
   std::vector<std::uint64_t> made_;
   std::vector<std::uint32_t> forks_;
@@ -101,9 +101,9 @@ class Borders {
 std::vector<std::vector<std::uint32_t>> find_segments(const Cycle& cycle,
                                                       const RerunGraph& graph) {
   std::vector<std::vector<std::uint32_t>> segments;
-  segments.reserve(graph.turns.size());
-  for (const Turn& turn : graph.turns) {
-    segments.push_back(Borders(cycle, graph, turn).find());
+  segments.reserve(graph.passes.size());
+  for (const Pass& pass : graph.passes) {
+    segments.push_back(Borders(cycle, graph, pass).find());
   }
   return segments;
 }

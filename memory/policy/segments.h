@@ -1,5 +1,5 @@
-// Where the ops before a turn can be cut into segments that are run again one
-// by one: borders that few bytes cross.
+// Where the ops before a pass boundary can be cut into segments that are run
+// again one by one: borders that few bytes cross.
 //
 // Best are *forks*: places that exactly one large value crosses, and is read
 // from several times (the residual stream between layers). A step with few of
@@ -16,7 +16,7 @@
 
 namespace chameleon::memory {
 
-// Per turn the segments' first ops, ascending; the first is the turn's begin.
+// Per pass the segments' first ops, ascending; the first is the pass's begin.
 std::vector<std::vector<std::uint32_t>> find_segments(
     const profiler::Cycle& cycle, const RerunGraph& graph);
 

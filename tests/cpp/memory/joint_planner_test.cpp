@@ -145,7 +145,7 @@ TEST(JointPlanner, RandomSteps) {
         assignment.price_ns_per_byte.push_back(
             static_cast<double>(random() % 8));
         assignment.joins.push_back(
-            !choices.beginsTurn(i) && random() % 2 == 0 ? 1 : 0);
+            !choices.beginsPass(i) && random() % 2 == 0 ? 1 : 0);
       }
       dropped = choices.choose(assignment);
     }

@@ -57,11 +57,11 @@ struct Chain : Step {
 TEST(Turns, OneForwardAndBackward) {
   const Chain chain([](Step&) {});
   ASSERT_EQ(chain.cycle.problem(), "");
-  const std::vector<Turn> turns = find_pass_boundaries(chain.cycle);
-  ASSERT_EQ(turns.size(), 1U);
-  EXPECT_EQ(turns[0].begin, 0U);
-  EXPECT_EQ(turns[0].at, 3U);
-  EXPECT_EQ(turns[0].end, 7U);
+  const std::vector<Pass> passes = find_pass_boundaries(chain.cycle);
+  ASSERT_EQ(passes.size(), 1U);
+  EXPECT_EQ(passes[0].begin, 0U);
+  EXPECT_EQ(passes[0].at, 3U);
+  EXPECT_EQ(passes[0].end, 7U);
 }
 
 TEST(Turns, EachMicroBatchHasItsOwn) {
@@ -76,13 +76,13 @@ TEST(Turns, EachMicroBatchHasItsOwn) {
       step.op({{made.back(), kReads}}, {made.back()});
     }
   }
-  const std::vector<Turn> turns = find_pass_boundaries(step.cycle);
-  ASSERT_EQ(turns.size(), 3U);
+  const std::vector<Pass> passes = find_pass_boundaries(step.cycle);
+  ASSERT_EQ(passes.size(), 3U);
   for (std::uint32_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(turns[i].at, 8 * i + 4) << i;
-    EXPECT_EQ(turns[i].begin, i > 0 ? turns[i - 1].end : 0) << i;
+    EXPECT_EQ(passes[i].at, 8 * i + 4) << i;
+    EXPECT_EQ(passes[i].begin, i > 0 ? passes[i - 1].end : 0) << i;
   }
-  EXPECT_EQ(turns[2].end, 24U);
+  EXPECT_EQ(passes[2].end, 24U);
 }
 
 TEST(Turns, NoneWhereNothingWaits) {
