@@ -51,7 +51,7 @@ struct PathSnapshot {
     PathId source_path;
     std::uint32_t source_value;
     std::uint32_t successor;
-    bool persists; // also what only seemed to be handed in
+    bool persists; // also what only seemed an external input
   };
   std::shared_ptr<const OpPath> path;
   std::vector<Binding> bindings;          // per value

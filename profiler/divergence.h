@@ -55,7 +55,7 @@ struct ProfilerState {
   // Counters.
   std::uint64_t ops = 0;
   std::uint64_t steps = 0;
-  std::uint64_t forecast_hits = 0;   // ops that were the expected one, or alike
+  std::uint64_t forecast_hits = 0;   // the expected ops, or shape variants
   std::uint64_t forecast_misses = 0; // all others
   std::uint64_t divergences = 0;
   std::uint64_t lock_waits = 0;

@@ -46,7 +46,7 @@ struct PathOp {
   // The position before with a token that may be the same; kNone: none.
   std::uint32_t previous_like = kNone;
   // What is below changes as the path is walked. Values are expected to begin
-  // as its operands: not where what was handed in has come to stay.
+  // as its operands: not where an external input has come to stay.
   std::uint32_t expects_new : 1 = 0;
   std::uint32_t elapsed : 31 = 0; // see OpPath::elapsed_ns(); when it has ended
 };
@@ -162,7 +162,7 @@ class OpPath {
   void link(std::uint32_t value, PathId source_path,
             std::uint32_t source_value);
   // Which values may have been there before the path began: the carried ones,
-  // and those handed in (their blocks may be there still when it begins again);
+  // and external inputs (their blocks may be there still when it begins again);
   // by the blocks that they were bound to at finish().
   using Identity = std::pair<std::uint64_t, std::uint32_t>;
   std::span<const Identity> identities() const noexcept { return by_identity_; }

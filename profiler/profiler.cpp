@@ -284,9 +284,9 @@ void Profiler::finished(const OpTicket& ticket, std::uint64_t workspace_bytes) {
 
 // ---- answers ---------------------------------------------------------------
 
-// A path that was recorded when its blocks were new (a first step's weights) is
-// handed what in fact stays from round to round: it was not seen to die, or did
-// not die in the round before the last.
+// A path that was recorded when its blocks were new (a first step's weights)
+// has external inputs that in fact stay from round to round: such a one was not
+// seen to die, or did not die in the round before the last.
 bool Profiler::outlives(const PathValue& value) const noexcept {
   return value.isExternalInput() && value.successor == kNone &&
          (value.free_op == kNone

@@ -278,14 +278,14 @@ class Profiler {
   std::vector<OpPath::Round> group_rounds_; // that are done
 
   // The path is followed although sizes are others; and has been from the
-  // round's beginning, so that the recording is alike it.
+  // round's beginning, so that the recording is a shape variant of it.
   bool in_other_sizes_ = false;
   bool is_variant_ = false;
   // While recording, of values that begin in this round and are the path's,
   // too: their bytes, and those that the path has.
   std::uint64_t seen_bytes_ = 0;
   std::uint64_t known_bytes_ = 0;
-  std::vector<Token> variant_rounds_; // that were alike a path, once; a ring
+  std::vector<Token> variant_rounds_; // shape variants, once; a ring
   std::size_t variant_rounds_end_ = 0;
 
   bool marked_ = false;

@@ -14,8 +14,8 @@ constexpr std::uint32_t kFirstWalks = 4;
 constexpr std::uint32_t kWalksBetween = 16;
 
 // Where a recorded step is best cut, in [begin, end]: the fewest values made
-// before are used at or after it. `end` if that is as good as any. (What is
-// handed in may have come to stay, as a first step's weights.)
+// before are used at or after it. `end` if that is as good as any. (An
+// external input may have come to stay, as a first step's weights.)
 std::uint32_t calmest_position(const OpPath& path, std::uint32_t begin,
                                std::uint32_t end) {
   std::vector<std::uint32_t> last(path.values().size());

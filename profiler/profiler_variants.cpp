@@ -1,8 +1,8 @@
 // Rounds that are a known path but for sizes: another length of text, tokens
-// shared anew among experts. Op by op they are alike it, so what is known of
-// the path says what comes next all the same, and a plan for it can be
-// followed. The round is recorded meanwhile, and forgotten if it was alike to
-// its end, unless these sizes came before: then they are a path of their own
+// shared anew among experts. Op by op they are variants of it, so what is known
+// of the path says what comes next all the same, and a plan for it can be
+// followed. The round is recorded meanwhile, and forgotten if it was a variant
+// to its end, unless these sizes came before: then they are a path of their own
 // from now on.
 #include <algorithm>
 
@@ -24,7 +24,7 @@ Token tokens_of(const OpPath& path) {
 
 } // namespace
 
-// False: it is not alike; at most a group of rounds was left.
+// False: it is no variant; at most a group of rounds was left.
 bool Profiler::goOnInVariant(std::uint32_t op, Token token,
                              std::span<const Use> uses, bool is_counted) {
   if (!matcher_.isShapeVariant(op, uses)) return false;
@@ -91,7 +91,7 @@ void Profiler::weighResult(std::uint32_t position, std::uint32_t output,
   known_bytes_ += path.values()[path.results(position)[output].value()].bytes;
 }
 
-// What the next op is handed, as new.
+// The next op's external inputs.
 void Profiler::weighExternalInputs(std::span<const Use> uses) noexcept {
   const OpPath& path = *matcher_.path();
   const std::span<const Operand> operands = path.uses(matcher_.position());
@@ -112,7 +112,8 @@ bool Profiler::sizesAreNear() const noexcept {
   return apart <= known_bytes_ / kNearShare;
 }
 
-// The round ends, and was alike its path. False: these sizes came before.
+// The round ends, and was a variant of its path. False: these sizes came
+// before.
 bool Profiler::endVariant() {
   const OpPath* const path = matcher_.path();
   if (!is_variant_ || !recorder_.active() || !matcher_.atEnd()) return false;

@@ -31,7 +31,7 @@ bool SequenceMatcher::stays(const PathValue& value) const {
          blocks_[value.slot].birth.round + 1 < walk_.round;
 }
 
-// By a block of this round, or by one that was handed in and stays.
+// By a block of this round, or by an external input that stays.
 bool SequenceMatcher::isTaken(const PathValue& value) const {
   if (!blocks_.stillAlive(value.slot, value.identity)) return false;
   return blocks_[value.slot].birth.round == walk_.round || stays(value);

@@ -8,7 +8,7 @@
 //   born      to the result of the matched op that bears it; after a jump into
 //             the middle of a path, to a block of the same bytes that was born
 //             in this round as the same output of an op with the same token;
-//             what is handed in, to a block that no op had used before;
+//             an external input, to a block that no op had used before;
 //   carried   to the same block as ever; to the transient that was its source
 //             in the round before; or, when the old block is dead, to another
 //             one of the same bytes (counted as a miss, though it goes on).
@@ -91,8 +91,8 @@ class SequenceMatcher {
   // blocks first.
   // `rebound`: one of them was not to be foreseen.
   bool advanceRebinding(Token token, std::span<const Use> uses, bool& rebound);
-  // It is *alike* the expected op: of its name and, in whatever sizes, on the
-  // blocks that the path's values are bound to or may be bound to.
+  // It is a shape variant of the expected op: of its name and, in any sizes, on
+  // the blocks that the path's values are bound to or may be bound to.
   bool isShapeVariant(std::uint32_t op, std::span<const Use> uses) const;
   // Moves on, and lets its results have other sizes. REQUIRES:
   // isShapeVariant().
@@ -112,7 +112,7 @@ class SequenceMatcher {
     return true;
   }
 
-  // The same for a result of another size: then the op was alike.
+  // The same for a result of another size: then the op was a variant.
   // REQUIRES: it was the last one.
   bool produceInVariant(std::uint32_t position, std::uint32_t output,
                         BlockSlot slot) {
@@ -152,7 +152,7 @@ class SequenceMatcher {
   // The first of these alone.
   ContextMatch wholeRound();
 
-  // What was handed in is there for rounds: it only seemed to be new.
+  // An external input is there for rounds: it only seemed to be new.
   bool stays(const PathValue& value) const;
 
  private:
@@ -251,7 +251,7 @@ class SequenceMatcher {
   bool trusts_operands_ = false;
   Walk walk_{0, 1};                  // path_'s, or that of the last one
   std::vector<PathId> hinted_;       // by hintCarried(), since forgetHints()
-  std::uint32_t variant_at_ = kNone; // position of the last op that was alike
+  std::uint32_t variant_at_ = kNone; // position of the last shape variant
   PathId left_path_ = 0; // where the cursor was when it lost its way
   std::uint32_t left_position_ = 0;
 };
