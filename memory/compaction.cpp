@@ -14,8 +14,8 @@ namespace {
 // A move of a block waits for what is under way to or from it, and with it all
 // later moves and whoever gets the room: such blocks count this many times.
 constexpr std::size_t kUnderWay = 8;
-// Bytes moved for a byte that does not have to leave: while it crosses the link,
-// HBM moves so much.
+// Bytes moved for a byte that does not have to leave: while it crosses the
+// link, HBM moves so much.
 constexpr std::size_t kMovesPerVictim = 16;
 // A copy costs some microseconds beside its bytes: in these HBM moves so much.
 constexpr std::size_t kCopyBytes = 2 << 20;

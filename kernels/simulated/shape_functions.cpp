@@ -304,8 +304,8 @@ void cudnn_rnn(const OpPlan& plan, Stack& stack) {
   const int64_t rows = c10::multiply_integers(sizes) / sizes.back();
   sizes.back() = hx.size(2) * directions;
   const int64_t gates = weights.get(0).size(0); // of one step
-  const int64_t kept = rows * layers * directions * (gates + hidden) *
-                       input.element_size();
+  const int64_t kept =
+      rows * layers * directions * (gates + hidden) * input.element_size();
   const auto bytes = input.options().dtype(at::kByte);
   frame.finish({sequence(sizes, input.options(), frame.flag(10) && !packed),
                 at::empty(hx.sizes(), hx.options()),

@@ -56,7 +56,8 @@ TEST(SlowdownWatch, OneWarningInWordsAfterTheWarmUp) {
       "chameleon:1: a step takes 100 ms, 2.5 times what it would without "
       "waiting for bytes. At 3 times the budget (peak 3.00 MiB, hbm_budget "
       "1.00 MiB) it moves 1.86 GiB in and 953.67 MiB out, which with its "
-      "compute takes 80 ms at least. These bytes keep the link busy; what helps is to move "
+      "compute takes 80 ms at least. These bytes keep the link busy; what "
+      "helps is to move "
       "fewer: a larger torch_chameleon.config.hbm_budget, a smaller batch, or "
       "torch_chameleon.config.recompute = \"auto\".");
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(watch.look(slow.step));
