@@ -268,16 +268,11 @@ def save_plans(path: str | os.PathLike[str], device: Device = None) -> int:
         OSError: The file cannot be written.
 
     Examples:
-        >>> import tempfile, torch, torch_chameleon
-        >>> x = torch.ones(4, device="chameleon")
-        >>> for _ in range(4):
-        ...     y = x + 1
-        ...     torch_chameleon.step()
-        >>> with tempfile.NamedTemporaryFile() as file:
-        ...     saved = torch_chameleon.profiler.save_plans(file.name)
-        ...     loaded = torch_chameleon.profiler.load_plans(file.name)
-        >>> saved == loaded
-        True
+        >>> import torch_chameleon
+        >>> torch_chameleon.profiler.save_plans(
+        ...     "train.plans"
+        ... )  # doctest: +SKIP
+        2
     """
     index = _get_device_index(device, optional=True)
     text, plans = _C.saved_plans(index)

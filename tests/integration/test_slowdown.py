@@ -88,8 +88,8 @@ def test_one_warning_with_the_figures(train, marks):
     for words in (
         f"a step takes {step['duration_ns'] / 1e6:.4g} ms, {factor:.3g} times",
         f"At {seen['peak'] / (PEAK // 4):.3g} times the budget",
-        f"{step['bytes_in'] / 2**20:.2f} MiB in",
-        f"{step['bytes_out'] / 2**20:.2f} MiB out",
+        f"{step['bytes_in'] / 2**30:.2f} GiB in",
+        f"{step['bytes_out'] / 2**30:.2f} GiB out",
         f"{step['bound_ns'] / 1e6:.4g} ms at least",
         "config.hbm_budget",
     ):

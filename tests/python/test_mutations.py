@@ -8,7 +8,7 @@ import sys
 import pytest
 
 _FOLDER = pathlib.Path(__file__).parents[1] / "mutations"
-sys.path.insert(0, str(_FOLDER))
+sys.path.append(str(_FOLDER))  # its `run` is not the only one
 
 import planting  # noqa: E402
 from planted import GONE, MUTATIONS, Mutation  # noqa: E402
