@@ -31,7 +31,7 @@ struct Passing { // no tensor: as it is
   }
   static Argument forward(const DirectCall&, DirectCall::Slot,
                           Argument argument) {
-    return static_cast<Argument>(argument);
+    return std::forward<Argument>(argument);
   }
 };
 
@@ -199,7 +199,7 @@ class DirectKernel<Return(Arguments...)> {
   }
 
  private:
-  using Kept = typename Results<Return>::Kept;
+  using Kept = Results<Return>::Kept;
   using Slots = std::array<DirectCall::Slot, sizeof...(Arguments)>;
 
   // Empty: not for the short way, or out of memory inside a kernel that may

@@ -232,6 +232,7 @@ void alias_cuda_in(py::handle callable, bool or_none) {
       throw py::type_error("alias_cuda_in: the function takes no keywords");
     }
     // CPython keeps functions of all kinds under one type.
+    // NOLINTBEGIN(bugprone-casting-through-void)
     const auto original = reinterpret_cast<PyCFunctionWithKeywords>(
         reinterpret_cast<void*>(definition->ml_meth));
     static constexpr auto kEntries =
@@ -241,6 +242,7 @@ void alias_cuda_in(py::handle callable, bool or_none) {
       definition->ml_meth =
           reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(entry));
     }
+    // NOLINTEND(bugprone-casting-through-void)
     return;
   }
   if (PyType_Check(callable.ptr())) {
