@@ -27,11 +27,16 @@ namespace py = pybind11;
 namespace chameleon::python {
 namespace {
 
+// To be changed, before the cpu runtime starts.
+runtime::CpuRuntimeOptions unused_options(const char* what) {
+  TORCH_CHECK(!backend::is_used(), what,
+              ": the cpu runtime was started already");
+  return {};
+}
+
 void bind_cpu_runtime(py::module_& m) {
   m.def("set_cpu_adversary", [](const std::string& text) {
-    TORCH_CHECK(!backend::is_used(),
-                "set_cpu_adversary: the cpu runtime was started already");
-    runtime::CpuRuntimeOptions options;
+    runtime::CpuRuntimeOptions options = unused_options("set_cpu_adversary");
     options.adversary =
         backend::value_or_throw(runtime::parse_cpu_adversary(text));
     runtime::set_cpu_runtime_options(std::move(options));
@@ -44,9 +49,7 @@ void bind_cpu_runtime(py::module_& m) {
     runtime::set_cpu_runtime_options(std::move(options));
   });
   m.def("set_cpu_clock", [](const std::string& profile) {
-    TORCH_CHECK(!backend::is_used(),
-                "set_cpu_clock: the cpu runtime was started already");
-    runtime::CpuRuntimeOptions options;
+    runtime::CpuRuntimeOptions options = unused_options("set_cpu_clock");
     options.clock =
         backend::value_or_throw(runtime::parse_gpu_profile(profile));
     runtime::set_cpu_runtime_options(std::move(options));
