@@ -39,11 +39,11 @@ class PlanRunner {
   // What a policy of this pager decides from. REQUIRES: the lock, or that
   // nobody else knows the pager.
   PolicyInputs policyInputs() noexcept REQUIRES(pager_lock);
+  // Another policy is there. REQUIRES: the same.
+  void policyChanged() noexcept REQUIRES(pager_lock);
   // Plans of an earlier run that a policy may take.
   SavedPlans& saved() noexcept { return saved_; }
   const SavedPlans& saved() const noexcept { return saved_; }
-  // Another policy is there. REQUIRES: the same.
-  void policyChanged() noexcept REQUIRES(pager_lock);
 
  private:
   static bool mayFetchAhead(const Block& block) noexcept;

@@ -54,9 +54,9 @@ class HeadroomTrial {
   bool isOver() const noexcept { return is_over_; }
 
   // A plan was made: it is the one to follow, for good where an earlier run has
-  // compared it with others; but where it was wanted and is
-  // null: so much cannot be left. If it is for another link, or for
-  // other times, than those before, and no other is wanted: all begins anew.
+  // compared it with others; but where it was wanted and is null: so much
+  // cannot be left. If it is for another link, or for other times, than those
+  // before, and no other is wanted: all begins anew.
   void add(PathPlanPtr plan);
   // A step ended that followed this plan and went as it foresaw; null: none.
   // True: a plan with another headroom() is wanted.

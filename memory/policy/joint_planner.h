@@ -45,6 +45,11 @@ class JointPlanner {
   // An assignment that was good for the same ops under another budget or link:
   // tried before all others.
   void alsoTry(Assignment assignment) {
+    // One from a file may be of other segments.
+    if (assignment.joins.size() != choices_.segments() ||
+        assignment.price_ns_per_byte.size() != choices_.segments()) {
+      return;
+    }
     hints_.push_back(std::move(assignment));
   }
   // Tries one more assignment. False: there is none left, or no better plan.

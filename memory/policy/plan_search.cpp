@@ -44,12 +44,6 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
       return parameters.gaps.spread;
     });
   }
-  if (request.saved) {
-    chosen_ = std::make_shared<Plan>(request.saved->plan);
-    assignment_ = request.saved->assignment;
-    carried_.emplace(map_.cycle);
-    return;
-  }
   leave(kHeadroomShare);
   runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
   if (!swapping.ok() && once) {
@@ -74,6 +68,17 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   }
   for (const Assignment& hint : hints) planner_->alsoTry(hint);
   for (std::size_t i = 0; i < hints.size(); ++i) (void)planner_->tryNext();
+}
+
+PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
+                       SavedPlan saved)
+    : request_(request),
+      map_(std::move(map)),
+      headroom_(request.headroom),
+      chosen_(std::make_shared<Plan>(std::move(saved.plan))),
+      assignment_(std::move(saved.assignment)),
+      is_settled_(saved.is_settled) {
+  carried_.emplace(map_.cycle);
 }
 
 void PlanSearch::leave(std::uint64_t share) {
@@ -148,10 +153,7 @@ PathPlanPtr PlanSearch::chosen() const {
   made->link = request_.link;
   made->headroom = request_.headroom;
   made->signature = request_.signature;
-  if (request_.saved) {
-    made->headroom = request_.saved->headroom;
-    made->is_settled = request_.saved->is_settled;
-  }
+  made->is_settled = is_settled_;
   if (chosen_ == nullptr) return made;
   made->assignment = assignment_;
   auto plan = std::make_shared<Plan>(*chosen_);

@@ -39,13 +39,13 @@ class PlanSearch {
     // Plans in a round, at most, for whoever waits for them.
     std::size_t most_tries = kMostTries;
     std::uint64_t signature = 0; // of the cycle
-    // It is the plan, and there is nothing to try.
-    std::optional<SavedPlan> saved = std::nullopt;
   };
   // The first plan is made. `hints`: what was best for the path under other
   // budgets or links; these are tried now, too.
   PlanSearch(const Request& request, profiler::CycleMap map,
-             const std::vector<Assignment>& hints);
+             const std::vector<Assignment>& hints = {});
+  // There is a plan, which leaves request.headroom, and nothing to try.
+  PlanSearch(const Request& request, profiler::CycleMap map, SavedPlan saved);
   PlanSearch(const PlanSearch&) = delete; // the planner refers to the cycle
   PlanSearch& operator=(const PlanSearch&) = delete;
 
@@ -86,6 +86,7 @@ class PlanSearch {
   double limit_ns_ = 0;
   double searched_limit_ns_ = 0;
   std::optional<CarriedBytes> carried_;
+  bool is_settled_ = false; // an earlier run compared the plan with others
 };
 
 } // namespace chameleon::memory

@@ -239,10 +239,15 @@ PlanningThread::SearchPtr PlanningThread::begin(
                               keptBytes(order.key.budget_bytes), recompute_,
                               order.headroom};
   request.signature = profiler::signature_of(map);
+  std::optional<SavedPlan> saved;
   if (saved_ != nullptr) {
-    request.saved =
-        saved_->take(request.signature, map.cycle, order.key.budget_bytes,
-                     order.link, recompute_);
+    saved = saved_->take(request.signature, map.cycle, order.key.budget_bytes,
+                         order.link, recompute_);
+  }
+  if (saved) {
+    request.headroom = static_cast<int>(saved->headroom);
+    return std::make_unique<PlanSearch>(request, std::move(map),
+                                        *std::move(saved));
   }
   return std::make_unique<PlanSearch>(request, std::move(map), hints);
 }

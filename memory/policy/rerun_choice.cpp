@@ -132,7 +132,7 @@ RerunChoices::RerunChoices(const Cycle& cycle, const RerunGraph& graph)
       first_op_.push_back(segments[pass][i]);
       end_op_.push_back(i + 1 < segments[pass].size() ? segments[pass][i + 1]
                                                       : graph.passes[pass].at);
-      begins_turn_.push_back(i == 0 ? 1 : 0);
+      begins_pass_.push_back(i == 0 ? 1 : 0);
     }
   }
 }
@@ -143,7 +143,7 @@ std::vector<std::uint8_t> RerunChoices::choose(
   std::vector<std::uint8_t> dropped(cycle_.values());
   for (std::size_t end = segments(); end > 0;) {
     std::size_t begin = end - 1;
-    while (begins_turn_[begin] == 0 && assignment.joins[begin] != 0) --begin;
+    while (begins_pass_[begin] == 0 && assignment.joins[begin] != 0) --begin;
     const double price = assignment.price_ns_per_byte[begin];
     if (price > 0) {
       Block(*this, first_op_[begin], end_op_[end - 1], price, held, dropped)

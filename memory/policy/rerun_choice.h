@@ -42,7 +42,7 @@ class RerunChoices {
   std::size_t segments() const noexcept { return first_op_.size(); }
   // The first segment of a pass cannot join.
   bool beginsPass(std::size_t segment) const noexcept {
-    return begins_turn_[segment] != 0;
+    return begins_pass_[segment] != 0;
   }
   // Per value: it is dropped. A block has the price of its first segment.
   std::vector<std::uint8_t> choose(const Assignment& assignment) const;
@@ -54,7 +54,7 @@ class RerunChoices {
   const RerunGraph& graph_;
   std::vector<std::uint32_t> first_op_; // per segment
   std::vector<std::uint32_t> end_op_;
-  std::vector<std::uint8_t> begins_turn_;
+  std::vector<std::uint8_t> begins_pass_;
 };
 
 } // namespace chameleon::memory

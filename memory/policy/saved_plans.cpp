@@ -1,6 +1,7 @@
 #include "memory/policy/saved_plans.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <type_traits>
@@ -19,14 +20,15 @@ constexpr std::string_view kHeader = "torch_chameleon plans 1\n";
 class Writer {
  public:
   template <typename T>
-  void add(const T& value) {
+  void operator()(const T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
     text_.append(reinterpret_cast<const char*>(&value), sizeof(T));
   }
+  void operator()(bool value) { (*this)(std::uint64_t{value}); }
   template <typename T>
-  void add(const std::vector<T>& values) {
+  void operator()(const std::vector<T>& values) {
     static_assert(std::is_trivially_copyable_v<T>);
-    add(std::uint64_t{values.size()});
+    (*this)(std::uint64_t{values.size()});
     text_.append(reinterpret_cast<const char*>(values.data()),
                  values.size() * sizeof(T));
   }
@@ -36,40 +38,40 @@ class Writer {
   std::string text_;
 };
 
-// Once the text has ended too early, what is read is empty.
+// Once the text has ended too early, nothing more is read.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
 
   template <typename T>
-  T get() {
+  void operator()(T& value) {
     static_assert(std::is_trivially_copyable_v<T>);
-    T value{};
-    if (has(sizeof(T))) {
-      std::memcpy(&value, text_.data(), sizeof(T));
-      text_.remove_prefix(sizeof(T));
-    }
-    return value;
+    copy(&value, sizeof(T));
   }
+  void operator()(bool& value) { value = number() != 0; }
   template <typename T>
-  std::vector<T> getAll(T filler) {
-    const auto count = get<std::uint64_t>();
-    if (count > text_.size() / sizeof(T)) {
-      is_whole_ = false;
-      return {};
-    }
-    std::vector<T> values(count, filler);
-    if (count > 0) std::memcpy(values.data(), text_.data(), count * sizeof(T));
-    text_.remove_prefix(count * sizeof(T));
-    return values;
+  void operator()(std::vector<T>& values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const std::uint64_t count = number();
+    is_whole_ = is_whole_ && count <= text_.size() / sizeof(T);
+    if (!is_whole_ || count == 0) return;
+    values.assign(count, std::bit_cast<T>(std::array<std::byte, sizeof(T)>{}));
+    copy(values.data(), count * sizeof(T));
+  }
+  std::uint64_t number() {
+    std::uint64_t value = 0;
+    (*this)(value);
+    return value;
   }
   bool isWhole() const { return is_whole_; }
   bool isAtEnd() const { return text_.empty(); }
 
  private:
-  bool has(std::size_t bytes) {
+  void copy(void* to, std::size_t bytes) {
     is_whole_ = is_whole_ && text_.size() >= bytes;
-    return is_whole_;
+    if (!is_whole_) return;
+    std::memcpy(to, text_.data(), bytes);
+    text_.remove_prefix(bytes);
   }
 
   std::string_view text_;
@@ -87,54 +89,33 @@ std::uint64_t checksum(std::string_view text) {
   return hasher.token();
 }
 
-void write(Writer& writer, const SavedPlan& saved) {
-  writer.add(saved.signature);
-  writer.add(saved.budget_bytes);
-  writer.add(saved.link.in_bytes_per_ns);
-  writer.add(saved.link.out_bytes_per_ns);
-  writer.add(saved.link.both_bytes_per_ns);
-  writer.add(saved.link.latency_ns);
-  writer.add(std::int64_t{saved.headroom});
-  writer.add(std::uint64_t{saved.is_settled});
-  writer.add(saved.plan.action_end);
-  writer.add(saved.plan.actions);
-  writer.add(saved.plan.recorded);
-  writer.add(saved.plan.budget_bytes);
-  writer.add(saved.plan.modelled.duration_ns);
-  writer.add(saved.plan.modelled.compute_ns);
-  writer.add(saved.plan.modelled.bytes_in);
-  writer.add(saved.plan.modelled.bytes_out);
-  writer.add(saved.plan.modelled.copies);
-  writer.add(saved.assignment.price_ns_per_byte);
-  writer.add(saved.assignment.joins);
+// What a file has of a plan, in order; for a Writer and for a Reader.
+template <typename Archive, typename Saved>
+void each_field(Archive& archive, Saved& saved) {
+  archive(saved.signature);
+  archive(saved.budget_bytes);
+  archive(saved.link.in_bytes_per_ns);
+  archive(saved.link.out_bytes_per_ns);
+  archive(saved.link.both_bytes_per_ns);
+  archive(saved.link.latency_ns);
+  archive(saved.headroom);
+  archive(saved.is_settled);
+  archive(saved.plan.action_end);
+  archive(saved.plan.actions);
+  archive(saved.plan.recorded);
+  archive(saved.plan.budget_bytes);
+  archive(saved.plan.modelled.duration_ns);
+  archive(saved.plan.modelled.compute_ns);
+  archive(saved.plan.modelled.bytes_in);
+  archive(saved.plan.modelled.bytes_out);
+  archive(saved.plan.modelled.copies);
+  archive(saved.assignment.price_ns_per_byte);
+  archive(saved.assignment.joins);
 }
 
-SavedPlan read(Reader& reader) {
-  SavedPlan saved;
-  saved.signature = reader.get<std::uint64_t>();
-  saved.budget_bytes = reader.get<std::uint64_t>();
-  saved.link.in_bytes_per_ns = reader.get<double>();
-  saved.link.out_bytes_per_ns = reader.get<double>();
-  saved.link.both_bytes_per_ns = reader.get<double>();
-  saved.link.latency_ns = reader.get<double>();
-  saved.headroom = static_cast<int>(reader.get<std::int64_t>());
-  saved.is_settled = reader.get<std::uint64_t>() != 0;
-  saved.plan.action_end = reader.getAll(std::uint32_t{});
-  saved.plan.actions = reader.getAll(Action(Action::Kind::kRelease, 0));
-  saved.plan.recorded = reader.getAll(std::uint32_t{});
-  saved.plan.budget_bytes = reader.get<std::uint64_t>();
-  saved.plan.modelled.duration_ns = reader.get<double>();
-  saved.plan.modelled.compute_ns = reader.get<double>();
-  saved.plan.modelled.bytes_in = reader.get<std::uint64_t>();
-  saved.plan.modelled.bytes_out = reader.get<std::uint64_t>();
-  saved.plan.modelled.copies = reader.get<std::uint64_t>();
-  saved.assignment.price_ns_per_byte = reader.getAll(double{});
-  saved.assignment.joins = reader.getAll(std::uint8_t{});
-  return saved;
-}
-
-// Whatever it says, it can be followed: a plan is a wish, and every op sees the
-// right bits under any. But its numbers must be those of ops and values.
+// Whatever it says, it can be followed: the pager looks at a block's state
+// before it does what is planned. But its numbers must be those of ops and
+// values.
 bool can_follow(const Plan& plan, const profiler::Cycle& cycle) {
   const auto rises = [](const std::vector<std::uint32_t>& numbers) {
     return std::is_sorted(numbers.begin(), numbers.end());
@@ -208,12 +189,12 @@ std::string SavedPlans::text() const {
   Writer writer;
   {
     const std::lock_guard lock(mutex_);
-    writer.add(std::uint64_t{plans_.size()});
-    for (const SavedPlan& plan : plans_) write(writer, plan);
+    writer(std::uint64_t{plans_.size()});
+    for (const SavedPlan& plan : plans_) each_field(writer, plan);
   }
   const std::string plans = writer.take();
   Writer end;
-  end.add(checksum(plans));
+  end(checksum(plans));
   return std::string(kHeader) + plans + end.take();
 }
 
@@ -229,14 +210,14 @@ runtime::Result<std::size_t> SavedPlans::addText(std::string_view text) {
   const std::string_view plans =
       text.substr(kHeader.size(), text.size() - kHeader.size() - 8);
   Reader end(text.substr(text.size() - 8));
-  if (end.get<std::uint64_t>() != checksum(plans)) {
+  if (end.number() != checksum(plans)) {
     return refused("is damaged: its checksum differs");
   }
   Reader reader(plans);
   std::vector<SavedPlan> found;
-  const auto count = reader.get<std::uint64_t>();
+  const std::uint64_t count = reader.number();
   for (std::uint64_t i = 0; i < count && reader.isWhole(); ++i) {
-    found.push_back(read(reader));
+    each_field(reader, found.emplace_back());
   }
   if (!reader.isWhole() || !reader.isAtEnd()) return refused("is damaged");
   const std::lock_guard lock(mutex_);

@@ -29,11 +29,11 @@ namespace chameleon::memory {
 struct SavedPlan {
   std::uint64_t signature = 0; // of the cycle that it was made for
   std::uint64_t budget_bytes = 0;
-  LinkModel link;          // as it was taken to be
-  int headroom = 0;        // what it leaves, see headroom_trial.h
-  bool is_settled = false; // it was compared with others
-  Plan plan;               // without shares
-  Assignment assignment;   // what is run again; empty: nothing
+  LinkModel link;            // as it was taken to be
+  std::int64_t headroom = 0; // what it leaves, see headroom_trial.h
+  bool is_settled = false;   // it was compared with others
+  Plan plan;                 // without shares
+  Assignment assignment;     // what is run again; empty: nothing
 };
 
 class SavedPlans {
@@ -42,7 +42,8 @@ class SavedPlans {
   SavedPlans(const SavedPlans& other);
   SavedPlans& operator=(const SavedPlans&) = delete;
 
-  // In place of one for the same cycle and budget that runs as much again.
+  // Replaces the plan for the same cycle and budget: of those that only swap,
+  // or of those that run ops again.
   void add(SavedPlan plan);
   // Hands over a plan that can be followed; nothing: none fits. `recompute`:
   // ops may be run again.

@@ -97,7 +97,7 @@ WhatIf what_if(const profiler::CycleMap& map, const LinkModel& link,
         {map.path, bytes}, link,      PlanningThread::keptBytes(bytes),
         recompute,
         /*headroom=*/0,    kMostTries};
-    PlanSearch search(request, map, {});
+    PlanSearch search(request, map);
     while (search.tryNext()) {
     }
     const PathPlanPtr made = search.plan();

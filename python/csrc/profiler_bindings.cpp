@@ -150,6 +150,7 @@ void export_trace(c10::DeviceIndex index, const std::string& path) {
 
 // Text for a file, and how many plans that is.
 std::pair<std::string, std::size_t> saved_plans(c10::DeviceIndex index) {
+  const py::gil_scoped_release no_gil;
   DeviceContext* const device = used(index);
   TORCH_CHECK(device != nullptr, kNoPlan);
   const memory::SavedPlans plans = device->pager->savedPlans();

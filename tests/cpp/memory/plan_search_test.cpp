@@ -18,7 +18,7 @@ PlanSearch search(const Cycle& cycle, std::uint64_t budget_bytes,
   const LinkModel link{bytes_per_ns, bytes_per_ns, 2 * bytes_per_ns, 1};
   profiler::CycleMap map;
   map.cycle = cycle;
-  return {{{0, budget_bytes}, link, 0, recompute}, std::move(map), {}};
+  return {{{0, budget_bytes}, link, 0, recompute}, std::move(map)};
 }
 
 // Bytes that move while nothing waits for them cost less than ops that run
