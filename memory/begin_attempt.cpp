@@ -219,7 +219,7 @@ Error BeginAttempt::error(const Locked& locked) {
     needed_bytes += wanted.block->rounded_bytes;
   }
   return out_of_memory(locked, core_, parts_.table, parts_.room, call_,
-                       needed_bytes,
+                       operands_, needed_bytes,
                        parts_.kernel_room.seen(call_, needed_bytes), shortage_);
 }
 

@@ -176,7 +176,8 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
   }
   const PagerLock locked(core_);
   return out_of_memory(
-      locked, core_, table_, room_, call, call.operand_bytes,
+      locked, core_, table_, room_, call, {call.pins.data(), call.pins.size()},
+      call.operand_bytes,
       std::max(
           {call.liveBytes() + call.adopted_bytes + rounded, call.layout.span(),
            call.memory == nullptr ? 0

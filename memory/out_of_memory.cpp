@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "backend/runtime/options.h"
 #include "memory/block_table.h"
+#include "memory/budget_advice.h"
 #include "memory/room_finder.h"
 
 namespace chameleon::memory {
@@ -14,17 +16,71 @@ using runtime::ErrorCode;
 using runtime::format_bytes;
 using runtime::format_bytes_up;
 
+namespace {
+
+bool owns(const CallState& call, const Extent& extent) {
+  return call.in_call.findIf([&](const Extent* each) {
+    return each == &extent;
+  }) < call.in_call.size();
+}
+
+bool is_pinned_by_others(const CallState& call, const Block& block) {
+  std::size_t own = 0;
+  for (const Operand& operand : call.pins) own += operand.block == &block;
+  for (const Block* each : call.adopted) own += each == &block;
+  for (const Block* each : call.spares) own += each == &block;
+  return block.pins() > own;
+}
+
+// What of HBM is not this call's to move. In address order.
+std::vector<PinnedRange> pinned_by_others(const ExtentMap& extents,
+                                          const CallState& call) {
+  std::vector<PinnedRange> ranges;
+  for (const Extent* extent = extents.first(); extent != nullptr;
+       extent = extent->next) {
+    const bool pinned =
+        extent->use == ExtentUse::kForeign ||
+        (extent->use == ExtentUse::kInCall && !owns(call, *extent)) ||
+        (extent->use == ExtentUse::kBlock &&
+         is_pinned_by_others(call, *extent->block));
+    if (pinned) ranges.push_back({extent->offset, extent->bytes});
+  }
+  return ranges;
+}
+
+// Each operand that can be placed anew, once.
+std::vector<std::size_t> movable_operands(std::span<const Operand> operands,
+                                          const CallState& call) {
+  std::vector<const Block*> blocks;
+  for (const Operand& operand : operands) {
+    if (!is_pinned_by_others(call, *operand.block))
+      blocks.push_back(operand.block);
+  }
+  std::ranges::sort(blocks);
+  const auto [first, last] = std::ranges::unique(blocks);
+  blocks.erase(first, last);
+  std::vector<std::size_t> bytes;
+  bytes.reserve(blocks.size());
+  for (const Block* block : blocks) bytes.push_back(block->rounded_bytes);
+  return bytes;
+}
+
+} // namespace
+
 Error out_of_memory(const Locked& locked, const PagerCore& core,
                     const BlockTable& table, const RoomFinder& room,
-                    const CallState& call, std::size_t operand_bytes,
-                    std::size_t inside_bytes, Shortage& shortage) {
+                    const CallState& call, std::span<const Operand> operands,
+                    std::size_t operand_bytes, std::size_t inside_bytes,
+                    Shortage& shortage) {
   if (shortage.failure && (shortage.failure.code() == ErrorCode::kDevice ||
                            shortage.failure.code() == ErrorCode::kLost)) {
     return core.named(call, std::move(shortage.failure));
   }
   const std::size_t all_bytes = operand_bytes + inside_bytes;
-  std::size_t others = room.pinnedBytes(locked);
-  others -= std::min(others, call.ownBytes()); // of other calls and users
+  const std::vector<PinnedRange> pinned =
+      pinned_by_others(core.arena->extents(), call);
+  std::size_t others = 0;
+  for (const PinnedRange& range : pinned) others += range.bytes;
   const HostPool& host = *core.host_pool;
   std::string text =
       core.name() + " out of memory. " + std::string(call.op) + " needs " +
@@ -47,13 +103,15 @@ Error out_of_memory(const Locked& locked, const PagerCore& core,
                 "torch_chameleon.config.host_budget, or use smaller "
                 "tensors"};
   }
+  std::vector<std::size_t> pieces = movable_operands(operands, call);
+  pieces.push_back(inside_bytes);
   // What a kernel allocates is not known before it has run once.
   const char* unknown =
       inside_bytes == 0 ? " and what its kernel allocates beside its operands"
                         : "";
   return {ErrorCode::kOutOfDeviceMemory,
           text + "Raise torch_chameleon.config.hbm_budget to at least " +
-              format_bytes_up(all_bytes + others) + unknown +
+              format_bytes_up(budget_for(std::move(pieces), pinned)) + unknown +
               ", or use smaller tensors (a smaller batch)"};
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 
 #include "memory/pager_core.h"
@@ -16,10 +17,13 @@ class BlockTable;
 class RoomFinder;
 
 // An op's operands, of `operand_bytes`, and what its kernel allocates, of
-// `inside_bytes`, did not fit. A device's error goes before that.
+// `inside_bytes`, did not fit. A device's error goes before that. The budget
+// that the text names is enough where others hold no more than now.
 runtime::Error out_of_memory(const Locked& locked, const PagerCore& core,
                              const BlockTable& table, const RoomFinder& room,
-                             const CallState& call, std::size_t operand_bytes,
+                             const CallState& call,
+                             std::span<const Operand> operands,
+                             std::size_t operand_bytes,
                              std::size_t inside_bytes, Shortage& shortage)
     REQUIRES(pager_lock);
 // A tensor beyond the logical limit / for which no logical address is left.

@@ -101,9 +101,6 @@ struct CallState {
   std::size_t liveBytes() const noexcept { // allocated, and not adopted
     return in_call_bytes + spare_bytes;
   }
-  std::size_t ownBytes() const noexcept { // what of HBM is for this call
-    return active ? operand_bytes + liveBytes() + adopted_bytes : 0;
-  }
 
   // The op wrote all operands of kOverwrite; see Call.
   void overwritten() noexcept {

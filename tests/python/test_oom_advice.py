@@ -6,6 +6,7 @@ budget that the text names, and in none that is smaller.
 tests/python/conformance/test_smallest_budget.py has every op.
 """
 
+import functools
 import os
 import pathlib
 import re
@@ -13,7 +14,6 @@ import re
 import pytest
 import torch
 import torch_chameleon
-from support import MIB, values
 
 ADVICE = re.compile(
     r"inside the kernel (?P<inside>.*)\); .*hbm_budget to at least "
@@ -58,29 +58,60 @@ def run(budget, action, operand):
         torch.chameleon.synchronize()
 
 
-def test_the_budget_that_is_named_is_enough(fresh):
-    """Where nothing ran before from which its need is known."""
+@pytest.fixture
+def alone(fresh):
+    """Runs a program alone in a process, which finds the tests' modules."""
     here = pathlib.Path(__file__).parent
     paths = [here, here.parent, os.environ.get("PYTHONPATH", "")]
-    fresh(ONE_RESULT, PYTHONPATH=os.pathsep.join(map(str, paths)))
+    return functools.partial(fresh, PYTHONPATH=os.pathsep.join(map(str, paths)))
 
 
-def test_what_others_hold_is_pinned():
-    operand, kept = (
-        values("chameleon", 1030, 257),
-        values("chameleon", 257, 257),
-    )
-    torch.exp(operand)  # from here on its result is known
-    with torch_chameleon.resident(kept):
-        with pytest.raises(torch.OutOfMemoryError) as error:
-            run(2 * MIB, torch.exp, operand)
-        text = str(error.value)
-        assert "pinned 258.50 KiB" in text
-        run(ADVICE.search(text)["budget"], torch.exp, operand)
-    with pytest.raises(torch.OutOfMemoryError, match="pinned 0 B") as error:
+def test_the_budget_that_is_named_is_enough(alone):
+    """Where nothing ran before from which its need is known."""
+    alone(ONE_RESULT)
+
+
+PINNED = """
+import pytest, torch, torch_chameleon
+from test_oom_advice import ADVICE, run
+from support import MIB, values
+
+operand = values("chameleon", 1030, 257)
+kept = values("chameleon", 257, 257)
+torch.exp(operand)  # from here on its result is known
+with torch_chameleon.resident(kept):
+    with pytest.raises(torch.OutOfMemoryError) as error:
         run(2 * MIB, torch.exp, operand)
-    run(ADVICE.search(str(error.value))["budget"], torch.exp, operand)
-    del error
+    text = str(error.value)
+    assert "pinned 258.50 KiB" in text
+    run(ADVICE.search(text)["budget"], torch.exp, operand)
+with pytest.raises(torch.OutOfMemoryError, match="pinned 0 B") as error:
+    run(2 * MIB, torch.exp, operand)
+run(ADVICE.search(str(error.value))["budget"], torch.exp, operand)
+"""
+
+SPLIT = """
+import pytest, torch, torch_chameleon
+from test_oom_advice import ADVICE, run
+from support import MIB, values
+
+operand = values("chameleon", 1030, 257)
+torch.exp(operand)  # from here on its result is known
+below = torch.zeros(1000 * 1024, dtype=torch.uint8, device="chameleon")
+kept = values("chameleon", 257, 257)
+with torch_chameleon.resident(kept):
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        run("2.3 MiB", torch.exp, operand)
+    text = str(error.value)
+    assert "pinned 258.50 KiB" in text
+    run(ADVICE.search(text)["budget"], torch.exp, operand)
+"""
+
+
+@pytest.mark.parametrize("program", [PINNED, SPLIT], ids=["below", "between"])
+def test_what_others_hold_is_pinned(program, alone):
+    """In a process of its own: where it lies is part of the test."""
+    alone(program)
 
 
 SEVERAL = """

@@ -1,0 +1,26 @@
+// The budget that an error names: with it an op fits beside what others have
+// pinned. That lies where it lies, so the pieces of the op must fit between it
+// or beyond it.
+//
+// Arithmetic only: no memory, no lock.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace chameleon::memory {
+
+// A part of HBM that cannot be moved.
+struct PinnedRange {
+  std::size_t offset_bytes;
+  std::size_t bytes;
+};
+
+// A budget that is enough for `pieces`, each in one piece: first fit, the
+// largest first. Where nothing is pinned it is their sum, and none less would
+// do. REQUIRES: `pinned` is in address order and does not overlap.
+std::size_t budget_for(std::vector<std::size_t> pieces,
+                       std::span<const PinnedRange> pinned);
+
+} // namespace chameleon::memory
