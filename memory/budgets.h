@@ -31,9 +31,11 @@ class Budgets {
         room_(room),
         recomputer_(recomputer) {}
 
-  // See Pager.
+  // kInvalidArgument where what is pinned, or live, does not fit. Evicts what
+  // no longer fits.
   runtime::Error setHbmBudget(std::size_t bytes);
-  runtime::Error setHostBudget(std::size_t bytes, double growth_share);
+  // `growth_share`: see HostPool.
+  runtime::Error setHostBudget(std::size_t bytes, double growth_share = 0);
   runtime::Error setOversubscription(double factor);
   Limits limits() const;
 

@@ -29,7 +29,8 @@ class InvariantWalker {
 
   void check(int level);
 
-  // ---- after every n-th call, where that is asked for; 0: never ------------
+  // ---- after every n-th call, for bug reports ------------------------------
+  // Then each op's operands are looked at before it runs, too. 0: neither.
   void checkEvery(std::uint64_t calls) noexcept {
     every_ = calls;
     core_.watched = true;

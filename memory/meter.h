@@ -47,7 +47,7 @@ class Meter {
   // The profiler saw a step end; the call's op is the first one after it. An
   // error: steps are slower than they may be.
   runtime::Error stepEnded(const CallState& call);
-  // A step ends here, says who trains.
+  // A step ends here (Profiler::step()).
   void step(runtime::Stream stream);
   // Of the last step that ended; waits until it has on the device. Nothing:
   // none has, or the device is lost.
@@ -58,6 +58,9 @@ class Meter {
   }
 
   // ---- steps that are slow -------------------------------------------------
+  // Steps that take more than `factor` times as long as without waits for bytes
+  // end in kTooSlow, three in a row, at the begin() that comes next. None: they
+  // never do.
   void setMaxSlowdown(std::optional<double> factor);
   void restartWatch(const Locked& /*locked*/) noexcept REQUIRES(pager_lock) {
     watch_.restart();
@@ -68,6 +71,8 @@ class Meter {
   static SlowdownHook slowdown_hook;
 
   // ---- what is measured ----------------------------------------------------
+  // Starts or stops what timeline() shows: every op and every copy is timed
+  // meanwhile, which costs time. Stopping waits for all that was submitted.
   void recordTimeline(bool on);
   const profiler::Timeline& timeline() {
     timer_.collect();
@@ -76,6 +81,7 @@ class Meter {
   bool recordsTimeline() const noexcept { return timeline_.recording(); }
   profiler::Durations& durations() noexcept { return durations_; }
   OpTimer& timer() noexcept { return timer_; }
+  // As it is taken to be now: link().now().
   const LinkEstimate& link() const noexcept { return link_; }
 
  private:

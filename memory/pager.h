@@ -156,22 +156,11 @@ class Pager {
   }
 
   // ---- control -------------------------------------------------------------
-  // kInvalidArgument when what is pinned (or live, for the logical limit)
-  // does not fit; nothing changed then. Evicts what no longer fits.
-  runtime::Error setHbmBudget(std::size_t bytes) {
-    return budgets_.setHbmBudget(bytes);
-  }
-  runtime::Error setHostBudget(std::size_t bytes, double growth_share = 0) {
-    return budgets_.setHostBudget(bytes, growth_share);
-  }
-  runtime::Error setOversubscription(double factor) {
-    return budgets_.setOversubscription(factor);
-  }
+  Budgets& budgets() noexcept { return budgets_; }
   runtime::Error setPolicy(std::string_view name);
   // Plans may drop blocks and run ops again in place of moving bytes; off by
   // default. What was dropped comes back all the same.
   runtime::Error setRecompute(bool on);
-  Limits limits() const { return budgets_.limits(); }
   // Lock-free, for every op: the budget, and what is used just now.
   struct Levels {
     std::size_t logical_bytes;
@@ -202,22 +191,8 @@ class Pager {
   using WaitHooks = memory::WaitHooks;
   static void setWaitHooks(WaitHooks hooks) { Admission::wait_hooks = hooks; }
 
-  // For tests, before every begin(): see StressHooks.
-  using Stress = memory::Stress;
-  using DropStress = memory::DropStress;
-  void setStress(Stress stress, std::uint64_t seed = 0) {
-    stress_.setStress(stress, seed);
-  }
-  void setDropStress(DropStress stress, std::uint64_t seed = 0) {
-    stress_.setDropStress(stress, seed);
-  }
+  StressHooks& stress() noexcept { return stress_; } // for tests
 
-  // Steps that take more than `factor` times as long as without waits for bytes
-  // end in kTooSlow, three in a row, at the begin() that comes next. None: they
-  // never do.
-  void setMaxSlowdown(std::optional<double> factor) {
-    meter_.setMaxSlowdown(factor);
-  }
   // Called with a cause of slow steps and words for the user, once for each
   // cause; by begin(), without a lock of ours. May not throw.
   using SlowdownHook = Meter::SlowdownHook;
@@ -226,19 +201,8 @@ class Pager {
   }
 
   // ---- measuring -----------------------------------------------------------
-  // A step ends here (Profiler::step()).
-  void step(runtime::Stream stream) { meter_.step(stream); }
-  // Of the last step that ended; waits until it has on the device. Nothing:
-  // none has, or the device is lost.
-  std::optional<StepFigures> lastStep() { return meter_.lastStep(); }
-  // As it is taken to be now.
-  LinkModel link() const { return meter_.link().now(); }
-  // Starts or stops what timeline() shows: every op and every copy is timed
-  // meanwhile, which costs time. Stopping waits for all that was submitted.
-  void recordTimeline(bool on) { meter_.recordTimeline(on); }
-  const profiler::Timeline& timeline() { return meter_.timeline(); }
+  Meter& meter() noexcept { return meter_; } // steps, timed ops, the link
   profiler::Profiler& profiler() noexcept { return core_.profiler; }
-  profiler::Durations& durations() noexcept { return meter_.durations(); }
   // Notes so many decisions from now on, after it has forgotten those there
   // are; 0, the default: none.
   void recordDecisions(std::size_t limit) {
@@ -271,12 +235,7 @@ class Pager {
 
   Stats stats();
   void resetStats();
-  // For bug reports: after every n-th op call the invariants are walked, and
-  // each op's operands are looked at before it runs; 0, the default: neither.
-  void checkEvery(std::uint64_t calls) noexcept { walker_.checkEvery(calls); }
-  // Aborts with a sentence on a broken invariant. Level 1: counters; 2: every
-  // block and extent; 3: also compares clean host copies with device bytes.
-  void checkInvariants(int level) { walker_.check(level); }
+  InvariantWalker& invariants() noexcept { return walker_; }
 
  private:
   Pager(runtime::DeviceRuntime& runtime, const Limits& limits, int device_index,

@@ -30,8 +30,8 @@ class StressHooks {
               RoomFinder& room)
       : core_(core), residency_(residency), table_(table), room_(room) {}
 
-  void setStress(Stress stress, std::uint64_t seed);
-  void setDropStress(DropStress stress, std::uint64_t seed);
+  void setStress(Stress stress, std::uint64_t seed = 0);
+  void setDropStress(DropStress stress, std::uint64_t seed = 0);
 
   // Before the call's operands are pinned.
   void apply(const Locked& locked, CallState& call) REQUIRES(pager_lock);

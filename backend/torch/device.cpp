@@ -115,8 +115,8 @@ DeviceContext& make_context(c10::DeviceIndex index, std::string_view what) {
   auto pager = value_or_throw(memory::Pager::create(
       *device, limits_from_options(*device), policy, index));
   throw_if(pager->setRecompute(runtime::option_text("recompute") == "auto"));
-  pager->checkEvery(runtime::debug_interval());
-  pager->setMaxSlowdown(runtime::option_number("max_slowdown"));
+  pager->invariants().checkEvery(runtime::debug_interval());
+  pager->meter().setMaxSlowdown(runtime::option_number("max_slowdown"));
   const bool is_cuda = device->name() == "cuda";
   if (!device->holdsData()) {
     detail::target = {c10::DeviceType::Meta,
@@ -223,16 +223,17 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
     if (used == nullptr) continue;
     const memory::Limits limits = limits_from_options(*used->runtime);
     if (key == "hbm_budget") {
-      applied = used->pager->setHbmBudget(limits.hbm_budget_bytes);
+      applied = used->pager->budgets().setHbmBudget(limits.hbm_budget_bytes);
     } else if (key == "host_budget") {
-      applied = used->pager->setHostBudget(limits.host_budget_bytes,
-                                           limits.host_growth_share);
+      applied = used->pager->budgets().setHostBudget(limits.host_budget_bytes,
+                                                     limits.host_growth_share);
     } else if (key == "oversubscription") {
-      applied = used->pager->setOversubscription(limits.oversubscription);
+      applied =
+          used->pager->budgets().setOversubscription(limits.oversubscription);
     } else if (key == "recompute") {
       applied = used->pager->setRecompute(runtime::option_text(key) == "auto");
     } else if (key == "max_slowdown") {
-      used->pager->setMaxSlowdown(runtime::option_number(key));
+      used->pager->meter().setMaxSlowdown(runtime::option_number(key));
     } else if (key == "policy") {
       applied = used->pager->setPolicy(
           runtime::option_text("policy").value_or("forecast"));

@@ -72,7 +72,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     try_finish_deferred_work();
     memory::Pager& pager =
         *context(resolve_index(index), "a memory query").pager;
-    const memory::Limits limits = pager.limits();
+    const memory::Limits limits = pager.budgets().limits();
     const auto limit = static_cast<std::size_t>(
         limits.oversubscription * static_cast<double>(limits.hbm_budget_bytes));
     const auto live = static_cast<std::size_t>(pager.stats().logical_bytes);

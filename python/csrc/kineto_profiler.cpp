@@ -161,8 +161,8 @@ class Session final : public libkineto::IActivityProfilerSession {
     for (const auto& each : devices_) {
       memory::Pager& pager = *each->device->pager;
       if (pager.synchronize()) continue; // the device is lost
-      each->setIntervals(pager.timeline().intervals());
-      if (!each->was_recording) pager.recordTimeline(false);
+      each->setIntervals(pager.meter().timeline().intervals());
+      if (!each->was_recording) pager.meter().recordTimeline(false);
     }
     status_ = libkineto::TraceStatus::PROCESSING;
   }
@@ -226,8 +226,8 @@ class Session final : public libkineto::IActivityProfilerSession {
 
  private:
   void record(backend::DeviceContext& device) {
-    const bool was_recording = device.pager->timeline().recording();
-    if (!was_recording) device.pager->recordTimeline(true);
+    const bool was_recording = device.pager->meter().timeline().recording();
+    if (!was_recording) device.pager->meter().recordTimeline(true);
     devices_.push_back(std::make_unique<Recorded>(
         &device, was_recording, device.runtime->now_ns(), c10::getTime()));
   }

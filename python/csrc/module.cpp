@@ -170,7 +170,7 @@ void bind_memory(py::module_& m) {
   });
   m.def("check_invariants", [](c10::DeviceIndex index, int level) {
     const py::gil_scoped_release no_gil;
-    pager(index, "check_invariants()").checkInvariants(level);
+    pager(index, "check_invariants()").invariants().check(level);
   });
   m.def("empty_cache", [](c10::DeviceIndex index) {
     const py::gil_scoped_release no_gil;

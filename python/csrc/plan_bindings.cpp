@@ -75,7 +75,7 @@ py::dict what_if_here(c10::DeviceIndex index, const py::function& choose) {
   {
     const py::gil_scoped_release no_gil;
     last.emplace(last_cycle(index));
-    link = last->device.pager->link();
+    link = last->device.pager->meter().link().now();
   }
   py::dict row = answer_row(within({}));
   constexpr double kPerSecond = 1e9;

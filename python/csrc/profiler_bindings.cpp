@@ -66,7 +66,7 @@ py::dict last_step(c10::DeviceIndex index) {
   std::optional<memory::StepFigures> figures;
   if (DeviceContext* device = used(index)) {
     const py::gil_scoped_release no_gil;
-    figures = device->pager->lastStep();
+    figures = device->pager->meter().lastStep();
   }
   TORCH_CHECK(figures, kNoStep);
   py::dict row;
@@ -128,7 +128,7 @@ py::dict profiler_state(c10::DeviceIndex index) {
 }
 
 profiler::TraceHeader header_of(const DeviceContext& device) {
-  const memory::LinkModel link = device.pager->link();
+  const memory::LinkModel link = device.pager->meter().link().now();
   constexpr double kPerSecond = 1e9;
   profiler::TraceHeader header;
   header.name = std::string(device.runtime->name());
@@ -162,7 +162,7 @@ std::vector<profiler::Interval> intervals_of(c10::DeviceIndex index) {
   DeviceContext* const device = used(index);
   if (device == nullptr) return {};
   backend::throw_if(device->pager->synchronize());
-  return device->pager->timeline().intervals();
+  return device->pager->meter().timeline().intervals();
 }
 
 // (lane, op, begin, end, bytes, what, call), in the order of their ends.
@@ -201,7 +201,7 @@ LastCycle last_cycle(c10::DeviceIndex index) {
   if (device != nullptr) {
     backend::throw_if(device->pager->synchronize()); // how long ops took
     profiler::Profiler& profiler = device->pager->profiler();
-    map = profiler::CycleBuilder(profiler, device->pager->durations())
+    map = profiler::CycleBuilder(profiler, device->pager->meter().durations())
               .build(profiler.counts().last_path);
   }
   TORCH_CHECK(map, kNoStep);
@@ -211,7 +211,7 @@ LastCycle last_cycle(c10::DeviceIndex index) {
 void bind_profiler(py::module_& m) {
   m.def("step", [](c10::DeviceIndex index) {
     if (DeviceContext* device = used(index)) {
-      device->pager->step(backend::current_stream(device->index));
+      device->pager->meter().step(backend::current_stream(device->index));
     }
   });
   m.def("last_step", &last_step);
@@ -230,7 +230,8 @@ void bind_profiler(py::module_& m) {
     const py::gil_scoped_release no_gil;
     backend::finish_deferred_work();
     backend::context(resolve_index(index), "record_timeline()")
-        .pager->recordTimeline(enabled);
+        .pager->meter()
+        .recordTimeline(enabled);
   });
   m.def("timeline", &timeline);
   m.def("export_timeline", &export_timeline);

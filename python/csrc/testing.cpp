@@ -111,21 +111,22 @@ Mode named(const std::map<std::string, Mode>& modes, const std::string& name,
 
 void bind_stress(py::module_& m) {
   m.def("set_stress", [](const std::string& mode, std::uint64_t seed) {
-    using Stress = memory::Pager::Stress;
+    using memory::Stress;
     const std::map<std::string, Stress> modes{{"never", Stress::kNever},
                                               {"all", Stress::kAll},
                                               {"random", Stress::kRandom}};
     const Stress chosen = named(modes, mode, "set_stress");
-    pager(-1, "set_stress()").setStress(chosen, seed);
+    pager(-1, "set_stress()").stress().setStress(chosen, seed);
   });
   m.def("set_drop_stress", [](const std::string& mode, std::uint64_t seed) {
-    using Stress = memory::Pager::DropStress;
-    const std::map<std::string, Stress> modes{{"never", Stress::kNever},
-                                              {"record", Stress::kRecord},
-                                              {"all", Stress::kAll},
-                                              {"random", Stress::kRandom}};
-    const Stress chosen = named(modes, mode, "set_drop_stress");
-    pager(-1, "set_drop_stress()").setDropStress(chosen, seed);
+    using memory::DropStress;
+    const std::map<std::string, DropStress> modes{
+        {"never", DropStress::kNever},
+        {"record", DropStress::kRecord},
+        {"all", DropStress::kAll},
+        {"random", DropStress::kRandom}};
+    const DropStress chosen = named(modes, mode, "set_drop_stress");
+    pager(-1, "set_drop_stress()").stress().setDropStress(chosen, seed);
   });
   m.def("drop", [](const at::Tensor& tensor) {
     memory::Block* const block = block_of(tensor);
@@ -163,7 +164,7 @@ void bind_state(py::module_& m) {
     row["plans_made"] = policy.plans_made;
     row["is_trying"] = policy.is_trying;
     row["live_block_bytes"] = state.live_block_bytes;
-    row["lock_waits"] = state.lock_waits + used.durations().lockWaits();
+    row["lock_waits"] = state.lock_waits + used.meter().durations().lockWaits();
     return row;
   });
   m.def("deferred_op_count", &kernels::deferred_op_count);

@@ -103,7 +103,7 @@ class Step {
     }
   }
   void end() {
-    pager_->step({});
+    pager_->meter().step({});
     if (varies_) std::shuffle(order_.begin(), order_.end(), random_);
     at_ = 0;
   }

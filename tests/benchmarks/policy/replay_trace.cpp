@@ -261,7 +261,7 @@ class Replay {
     }
     const auto duration = static_cast<double>(cycle_.duration_ns[op]);
     fail(runtime_->computed({}, cost_of(duration, bytes)));
-    pager_->durations().addOp(token, 0, cycle_.duration_ns[op]);
+    pager_->meter().durations().addOp(token, 0, cycle_.duration_ns[op]);
     if (call.recording()) record(call, op, operands);
     pager_->end(call);
     for (const profiler::ValueIndex value : cycle_.freedAfter(op)) {
@@ -328,7 +328,8 @@ int run(const Arguments& arguments) {
   }
   const runtime::Moment& begin = moments[moments.size() - 1 - kSteady];
   const runtime::Moment& end = moments.back();
-  const std::optional<memory::StepFigures> last = replay.pager().lastStep();
+  const std::optional<memory::StepFigures> last =
+      replay.pager().meter().lastStep();
   std::printf(
       "],\"ms\":%.2f,\"compute_ms\":%.2f,\"in_gb\":%.2f,\"out_gb\":%.2f,"
       "\"faults\":%.0f,\"evictions\":%.0f,\"compactions\":%.0f,"

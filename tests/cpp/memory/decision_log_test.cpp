@@ -135,7 +135,7 @@ TEST_P(Decisions, AreTheSameWithAndWithoutData) {
     times_ns.push_back(runtime->now_ns());
     EXPECT_EQ(program.pager().decisions().dropped(), 0U);
     logs.push_back(program.pager().decisions().records());
-    program.pager().checkInvariants(3);
+    program.pager().invariants().check(3);
   }
   EXPECT_TRUE(logs[0] == logs[1]);
   EXPECT_EQ(times_ns[0], times_ns[1]);

@@ -38,11 +38,11 @@ Stats steady_stats(Pager& pager, bool plans) {
   for (int i = 0; i < 3; ++i) training.step();
   PlanPtr before;
   do {
-    before = pager.lastStep()->plan;
+    before = pager.meter().lastStep()->plan;
     pager.resetStats();
     for (int i = 0; i < 4; ++i) training.step();
-  } while (pager.lastStep()->plan != before);
-  pager.checkInvariants(3);
+  } while (pager.meter().lastStep()->plan != before);
+  pager.invariants().check(3);
   return pager.stats();
 }
 
@@ -50,7 +50,8 @@ TEST(ForecastPolicy, FetchesAheadOfNeed) {
   const Device forecast("forecast", kBudget);
   const Stats planned = steady_stats(*forecast.pager, true);
   // Where ops are slow (sanitizers) the plan leaves room, since it is free.
-  const std::size_t room = forecast.pager->lastStep()->plan->budget_bytes;
+  const std::size_t room =
+      forecast.pager->meter().lastStep()->plan->budget_bytes;
   const Device lru("lru", (room + kBytes - 1) / kBytes * kBytes);
   const Stats paged = steady_stats(*lru.pager, false);
   EXPECT_GT(paged.faults, 200);
@@ -106,7 +107,7 @@ TEST(ForecastPolicy, VictimsThatThePlanDidNotChooseComeBack) {
   EXPECT_GT(stats.prefetch_hits, 100);
   EXPECT_LE(20 * stats.faults, stats.prefetch_hits);
   guest.reset();
-  pager.checkInvariants(3);
+  pager.invariants().check(3);
 }
 
 // Others take so much room that a plan is of no use. What comes back ahead does
@@ -125,7 +126,7 @@ TEST(ForecastPolicy, WhatComesBackLeavesWhatIsNeededSooner) {
     for (int i = 0; i < 4; ++i) training.step();
     bytes_in[ahead ? 1 : 0] = pager.stats().bytes_in;
     guest.reset();
-    pager.checkInvariants(3);
+    pager.invariants().check(3);
   }
   EXPECT_LE(bytes_in[1], 3 * bytes_in[0]);
 }
@@ -138,7 +139,7 @@ TEST(ForecastPolicy, TheStepSaysWhatWasPlanned) {
   settle(*device.pager, training);
   training.step();
   training.step();
-  const StepFigures step = device.pager->lastStep().value();
+  const StepFigures step = device.pager->meter().lastStep().value();
   ASSERT_NE(step.plan, nullptr);
   EXPECT_LE(step.plan->budget_bytes, kBudget - kBudget / 200);
   EXPECT_GE(step.plan->budget_bytes, kBudget - kBudget / 8);
@@ -148,7 +149,7 @@ TEST(ForecastPolicy, TheStepSaysWhatWasPlanned) {
   ASSERT_FALSE(device.pager->setPolicy("lru"));
   training.step();
   training.step();
-  EXPECT_EQ(device.pager->lastStep()->plan, nullptr);
+  EXPECT_EQ(device.pager->meter().lastStep()->plan, nullptr);
 }
 
 // While all fits nobody asks which blocks an op's operands are; once something
@@ -190,18 +191,20 @@ TEST(ForecastPolicy, AnotherLinkIsAnotherPlan) {
   const auto plan = [&] {
     training.step();
     training.step();
-    return device.pager->lastStep()->plan;
+    return device.pager->meter().lastStep()->plan;
   };
   const PlanPtr before = plan();
   ASSERT_NE(before, nullptr);
   for (int i = 0; i < 500; ++i) {
     for (const auto way :
          {profiler::Direction::kIn, profiler::Direction::kOut}) {
-      device.pager->durations().addCopy(way, false, 4 << 20, 400'000'000);
-      device.pager->durations().addCopy(way, true, 4 << 20, 400'000'000);
+      device.pager->meter().durations().addCopy(way, false, 4 << 20,
+                                                400'000'000);
+      device.pager->meter().durations().addCopy(way, true, 4 << 20,
+                                                400'000'000);
     }
   }
-  EXPECT_LT(device.pager->link().in_bytes_per_ns, 1);
+  EXPECT_LT(device.pager->meter().link().now().in_bytes_per_ns, 1);
   // Plans with other headrooms come, too.
   const auto is_slower = [&](const PlanPtr& after) {
     return after != nullptr &&
@@ -226,7 +229,7 @@ TEST_P(ForecastPolicyUnderAdversary, EveryValueIsRight) {
   settle(*device.pager, training);
   for (int i = 0; i < 3; ++i) {
     training.step();
-    device.pager->checkInvariants(3);
+    device.pager->invariants().check(3);
   }
   EXPECT_GT(device.pager->stats().prefetched_bytes, 0);
 }
@@ -253,7 +256,7 @@ TEST(ForecastPolicy, WhatIsBeingWrittenBackMayBeWritten) {
   EXPECT_GE(training.written_while_written_back, 3);
   training.writes_what_is_written_back = false;
   training.step(); // all values are right
-  device.pager->checkInvariants(3);
+  device.pager->invariants().check(3);
 }
 
 TEST(ForecastPolicy, ChangesUnderLoad) {
@@ -261,7 +264,7 @@ TEST(ForecastPolicy, ChangesUnderLoad) {
   Training training(*device.pager, kLayers);
   const auto train = [&] {
     for (int i = 0; i < 4; ++i) training.step();
-    device.pager->checkInvariants(2);
+    device.pager->invariants().check(2);
   };
   train();
   for (const char* policy : {"forecast", "lru", "forecast"}) {
@@ -271,7 +274,7 @@ TEST(ForecastPolicy, ChangesUnderLoad) {
   settle(*device.pager, training);
   EXPECT_GT(device.pager->stats().prefetched_bytes, 0);
   for (const std::size_t budget : {2 * kBudget, kBudget, 4 * kBudget}) {
-    ASSERT_FALSE(device.pager->setHbmBudget(budget));
+    ASSERT_FALSE(device.pager->budgets().setHbmBudget(budget));
     train();
   }
   device.pager->resetStats();

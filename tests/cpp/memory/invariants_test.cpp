@@ -78,7 +78,7 @@ TEST_F(InvariantsTest, CopyThatIsNotClean) {
 
 TEST_F(InvariantsTest, WalkedAfterEveryThirdCall) {
   Block* const other = filled(64 * kKiB, 3);
-  pager->checkEvery(3);
+  pager->invariants().checkEvery(3);
   EXPECT_FALSE(failed(expect(block, 1))); // walks
   other->claims = 1;
   EXPECT_FALSE(failed(expect(block, 1)));
@@ -88,7 +88,7 @@ TEST_F(InvariantsTest, WalkedAfterEveryThirdCall) {
 }
 
 TEST_F(InvariantsTest, OperandsAreLookedAtBeforeTheyAreUsed) {
-  pager->checkEvery(1000);
+  pager->invariants().checkEvery(1000);
   EXPECT_DEATH(
       {
         block->device_address += 512;

@@ -42,7 +42,7 @@ class PagerAsyncTest : public ::testing::Test {
     pager = std::move(*result);
   }
   void TearDown() override {
-    pager->checkInvariants(3);
+    pager->invariants().check(3);
     ASSERT_TRUE(pager->synchronize().ok());
     pager.reset();
   }
@@ -223,7 +223,8 @@ TEST_F(PagerAsyncTest, RandomOrders) {
         default:
           if (below(4) == 0) expect(tensors[index]);
           if (below(16) == 0) {
-            ASSERT_TRUE(pager->setHbmBudget(kBudget - below(64) * kKiB).ok());
+            ASSERT_TRUE(
+                pager->budgets().setHbmBudget(kBudget - below(64) * kKiB).ok());
           }
           break;
       }
@@ -235,7 +236,7 @@ TEST_F(PagerAsyncTest, RandomOrders) {
             FakeRuntime::compute(1)};
         device().run(streams[below(5)], below(2) == 0 ? 1 : 100);
       }
-      pager->checkInvariants(below(32) == 0 ? 3 : 2);
+      pager->invariants().check(below(32) == 0 ? 3 : 2);
     }
     for (const Tensor& tensor : tensors) {
       expect(tensor);

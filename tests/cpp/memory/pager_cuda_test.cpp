@@ -85,7 +85,7 @@ class Program {
   bool run(std::uint64_t count) {
     for (std::uint64_t i = 0; i < count && good_; ++i) {
       step();
-      if (below(256) == 0) pager_->checkInvariants(2);
+      if (below(256) == 0) pager_->invariants().check(2);
     }
     return good_;
   }
@@ -97,7 +97,7 @@ class Program {
       pager_->release(tensor.block);
     }
     tensors_.clear();
-    if (good_) pager_->checkInvariants(3);
+    if (good_) pager_->invariants().check(3);
     pager_.reset();
     device_->runAll();
     good_ = good_ && wrong_kernels_ == 0;
@@ -158,7 +158,9 @@ class Program {
         break;
       case 7:
         if (below(16) == 0) {
-          (void)pager_->setHbmBudget(kBudget - below(kBudget / 2)).ok();
+          (void)pager_->budgets()
+              .setHbmBudget(kBudget - below(kBudget / 2))
+              .ok();
         }
         break;
       case 8:
@@ -459,7 +461,7 @@ TEST(PagerCudaLost, OpsSayThatTheGpuIsLost) {
     EXPECT_NE(program.error().find("the GPU is lost to this process"),
               std::string::npos)
         << program.error();
-    program.pager().checkInvariants(3);
+    program.pager().invariants().check(3);
     (void)program.finish(); // (nothing can be given back to such a GPU)
   }
 }

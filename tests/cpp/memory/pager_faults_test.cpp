@@ -210,7 +210,7 @@ TEST_P(PagerFaults, AStepSurvivesEach) {
       } else {
         EXPECT_EQ(result, expected[1]);
       }
-      device.pager->checkInvariants(2);
+      device.pager->invariants().check(2);
       EXPECT_EQ(training.pins(), 0u);
       faults_.disarmAll();
       // What was lost, if anything, is the activations'.
@@ -220,7 +220,7 @@ TEST_P(PagerFaults, AStepSurvivesEach) {
         EXPECT_EQ(result, expected[2]);
       }
       ASSERT_FALSE(training.read());
-      device.pager->checkInvariants(3);
+      device.pager->invariants().check(3);
       EXPECT_EQ(device.pager->stats().logical_bytes,
                 std::int64_t{kLayers * kBytes});
       EXPECT_EQ(device.pager->stats().pinned_bytes, 0);
@@ -281,7 +281,7 @@ TEST(PagerLostDevice, ReadsAreRightOrFail) {
           ++read;
         }
       }
-      device.pager->checkInvariants(2);
+      device.pager->invariants().check(2);
       EXPECT_EQ(training.pins(), 0u);
     }
   }

@@ -56,7 +56,7 @@ class PagerTest : public ::testing::Test {
     pager.reset();
   }
 
-  void check(int level = 3) { pager->checkInvariants(level); }
+  void check(int level = 3) { pager->invariants().check(level); }
 
   Block* create(std::size_t bytes) {
     runtime::Result<Block*> block = pager->create(bytes);

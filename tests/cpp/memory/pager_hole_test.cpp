@@ -152,7 +152,7 @@ TEST_F(PagerHoleTest, RepetitionsNeverFail) {
     const std::size_t span = span_of(sequence);
     EXPECT_EQ(memory.peak_bytes, span);
 
-    ASSERT_FALSE(failed(pager->setHbmBudget(operand_bytes + span)));
+    ASSERT_FALSE(failed(pager->budgets().setHbmBudget(operand_bytes + span)));
     const std::vector<Block*> others = surroundings(random, 256 * kUnit);
     for (std::uint64_t round = 0; round < 6; ++round) {
       ASSERT_EQ(run(sequence, read, written, memory, round, identity), -1);
@@ -321,7 +321,7 @@ TEST_F(PagerTightTest, TheMessageNamesABudgetThatIsEnough) {
         << error.message();
     expectAll();
   }
-  ASSERT_FALSE(failed(pager->setHbmBudget(17 * kUnit)));
+  ASSERT_FALSE(failed(pager->budgets().setHbmBudget(17 * kUnit)));
   EXPECT_FALSE(failed(attempts(/*may_retry=*/false, needed)));
   expectAll();
 }

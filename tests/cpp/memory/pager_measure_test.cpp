@@ -53,24 +53,24 @@ std::unique_ptr<runtime::DeviceRuntime> simulated() {
 
 TEST(PagerMeasure, NoStepNoFigures) {
   Device device(simulated());
-  EXPECT_FALSE(device.pager->lastStep().has_value());
-  device.pager->step(kStream); // nothing ran
-  EXPECT_FALSE(device.pager->lastStep().has_value());
+  EXPECT_FALSE(device.pager->meter().lastStep().has_value());
+  device.pager->meter().step(kStream); // nothing ran
+  EXPECT_FALSE(device.pager->meter().lastStep().has_value());
 }
 
 TEST(PagerMeasure, AStepOnTheSimulatedClockIsExact) {
   Device device(simulated());
   Block* const block = device.create();
   device.op(500, block);
-  device.pager->step(kStream);
+  device.pager->meter().step(kStream);
   for (int i = 0; i < 3; ++i) {
     device.op(3000, block);
     device.op(4000, block);
     ASSERT_TRUE(device.pager->evict(*block).ok());
     device.op(5000, block);
-    device.pager->step(kStream);
+    device.pager->meter().step(kStream);
   }
-  const StepFigures step = device.pager->lastStep().value();
+  const StepFigures step = device.pager->meter().lastStep().value();
   EXPECT_EQ(step.ops, 3);
   EXPECT_EQ(step.bytes_in, kBytes);
   EXPECT_EQ(step.bytes_out, kBytes);
@@ -94,7 +94,7 @@ TEST(PagerMeasure, StepsThatAreFoundHaveFigures) {
       device.op(1000 + static_cast<std::uint32_t>(i), blocks[i]);
     }
   }
-  const StepFigures step = device.pager->lastStep().value();
+  const StepFigures step = device.pager->meter().lastStep().value();
   EXPECT_EQ(step.ops, 50);
   EXPECT_EQ(step.forecast_hits, 50);
   EXPECT_EQ(step.compute_ns, 50 * 2000 + 49 * 50 / 2);
@@ -107,7 +107,8 @@ TEST(PagerMeasure, StepsThatAreFoundHaveFigures) {
   device.pager->resetStats();
   EXPECT_EQ(device.pager->stats().steps, 0);
   EXPECT_EQ(device.pager->stats().forecast_hits, 0);
-  EXPECT_EQ(device.pager->lastStep()->ops, 50); // counters are not its base
+  EXPECT_EQ(device.pager->meter().lastStep()->ops,
+            50); // counters are not its base
   for (Block* block : blocks) device.pager->release(block);
 }
 
@@ -115,12 +116,12 @@ TEST(PagerMeasure, ResettingCountersDoesNotChangeTheStep) {
   Device device(simulated());
   Block* const block = device.create();
   device.op(1, block);
-  device.pager->step(kStream);
+  device.pager->meter().step(kStream);
   ASSERT_TRUE(device.pager->evict(*block).ok());
   device.pager->resetStats();
   device.op(1, block);
-  device.pager->step(kStream);
-  const StepFigures step = device.pager->lastStep().value();
+  device.pager->meter().step(kStream);
+  const StepFigures step = device.pager->meter().lastStep().value();
   EXPECT_EQ(step.bytes_out, kBytes);
   EXPECT_EQ(step.bytes_in, kBytes);
   device.pager->release(block);
@@ -131,12 +132,12 @@ TEST(PagerMeasure, ResettingCountersDoesNotChangeTheStep) {
 TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {
   Device device(simulated());
   Block* const block = device.create();
-  device.pager->recordTimeline(true);
+  device.pager->meter().recordTimeline(true);
   for (std::uint32_t name : {3000U, 4000U, 5000U}) device.op(name, block);
   ASSERT_TRUE(device.pager->evict(*block).ok());
   device.op(6000, block);
   ASSERT_TRUE(device.pager->synchronize().ok());
-  const auto intervals = device.pager->timeline().intervals();
+  const auto intervals = device.pager->meter().timeline().intervals();
   std::map<profiler::Lane, std::vector<profiler::Interval>> lanes;
   for (const auto& interval : intervals) {
     lanes[interval.lane].push_back(interval);
@@ -150,7 +151,7 @@ TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {
     EXPECT_EQ(op.begin_ns, now_ns);
     now_ns += op.op + 1000;
     EXPECT_EQ(op.end_ns, now_ns);
-    EXPECT_EQ(device.pager->durations().op(op.op, 1), op.op + 1000);
+    EXPECT_EQ(device.pager->meter().durations().op(op.op, 1), op.op + 1000);
   }
   ASSERT_EQ(lanes[profiler::Lane::kOut].size(), 1U);
   ASSERT_EQ(lanes[profiler::Lane::kIn].size(), 1U);
@@ -166,9 +167,10 @@ TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {
   ASSERT_EQ(lanes[profiler::Lane::kDecisions].size(), 1U);
   EXPECT_EQ(lanes[profiler::Lane::kDecisions][0].bytes, kBytes);
   EXPECT_STREQ(lanes[profiler::Lane::kDecisions][0].what, "fetch");
-  device.pager->recordTimeline(false);
+  device.pager->meter().recordTimeline(false);
   device.op(7000, block);
-  EXPECT_EQ(device.pager->timeline().intervals().size(), intervals.size());
+  EXPECT_EQ(device.pager->meter().timeline().intervals().size(),
+            intervals.size());
   device.pager->release(block);
 }
 
@@ -177,18 +179,18 @@ TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {
 TEST(PagerMeasure, AMoveBesideAnOpIsNoPartOfItsDuration) {
   Device device(simulated());
   Block* const block = device.create();
-  device.pager->recordTimeline(true);
+  device.pager->meter().recordTimeline(true);
   std::byte* const there = device.runtime->reserve(1 << 20).value();
   const runtime::Copy move{there, there + 2000, 2000}; // reads and writes
   ASSERT_TRUE(
       device.runtime->copy(device.runtime->moveStream(), {&move, 1}).ok());
   device.op(4000, block);
   ASSERT_TRUE(device.pager->synchronize().ok());
-  for (const auto& interval : device.pager->timeline().intervals()) {
+  for (const auto& interval : device.pager->meter().timeline().intervals()) {
     if (interval.lane != profiler::Lane::kCompute) continue;
     EXPECT_GT(interval.end_ns - interval.begin_ns, 5000);
   }
-  EXPECT_EQ(device.pager->durations().op(4000, 1), 5000);
+  EXPECT_EQ(device.pager->meter().durations().op(4000, 1), 5000);
   device.pager->release(block);
 }
 
@@ -221,7 +223,7 @@ TEST(PagerMeasure, BlocksAreThoseWhoseStoragesLive) {
 
 TEST(PagerMeasure, WaitingForRoomInsideIsNoPartOfADuration) {
   Device device(simulated(), 3 * kBytes);
-  device.pager->recordTimeline(true);
+  device.pager->meter().recordTimeline(true);
   std::vector<Block*> blocks;
   for (int i = 0; i < 3; ++i) {
     blocks.push_back(device.create());
@@ -248,14 +250,14 @@ TEST(PagerMeasure, WaitingForRoomInsideIsNoPartOfADuration) {
   for (std::byte* place : places) device.pager->free(&call, place);
   device.pager->end(call);
   ASSERT_TRUE(device.pager->synchronize().ok());
-  const auto intervals = device.pager->timeline().intervals();
+  const auto intervals = device.pager->meter().timeline().intervals();
   const auto op = std::find_if(
       intervals.begin(), intervals.end(), [](const auto& interval) {
         return interval.lane == profiler::Lane::kCompute && interval.op == 5000;
       });
   ASSERT_NE(op, intervals.end());
   EXPECT_GT(op->end_ns - op->begin_ns, std::int64_t{kBytes}); // a copy's time
-  EXPECT_EQ(device.pager->durations().op(5000, 1), 6000 + 4000);
+  EXPECT_EQ(device.pager->meter().durations().op(5000, 1), 6000 + 4000);
   for (Block* block : blocks) device.pager->release(block);
 }
 
@@ -264,8 +266,8 @@ TEST(PagerMeasure, AFewOpsAStepAreTimed) {
   Block* const block = device.create();
   for (int i = 0; i < 5000; ++i) device.op(100 + i % 50, block);
   ASSERT_TRUE(device.pager->synchronize().ok());
-  (void)device.pager->timeline(); // collects
-  profiler::Durations& durations = device.pager->durations();
+  (void)device.pager->meter().timeline(); // collects
+  profiler::Durations& durations = device.pager->meter().durations();
   EXPECT_EQ(durations.tokens(), 50U);
   for (std::uint32_t name = 100; name < 150; ++name) {
     EXPECT_EQ(durations.op(name, kBytes), name + 1000);
@@ -276,7 +278,7 @@ TEST(PagerMeasure, AFewOpsAStepAreTimed) {
 
 TEST(PagerMeasure, TheSimulatedLinkIsKnown) {
   Device device(simulated());
-  const LinkModel link = device.pager->link();
+  const LinkModel link = device.pager->meter().link().now();
   EXPECT_DOUBLE_EQ(link.in_bytes_per_ns, 1);
   EXPECT_DOUBLE_EQ(link.out_bytes_per_ns, 1);
   EXPECT_DOUBLE_EQ(link.both_bytes_per_ns, 1.5);
@@ -285,7 +287,7 @@ TEST(PagerMeasure, TheSimulatedLinkIsKnown) {
 
 TEST(PagerMeasure, TheCpuLinkIsMeasured) {
   Device device(runtime::make_cpu_runtime());
-  const LinkModel before = device.pager->link();
+  const LinkModel before = device.pager->meter().link().now();
   EXPECT_DOUBLE_EQ(before.in_bytes_per_ns, LinkModel{}.in_bytes_per_ns);
   std::vector<Block*> blocks;
   for (int i = 0; i < 16; ++i) blocks.push_back(device.create());
@@ -298,7 +300,7 @@ TEST(PagerMeasure, TheCpuLinkIsMeasured) {
     ASSERT_TRUE(device.pager->synchronize().ok());
     longest_ns = std::max(longest_ns, device.runtime->now_ns() - begin_ns);
   }
-  const LinkModel link = device.pager->link();
+  const LinkModel link = device.pager->meter().link().now();
   for (const double measured : {link.in_bytes_per_ns, link.out_bytes_per_ns}) {
     EXPECT_GE(measured * static_cast<double>(longest_ns), kBytes);
     EXPECT_LT(measured, 54); // no memory here is that fast
@@ -314,20 +316,20 @@ TEST(PagerMeasure, ACpuStepIsMeasured) {
   };
   for (int step = 0; step < 7; ++step) {
     ops();
-    device.pager->step(kStream);
+    device.pager->meter().step(kStream);
   }
   ops();
   // A step is from the mark before it to its own, on the device, which passes
   // a mark when it gets to it: the one before within [earliest, begin], its own
   // within [end, latest].
   const std::int64_t earliest_ns = device.runtime->now_ns();
-  device.pager->step(kStream);
+  device.pager->meter().step(kStream);
   ASSERT_TRUE(device.pager->synchronize().ok());
   const std::int64_t begin_ns = device.runtime->now_ns();
   ops();
   const std::int64_t end_ns = device.runtime->now_ns();
-  device.pager->step(kStream);
-  const StepFigures step = device.pager->lastStep().value();
+  device.pager->meter().step(kStream);
+  const StepFigures step = device.pager->meter().lastStep().value();
   const std::int64_t latest_ns = device.runtime->now_ns();
   EXPECT_EQ(step.ops, 40);
   EXPECT_EQ(step.forecast_hits, 40);
@@ -375,12 +377,12 @@ class PagerSlowdown : public testing::Test {
       if (runtime::Error error = op(100 + i)) return error;
     }
     EXPECT_TRUE(device_.pager->synchronize().ok()); // a loss is looked at
-    if (marked) device_.pager->step(kStream);
+    if (marked) device_.pager->meter().step(kStream);
     return {};
   }
 
   void oneError(bool marked) {
-    device_.pager->setMaxSlowdown(2.4);
+    device_.pager->meter().setMaxSlowdown(2.4);
     int errors = 0;
     const int steps = marked ? 15 : SlowdownWatch::kWarmUpUnmarked + 10;
     for (int i = 0; i < steps; ++i) {
@@ -389,9 +391,9 @@ class PagerSlowdown : public testing::Test {
       EXPECT_EQ(error.code(), runtime::ErrorCode::kTooSlow);
       EXPECT_NE(error.message().find("max_slowdown is 2.4"), std::string::npos);
       EXPECT_EQ(device_.pager->stats().pinned_bytes, 0);
-      device_.pager->checkInvariants(3);
+      device_.pager->invariants().check(3);
       ++errors;
-      device_.pager->setMaxSlowdown(2.5);
+      device_.pager->meter().setMaxSlowdown(2.5);
     }
     EXPECT_EQ(errors, 1);
     EXPECT_TRUE(warnings.empty()); // the error has told it
@@ -444,8 +446,8 @@ TEST_F(PagerSlowdown, TheLimitWhereStepsAreFound) { oneError(false); }
 TEST_F(PagerSlowdown, ABudgetThatChangesStartsAnew) {
   for (int i = 0; i < 20; ++i) {
     if (i % 7 == 6) {
-      EXPECT_FALSE(
-          device_.pager->setHbmBudget(static_cast<std::size_t>(i) * kBytes));
+      EXPECT_FALSE(device_.pager->budgets().setHbmBudget(
+          static_cast<std::size_t>(i) * kBytes));
     }
     EXPECT_FALSE(step(true, kSlow));
   }

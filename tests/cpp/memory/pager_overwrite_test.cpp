@@ -226,7 +226,7 @@ TEST_F(PagerOverwriteTest, TheForecastKnows) {
     op(1, a, Access::kRead);
     op(2, a, Access::kOverwrite);
     op(3, b, Access::kWrite);
-    pager->step(kStream);
+    pager->meter().step(kStream);
   }
   op(1, a, Access::kRead);
   const profiler::Forecast forecast(pager->profiler());

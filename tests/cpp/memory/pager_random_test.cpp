@@ -158,13 +158,14 @@ class PagerRandomTest : public PagerTest,
 
   void changeLimits() {
     if (below(2) == 0) {
-      const Error error = pager->setHbmBudget(
+      const Error error = pager->budgets().setHbmBudget(
           kSmallestBudget + below(kLargestBudget - kSmallestBudget));
       if (error) {
         ASSERT_EQ(error.code(), ErrorCode::kInvalidArgument);
       }
     } else {
-      const Error error = pager->setHostBudget(8 * kMiB + below(8 * kMiB));
+      const Error error =
+          pager->budgets().setHostBudget(8 * kMiB + below(8 * kMiB));
       if (error) {
         ASSERT_EQ(error.code(), ErrorCode::kInvalidArgument);
       }

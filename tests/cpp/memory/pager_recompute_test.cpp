@@ -127,7 +127,7 @@ class CycleRun {
     for (const profiler::Operand operand : cycle_.operandsOf(op)) {
       if (operand.creates()) blocks_[operand.value()] = made[next++];
     }
-    pager_->durations().addOp(token, 0, cycle_.duration_ns[op]);
+    pager_->meter().durations().addOp(token, 0, cycle_.duration_ns[op]);
     if (call.recording()) {
       pager_->record(call, std::make_unique<Recorded>(*this, op), made);
     }
@@ -163,11 +163,11 @@ TEST(PagerRecompute, PlansAreCarriedOut) {
   EXPECT_EQ(stats.faults, 0);
   EXPECT_LT(made_ns, moved_ns / 2);
   EXPECT_LT(stats.bytes_in, swaps.pager().stats().bytes_in / 2);
-  both.pager().checkInvariants(3);
+  both.pager().invariants().check(3);
   // What was dropped comes back though nothing more is.
   EXPECT_FALSE(both.pager().setRecompute(false));
   both.step();
-  both.pager().checkInvariants(3);
+  both.pager().invariants().check(3);
 }
 
 } // namespace

@@ -107,8 +107,8 @@ class PagerRerunRandomTest : public RerunTest,
         expectBytes(any());
         break;
       case 11:
-        (void)pager->setHbmBudget(kSmallestBudget +
-                                  below(kLargestBudget - kSmallestBudget));
+        (void)pager->budgets().setHbmBudget(
+            kSmallestBudget + below(kLargestBudget - kSmallestBudget));
         break;
       case 12:
         switchStream();
@@ -130,10 +130,9 @@ TEST_P(PagerRerunRandomTest, AgreesWithTheModel) {
   random_.seed(seed);
   open(kLargestBudget / 2, 16 * kMiB, 64, support::random_adversary(random_));
   // Records are used up by a re-run, or not.
-  const auto mode =
-      std::array{Pager::DropStress::kRecord, Pager::DropStress::kRecord,
-                 Pager::DropStress::kRandom, Pager::DropStress::kAll}[seed % 4];
-  pager->setDropStress(mode, seed);
+  const auto mode = std::array{DropStress::kRecord, DropStress::kRecord,
+                               DropStress::kRandom, DropStress::kAll}[seed % 4];
+  pager->stress().setDropStress(mode, seed);
   constexpr int kSteps = 200;
   RecordProperty("random_operations", kSteps);
   for (int i = 0; i < kSteps && !HasFatalFailure(); ++i) {
@@ -195,7 +194,7 @@ TEST_F(PagerRerunThreadsTest, MakeTheSameBlocksAtOnce) {
 TEST_F(PagerRerunThreadsTest, WorkBesideEachOther) {
   constexpr int kThreads = 4;
   open(384 * kKiB);
-  pager->setDropStress(Pager::DropStress::kRandom, 5);
+  pager->stress().setDropStress(DropStress::kRandom, 5);
   const std::vector<Handle> shared{leaf(8 * kKiB, 1), leaf(8 * kKiB, 2)};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -224,7 +223,7 @@ TEST_F(PagerRerunThreadsTest, WorkBesideEachOther) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  pager->setDropStress(Pager::DropStress::kNever);
+  pager->stress().setDropStress(DropStress::kNever);
   check(3);
   for (const Handle& each : shared) expectBytes(each);
 }

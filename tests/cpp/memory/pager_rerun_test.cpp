@@ -54,12 +54,13 @@ TEST_F(PagerRerunTest, ATimelineShowsThemApart) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
   ASSERT_TRUE(pager->drop(*y->block));
-  pager->recordTimeline(true);
+  pager->meter().recordTimeline(true);
   const Handle z = unary({y}, kBytes);
   expectBytes(z);
-  pager->recordTimeline(false);
+  pager->meter().recordTimeline(false);
   std::map<profiler::Lane, int> lanes;
-  for (const profiler::Interval& interval : pager->timeline().intervals()) {
+  for (const profiler::Interval& interval :
+       pager->meter().timeline().intervals()) {
     ++lanes[interval.lane];
   }
   EXPECT_EQ(lanes[profiler::Lane::kReruns], 1);
@@ -322,7 +323,7 @@ TEST_F(PagerRerunTest, WritingAnOperandBringsBackWhatWasMadeOfIt) {
 TEST_F(PagerRerunTest, WritesThatAreNotRecordedEndARecord) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
-  pager->setDropStress(Pager::DropStress::kNever);
+  pager->stress().setDropStress(DropStress::kNever);
   inPlace({y});
   recordAll();
   EXPECT_EQ(alive, 0);
@@ -489,7 +490,7 @@ TEST_F(PagerRerunTest, LimitsAndPoliciesChangeMeanwhile) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
   ASSERT_TRUE(pager->drop(*y->block));
-  ASSERT_FALSE(failed(pager->setHbmBudget(512 * kKiB)));
+  ASSERT_FALSE(failed(pager->budgets().setHbmBudget(512 * kKiB)));
   ASSERT_FALSE(failed(pager->setPolicy("forecast")));
   pager->recordUse(*y->block, runtime::Stream{3});
   ASSERT_FALSE(failed(pager->evict(*y->block)));
@@ -601,9 +602,9 @@ TEST_F(PagerRerunBudgetTest, WhatWouldNotFitIsMadeFirst) {
   make();
   ASSERT_TRUE(pager->drop(*large->block));
   ASSERT_TRUE(pager->drop(*small->block));
-  ASSERT_FALSE(failed(pager->setHbmBudget(84 * kKiB)));
+  ASSERT_FALSE(failed(pager->budgets().setHbmBudget(84 * kKiB)));
   EXPECT_TRUE(isDropped(large));
-  ASSERT_FALSE(failed(pager->setHbmBudget(32 * kKiB)));
+  ASSERT_FALSE(failed(pager->budgets().setHbmBudget(32 * kKiB)));
   EXPECT_FALSE(isDropped(large));
   EXPECT_TRUE(isDropped(small));
   expectBytes(large);
@@ -612,7 +613,7 @@ TEST_F(PagerRerunBudgetTest, WhatWouldNotFitIsMadeFirst) {
 
 TEST_F(PagerRerunBudgetTest, WhatDoesNotFitIsNotDropped) {
   make();
-  ASSERT_FALSE(failed(pager->setHbmBudget(32 * kKiB)));
+  ASSERT_FALSE(failed(pager->budgets().setHbmBudget(32 * kKiB)));
   EXPECT_FALSE(pager->drop(*large->block));
   EXPECT_TRUE(pager->drop(*small->block));
   expectBytes(large);
@@ -623,10 +624,10 @@ TEST_F(PagerRerunBudgetTest, IsRefusedWhereItCannotBeMade) {
   make();
   ASSERT_TRUE(pager->drop(*large->block));
   before_rerun = [] { return Error(ErrorCode::kOutOfDeviceMemory, "no"); };
-  const Error error = pager->setHbmBudget(32 * kKiB);
+  const Error error = pager->budgets().setHbmBudget(32 * kKiB);
   ASSERT_TRUE(failed(error));
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(pager->limits().hbm_budget_bytes, kMiB);
+  EXPECT_EQ(pager->budgets().limits().hbm_budget_bytes, kMiB);
   EXPECT_TRUE(isDropped(large));
   before_rerun = nullptr;
   expectBytes(large);

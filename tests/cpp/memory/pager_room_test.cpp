@@ -462,7 +462,7 @@ TEST_F(PagerFaultTest, EveryFailureLeavesTheBitsIntact) {
         start();
         faults.arm(point, nth, for_ever);
         if (round(1000 * nth)) ++errors;
-        pager->checkInvariants(2);
+        pager->invariants().check(2);
         for (Block* block : blocks_) EXPECT_EQ(block->pins(), 0u);
         faults.disarmAll();
         check();

@@ -143,7 +143,7 @@ TEST_F(PagerSparesTest, TheBudgetShrinksBelowThem) {
   std::vector<Block*> blocks;
   for (int i = 0; i < 8; ++i) blocks.push_back(make(4 * kKiB, i));
   for (Block* block : blocks) pager->release(block);
-  EXPECT_FALSE(failed(pager->setHbmBudget(4 * kKiB)));
+  EXPECT_FALSE(failed(pager->budgets().setHbmBudget(4 * kKiB)));
   check();
   EXPECT_EQ(pager->stats().evictions, 0);
   EXPECT_FALSE(failed(expect(filled(4 * kKiB, 1), 1)));
@@ -159,9 +159,8 @@ TEST_F(PagerSparesTest, EvictionsByForceSeeNone) {
   pager->release(make(1024, 1));
   EXPECT_FALSE(failed(pager->evictAll()));
   EXPECT_EQ(pager->stats().evictions, 0);
-  for (const Pager::Stress stress :
-       {Pager::Stress::kAll, Pager::Stress::kRandom}) {
-    pager->setStress(stress, 1);
+  for (const Stress stress : {Stress::kAll, Stress::kRandom}) {
+    pager->stress().setStress(stress, 1);
     for (int i = 0; i < 4; ++i) pager->release(make(1024, i));
     EXPECT_EQ(pager->stats().evictions, 0);
     check();
@@ -389,13 +388,15 @@ TEST_F(PagerSparesTest, Threads) {
                 EXPECT_FALSE(failed(pager->evictAll()));
                 break;
               case 1:
-                (void)pager->setHbmBudget((256 + random() % 512) * kKiB).ok();
+                (void)pager->budgets()
+                    .setHbmBudget((256 + random() % 512) * kKiB)
+                    .ok();
                 break;
               case 2:
                 pager->trim();
                 break;
               default:
-                pager->checkInvariants(2);
+                pager->invariants().check(2);
             }
             std::this_thread::yield();
           }
@@ -432,7 +433,7 @@ class AsyncSparesTest : public ::testing::Test {
     pager = std::move(*result);
   }
   void TearDown() override {
-    pager->checkInvariants(3);
+    pager->invariants().check(3);
     ASSERT_TRUE(pager->synchronize().ok());
     pager.reset();
   }

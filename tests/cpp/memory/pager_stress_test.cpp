@@ -109,7 +109,7 @@ class PagerStressTest : public PagerTest {
         const bool writes = (round + id) % 2 == 0;
         EXPECT_FALSE(failed(op(stream, blocks[0], blocks[1], blocks[2], seed,
                                writes, kUnit, writes ? writing : reading)));
-        if (round % 4 == 0) pager->checkInvariants(2);
+        if (round % 4 == 0) pager->invariants().check(2);
       }
       for (Block* block : blocks) pager->release(block);
     });
@@ -161,7 +161,7 @@ TEST_F(PagerStressTest, SharedOperandsAreCountedOnce) {
       if (output == nullptr) continue;
       EXPECT_FALSE(failed(expect(output, 4, stream)));
       pager->release(output);
-      if (round % 8 == 0) pager->checkInvariants(2);
+      if (round % 8 == 0) pager->invariants().check(2);
     }
   });
   EXPECT_FALSE(failed(expect(weight, 1)));
@@ -190,13 +190,17 @@ TEST_F(PagerStressTest, Everything) {
               break;
             case 1:
               // Refused when more than that is pinned just then.
-              (void)pager->setHbmBudget((8 + random() % 8) * kUnit).ok();
+              (void)pager->budgets()
+                  .setHbmBudget((8 + random() % 8) * kUnit)
+                  .ok();
               break;
             case 2:
-              (void)pager->setHostBudget((64 + random() % 64) * kMiB).ok();
+              (void)pager->budgets()
+                  .setHostBudget((64 + random() % 64) * kMiB)
+                  .ok();
               break;
             case 3:
-              pager->checkInvariants(2);
+              pager->invariants().check(2);
               break;
             default: {
               std::vector<std::byte> bytes(kUnit);
@@ -443,12 +447,12 @@ TEST_F(PagerStressTest, LoweringTheBudgetWaitsForCalls) {
   Call call;
   ASSERT_FALSE(failed(pin(call, high)));
   std::thread other(
-      [&] { EXPECT_FALSE(failed(pager->setHbmBudget(2 * kUnit))); });
+      [&] { EXPECT_FALSE(failed(pager->budgets().setHbmBudget(2 * kUnit))); });
   while (pager->stats().host_waits == 0) std::this_thread::yield();
   EXPECT_TRUE(holds(high->device_address, kUnit, 2));
   pager->end(call);
   other.join();
-  EXPECT_EQ(pager->limits().hbm_budget_bytes, 2 * kUnit);
+  EXPECT_EQ(pager->budgets().limits().hbm_budget_bytes, 2 * kUnit);
   EXPECT_FALSE(failed(expect(high, 2)));
   EXPECT_EQ(low->device, nullptr);
 }

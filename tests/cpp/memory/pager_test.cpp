@@ -489,14 +489,14 @@ TEST_F(PagerTest, UnknownPolicyIsRefusedAtCreation) {
 TEST_F(PagerTest, StressEvictsBeforeEveryCall) {
   open(kMiB);
   Block* const block = filled(1024, 1);
-  pager->setStress(Pager::Stress::kAll);
+  pager->stress().setStress(Stress::kAll);
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(failed(expect(block, 1)));
   EXPECT_EQ(pager->stats().faults, 3);
-  pager->setStress(Pager::Stress::kRandom, 7);
+  pager->stress().setStress(Stress::kRandom, 7);
   for (int i = 0; i < 20; ++i) EXPECT_FALSE(failed(expect(block, 1)));
   EXPECT_GT(pager->stats().faults, 6);
   EXPECT_LT(pager->stats().faults, 20);
-  pager->setStress(Pager::Stress::kNever);
+  pager->stress().setStress(Stress::kNever);
   const std::int64_t faults = pager->stats().faults;
   EXPECT_FALSE(failed(expect(block, 1)));
   EXPECT_EQ(pager->stats().faults, faults);

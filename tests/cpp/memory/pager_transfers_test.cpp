@@ -31,7 +31,7 @@ class PagerTransfersTest : public ::testing::Test {
     pager = Pager::create(*runtime_, {budget, 1 << 28, 64}, policy).value();
   }
   void TearDown() override {
-    pager->checkInvariants(2);
+    pager->invariants().check(2);
     for (Block* block : blocks_) pager->release(block);
   }
 
@@ -288,7 +288,7 @@ std::size_t count(const std::vector<DecisionRecord>& records, Decision decision,
 TEST_F(PlannedTransfersTest, WhatHasNoFurtherUseIsWrittenBackAheadAndStaysOut) {
   openTraining();
   const auto records = decisionsOfAStep();
-  ASSERT_NE(pager->lastStep()->plan, nullptr);
+  ASSERT_NE(pager->meter().lastStep()->plan, nullptr);
   const std::set<std::uint64_t> of = gradients();
   const std::size_t left = count(records, Decision::kRelease, of) +
                            count(records, Decision::kVictim, of);
@@ -311,10 +311,11 @@ TEST_F(PlannedTransfersTest, WhatThePlanJoinsIsOneBatch) {
   ASSERT_FALSE(pager->synchronize()); // ops' times are known: another plan
   for (int i = 0; i < 3; ++i) step();
   ASSERT_FALSE(pager->synchronize());
-  pager->recordTimeline(true);
+  pager->meter().recordTimeline(true);
   step();
-  pager->recordTimeline(false);
-  const PlanPtr plan = pager->lastStep()->plan; // of the step that was recorded
+  pager->meter().recordTimeline(false);
+  const PlanPtr plan =
+      pager->meter().lastStep()->plan; // of the step that was recorded
   ASSERT_NE(plan, nullptr);
   step();
   std::size_t copies = 0; // by direction: out, in
@@ -327,7 +328,8 @@ TEST_F(PlannedTransfersTest, WhatThePlanJoinsIsOneBatch) {
   }
   EXPECT_LT(batches[0] + batches[1], copies);
   std::size_t seen[2] = {};
-  for (const profiler::Interval& interval : pager->timeline().intervals()) {
+  for (const profiler::Interval& interval :
+       pager->meter().timeline().intervals()) {
     if (interval.lane == profiler::Lane::kOut) ++seen[0];
     if (interval.lane == profiler::Lane::kIn) ++seen[1];
   }

@@ -17,12 +17,13 @@ TEST(Planning, OpsNeverWaitForIt) {
   Training training(*device.pager, kLayers);
   // Each budget is planned for anew, while steps go on.
   for (std::size_t i = 0; i < 60; ++i) {
-    ASSERT_FALSE(device.pager->setHbmBudget(kBudget + i * kBytes / 4));
+    ASSERT_FALSE(
+        device.pager->budgets().setHbmBudget(kBudget + i * kBytes / 4));
     for (int step = 0; step < 3; ++step) training.step();
   }
   EXPECT_GT(device.pager->policyCosts().plans_made, 10U);
   EXPECT_EQ(device.pager->profiler().state().lock_waits, 0U);
-  EXPECT_EQ(device.pager->durations().lockWaits(), 0U);
+  EXPECT_EQ(device.pager->meter().durations().lockWaits(), 0U);
 }
 
 // A path that is known, its four ops of ten microseconds, and plans at once.

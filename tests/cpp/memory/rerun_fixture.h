@@ -199,7 +199,7 @@ class RerunTest : public PagerTest {
   }
 
   // Records every op and drops nothing by itself.
-  void recordAll() { pager->setDropStress(Pager::DropStress::kRecord); }
+  void recordAll() { pager->stress().setDropStress(DropStress::kRecord); }
 
   runtime::Stream stream = kStream;
   std::uint64_t next_seed = 1;
