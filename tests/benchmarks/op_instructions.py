@@ -39,12 +39,13 @@ import marked_part
 
 # Rounds of the two loops, before which as many run unseen as the profiler
 # takes to know them, and to stop looking at each.
-LOOPS = {"alone": (100, 600), "sequence": (10, 60)}
-WARM = {"alone": 10_000, "sequence": 200}
+LOOPS = {"alone": (100, 600), "sequence": (10, 60), "step": (5, 25)}
+WARM = {"alone": 10_000, "sequence": 200, "step": 100}
 WARM_LONG = 2000  # of cases that are many ops
 PLANNING_SECONDS = 1  # in the background, of what was seen by then
 SEQUENCE_OPS = 50
 SEQUENCE = "sequence"  # an op of the sequence, on average
+STEPS = ("forward", "training", "adamw_100")
 DEVICES = ("cpu", "chameleon")
 MANY_OPS = ("backward", "adamw")
 IMPORTS = 15
@@ -64,6 +65,10 @@ LABELS = {
     "foreach_add_": "`_foreach_add_` of 20",
     "backward": "`(x * w).sum().backward()`",
     "adamw": "`AdamW.step()`, foreach, 2 parameters",
+    "foreach_add_100": "`_foreach_add_` of 100",
+    "adamw_100": "`AdamW.step()`, foreach, 100 parameters",
+    "forward": "forward of an 8-layer GPT, no gradients",
+    "training": "its forward and backward",
 }
 
 REQUESTS = """
@@ -112,7 +117,7 @@ def make_cases(device: str) -> dict[str, Callable[[], object]]:
     rows = torch.ones(4, 8, device=device, requires_grad=True)
     weight = torch.ones(8, device=device, requires_grad=True)
     offset = torch.ones(8, device=device, requires_grad=True)
-    many = [torch.ones(8, device=device) for _ in range(20)]
+    many = [torch.ones(8, device=device) for _ in range(100)]
     leaf = torch.ones(8, device=device, requires_grad=True)
     norm = torch.nn.functional.layer_norm
 
@@ -132,9 +137,41 @@ def make_cases(device: str) -> dict[str, Callable[[], object]]:
         "relu": lambda: torch.relu(a),
         "addmm": lambda: torch.addmm(bias, matrix, matrix),
         "layer_norm": lambda: norm(rows, (8,), weight, offset),
-        "foreach_add_": lambda: torch._foreach_add_(many, 1.0),
+        "foreach_add_": lambda: torch._foreach_add_(many[:20], 1.0),
+        "foreach_add_100": lambda: torch._foreach_add_(many, 1.0),
         "backward": backward,
         "adamw": adam,
+    }
+
+
+def make_steps(device: str) -> dict[str, Callable[[], object]]:
+    """Returns the parts of a step of a small training, by name."""
+    import torch
+
+    layer = torch.nn.TransformerEncoderLayer(
+        32, 2, 64, dropout=0.0, batch_first=True, norm_first=True
+    )
+    model = torch.nn.TransformerEncoder(
+        layer, 8, enable_nested_tensor=False
+    ).to(device)
+    data = torch.ones(2, 8, 32, device=device)
+    weights = [torch.ones(8, device=device) for _ in range(100)]
+    for weight in weights:
+        weight.requires_grad_().grad = torch.ones_like(weight)
+    adam_w = torch.optim.AdamW(weights, foreach=True)
+
+    def forward() -> None:
+        with torch.no_grad():
+            model(data)
+
+    def training() -> None:
+        model(data).sum().backward()
+        model.zero_grad()
+
+    return {
+        "forward": forward,
+        "training": training,
+        "adamw_100": lambda: adam_w.step(),
     }
 
 
@@ -163,7 +200,7 @@ def measured(library: str, only: str | None) -> None:
     gc.disable()
 
     def loop(run: Callable[[], object], kind: str, name: str) -> None:
-        many = name.startswith(MANY_OPS)
+        many = kind == "alone" and name.startswith(MANY_OPS)
         for _ in range(WARM_LONG if many else WARM[kind]):
             run()
         time.sleep(PLANNING_SECONDS)
@@ -180,6 +217,10 @@ def measured(library: str, only: str | None) -> None:
             if only not in (None, name):
                 continue
             loop(run, "alone", f"{name}/{device}")
+        for name, run in make_steps(device).items():
+            if only not in (None, name):
+                continue
+            loop(run, "step", f"{name}/{device}")
 
 
 def annotate(path: pathlib.Path, *arguments: str) -> list[str]:
@@ -284,12 +325,19 @@ def per_op(profiles: dict[str, Profile], case: str, kind: str) -> Figures:
     }
 
 
+def kind_of(case: str) -> str:
+    """Returns which pair of loops a case runs in."""
+    if case in STEPS:
+        return "step"
+    return "sequence" if case == SEQUENCE else "alone"
+
+
 def report(profiles: dict[str, Profile]) -> None:
     """Prints a row for each case, and one for the sequence."""
     cases = list(dict.fromkeys(name.split("/")[0] for name in profiles))
     cases.sort(key=lambda case: case == SEQUENCE)
     for number, case in enumerate(cases):
-        kind = "sequence" if case == SEQUENCE else "alone"
+        kind = kind_of(case)
         figures = per_op(profiles, case, kind)
         if number == 0:
             print(f"{'':13}" + "".join(f"{name:>10}" for name in figures))
@@ -320,7 +368,7 @@ def write(profiles: dict[str, Profile]) -> None:
     """Keeps the figures of these cases, and makes the page."""
     figures = kept()
     for case in dict.fromkeys(name.split("/")[0] for name in profiles):
-        kind = "sequence" if case == SEQUENCE else "alone"
+        kind = kind_of(case)
         found = per_op(profiles, case, kind)
         figures[case] = {name: round(each) for name, each in found.items()}
     RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
@@ -408,7 +456,7 @@ def main() -> None:
         if options.write:
             write(profiles)
         for name, profile in profiles.items():
-            if options.functions and name.endswith("chameleon/alone/600"):
+            if options.functions and "chameleon" in name:
                 print(f"\n{name}")
                 for line in annotate(profile.path)[: options.functions + 25]:
                     print(line[:160])
