@@ -21,7 +21,8 @@ namespace chameleon::kernels {
 
 class AliasTensorStack {
  public:
-  static constexpr std::size_t kCapacity = 128;
+  // Of the longest lists, and of calls inside them.
+  static constexpr std::size_t kCapacity = 2048;
 
   bool hasRoomFor(std::size_t count) const noexcept {
     return depth_ + count <= kCapacity;

@@ -25,11 +25,37 @@ bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
 
 } // namespace
 
+// The number of the operand on a block; `count`, the next one's, where there is
+// none so far: it has it from now on.
+template <std::size_t kMaxListed>
+[[gnu::always_inline]] inline std::size_t DirectCall<kMaxListed>::numberOf(
+    const memory::Block* block, std::size_t count) noexcept {
+  if (kMaxListed == 0 || collected_count_ <= kFew) {
+    std::size_t at = 0;
+    while (at < count && operands_[at].block != block) ++at;
+    return at;
+  }
+  constexpr std::size_t kMask = std::tuple_size_v<decltype(by_block_)> - 1;
+  for (std::size_t i = std::hash<const void*>()(block) / sizeof(memory::Block);;
+       ++i) {
+    Slot& entry = by_block_[i & kMask];
+    if (entry == 0) {
+      entry = static_cast<Slot>(count + 1);
+      return count;
+    }
+    if (operands_[entry - 1].block == block) return entry - 1;
+  }
+}
+
 // False: one of the tensors is not for the short way.
-[[gnu::always_inline]] inline bool DirectCall::findOperands() noexcept {
+template <std::size_t kMaxListed>
+[[gnu::always_inline]] inline bool
+DirectCall<kMaxListed>::findOperands() noexcept {
   const c10::DispatchKeySet plain = TensorAccess::outerKeys();
   profiler::QuickHasher quick(plan_.quick);
   std::size_t count = 0;
+  if (collected_count_ > kFew) [[unlikely]]
+    by_block_.fill(0);
   for (std::size_t i = 0; i < collected_count_; ++i) {
     const auto [outer, argument] = collected_[i];
     c10::TensorImpl& impl = *outer->unsafeGetTensorImpl();
@@ -44,8 +70,7 @@ bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
     if (block == nullptr) return false;
     const bool writes = argument->writes;
     writes_ |= writes;
-    std::size_t at = 0;
-    while (at < count && operands_[at].block != block) ++at;
+    const std::size_t at = numberOf(block, count);
     operand_of_[i] = static_cast<Slot>(at);
     if (at < count) [[unlikely]] {
       // The alias tensors of a list lie in a row.
@@ -71,7 +96,8 @@ bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
   return count > 0;
 }
 
-bool DirectCall::writesInference() const noexcept {
+template <std::size_t kMaxListed>
+bool DirectCall<kMaxListed>::writesInference() const noexcept {
   for (std::size_t i = 0; i < count_; ++i) {
     if (memory::writes(operands_[i].access) && outers_[i]->is_inference()) {
       return true;
@@ -80,7 +106,8 @@ bool DirectCall::writesInference() const noexcept {
   return false;
 }
 
-bool DirectCall::begin() {
+template <std::size_t kMaxListed>
+bool DirectCall<kMaxListed>::begin() {
   // The general way keeps the time, where it is modelled.
   if (!findOperands() || backend::target().models_time ||
       (plan_.searches_plans && searches_plans(plan_))) {
@@ -114,7 +141,8 @@ bool DirectCall::begin() {
   return true;
 }
 
-profiler::Token DirectCall::tokenOf(const void* call) {
+template <std::size_t kMaxListed>
+profiler::Token DirectCall<kMaxListed>::tokenOf(const void* call) {
   const auto& self = *static_cast<const DirectCall*>(call);
   profiler::TokenHasher token(self.plan_.number);
   for (std::size_t i = 0; i < self.count_; ++i) {
@@ -123,7 +151,8 @@ profiler::Token DirectCall::tokenOf(const void* call) {
   return profiler::whole_token(token.token(), self.quick_);
 }
 
-void DirectCall::finishWritten() {
+template <std::size_t kMaxListed>
+void DirectCall<kMaxListed>::finishWritten() {
   call_.overwritten();
   for (std::size_t i = 0; i < count_; ++i) {
     if (!memory::writes(operands_[i].access)) continue;
@@ -146,7 +175,8 @@ void DirectCall::finishWritten() {
 }
 
 // The kernel gave it another shape, other memory, or a lazy bit.
-[[gnu::cold, gnu::noinline]] void DirectCall::finishWritten(
+template <std::size_t kMaxListed>
+[[gnu::cold, gnu::noinline]] void DirectCall<kMaxListed>::finishWritten(
     std::size_t operand) {
   const auto [block, access] = operands_[operand];
   c10::TensorImpl& outer = *outers_[operand];
@@ -162,7 +192,8 @@ void DirectCall::finishWritten() {
   Adoption::shape(outer, alias_tensor);
 }
 
-void DirectCall::finish(at::Tensor& result) {
+template <std::size_t kMaxListed>
+void DirectCall<kMaxListed>::finish(at::Tensor& result) {
   if (!is_native_result(result, plan_)) return;
   const Adoption adoption{*device_->pager, call_, device_->index};
   if (!adoption.fresh(result)) [[unlikely]]
@@ -170,7 +201,9 @@ void DirectCall::finish(at::Tensor& result) {
 }
 
 // Not fresh: it may be (a view of) an operand that the kernel returned.
-void DirectCall::finishOther(at::Tensor& result, const Adoption& adoption) {
+template <std::size_t kMaxListed>
+void DirectCall<kMaxListed>::finishOther(at::Tensor& result,
+                                         const Adoption& adoption) {
   const c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
   for (std::size_t i = 0; i < count_; ++i) {
     const c10::Storage& alias =
@@ -185,24 +218,30 @@ void DirectCall::finishOther(at::Tensor& result, const Adoption& adoption) {
   result = adoption.tensor(std::move(result));
 }
 
-std::unique_ptr<RecordedCall> DirectCall::startRecord(
+template <std::size_t kMaxListed>
+std::unique_ptr<RecordedCall> DirectCall<kMaxListed>::startRecord(
     at::ArrayRef<c10::IValue> arguments) const {
   return RecordedCall::make(plan_, arguments, {operands_.data(), count_},
                             device_->index);
 }
 
-void DirectCall::finishRecord(std::unique_ptr<RecordedCall> record,
-                              at::ArrayRef<c10::IValue> arguments,
-                              at::ArrayRef<at::Tensor> results) {
+template <std::size_t kMaxListed>
+void DirectCall<kMaxListed>::finishRecord(std::unique_ptr<RecordedCall> record,
+                                          at::ArrayRef<c10::IValue> arguments,
+                                          at::ArrayRef<at::Tensor> results) {
   finish_record(std::move(record), arguments, results,
                 {operands_.data(), count_}, *device_->pager, call_);
 }
 
-[[gnu::flatten]] DirectCall::~DirectCall() {
+template <std::size_t kMaxListed>
+[[gnu::flatten]] DirectCall<kMaxListed>::~DirectCall() {
   if (!held_) return;
   thread_->alias_tensors.popTo(alias_tensors_);
   device_->pager->end(call_);
   sample_memory(*device_);
 }
+
+template class DirectCall<0>;
+template class DirectCall<kMaxListedTensors>;
 
 } // namespace chameleon::kernels

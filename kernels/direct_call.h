@@ -1,13 +1,14 @@
-// The short way through an op call, for what most calls are: a few ordinary
-// dense tensors with storages of their own. No boxing, no plan to walk, no
-// heap. Whatever is special about an operand (views with lazy bits, shared
-// storages, other devices, empty tensors) goes the general way of op_call.h; so
-// does an op that ran out of memory inside its kernel, if it may run again.
+// The short way through an op call, for what most calls are: ordinary dense
+// tensors with storages of their own. No boxing, no plan to walk, no heap.
+// Whatever is special about an operand (views with lazy bits, shared storages,
+// other devices, empty tensors) goes the general way of op_call.h; so does an
+// op that ran out of memory inside its kernel, if it may run again.
 //
 // direct_kernel.h puts calls together from it, one per C++ signature.
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 #include <ATen/core/Tensor.h>
@@ -24,14 +25,23 @@
 
 namespace chameleon::kernels {
 
+// What a direct call knows of an argument.
+struct DirectSlot {
+  using Number = std::uint16_t; // of a tensor among those collected
+  static constexpr Number kRefused = 0xffff;
+  static constexpr Number kNone = 0xfffe; // an argument without a tensor
+};
+
 // One direct call: its operands, from collecting them to letting go of them.
+// `kMaxListed`: tensors in lists that it has room for. An op without lists
+// keeps its stack frame small.
+template <std::size_t kMaxListed>
 class DirectCall {
  public:
-  static constexpr std::size_t kMaxListed = 64;    // tensors of lists
-  static constexpr std::size_t kMaxArguments = 32; // besides
-  using Slot = std::uint8_t; // a tensor's number among those collected
-  static constexpr Slot kRefused = 0xff;
-  static constexpr Slot kNone = 0xfe; // an argument without a tensor
+  static constexpr std::size_t kMaxArguments = 32; // beside lists
+  using Slot = DirectSlot::Number;
+  static constexpr Slot kRefused = DirectSlot::kRefused;
+  static constexpr Slot kNone = DirectSlot::kNone;
 
   [[gnu::always_inline]] explicit DirectCall(const OpPlan& plan)
       : plan_(plan) {}
@@ -115,8 +125,11 @@ class DirectCall {
     const ArgumentPlan* argument;
   };
   static constexpr std::size_t kMaxOperands = kMaxListed + kMaxArguments;
+  // So many are looked through one by one.
+  static constexpr std::size_t kFew = 32;
 
   bool findOperands() noexcept;
+  std::size_t numberOf(const memory::Block* block, std::size_t count) noexcept;
   bool writesInference() const noexcept;
   void finishWritten();
   void finishWritten(std::size_t operand);
@@ -140,6 +153,13 @@ class DirectCall {
   // The first count_:
   std::array<memory::Operand, kMaxOperands> operands_;
   std::array<c10::TensorImpl*, kMaxOperands> outers_;
+  // Where more than kFew were collected: operands' numbers plus one, by a hash
+  // of the block's address; 0: empty.
+  std::array<Slot, std::bit_ceil(2 * kMaxOperands)> by_block_;
 };
+
+inline constexpr std::size_t kMaxListedTensors = 1024;
+extern template class DirectCall<0>;
+extern template class DirectCall<kMaxListedTensors>;
 
 } // namespace chameleon::kernels

@@ -25,24 +25,22 @@ namespace chameleon::kernels {
 
 template <typename Argument>
 struct Passing { // no tensor: as it is
-  static DirectCall::Slot collect(DirectCall&, const Argument&,
-                                  const ArgumentPlan*) {
-    return DirectCall::kNone;
+  static DirectSlot::Number collect(auto&, const Argument&,
+                                    const ArgumentPlan*) {
+    return DirectSlot::kNone;
   }
-  static Argument forward(const DirectCall&, DirectCall::Slot,
-                          Argument argument) {
+  static Argument forward(const auto&, DirectSlot::Number, Argument argument) {
     return std::forward<Argument>(argument);
   }
 };
 
 template <>
 struct Passing<const at::Tensor&> {
-  static DirectCall::Slot collect(DirectCall& call, const at::Tensor& outer,
-                                  const ArgumentPlan* argument) {
+  static DirectSlot::Number collect(auto& call, const at::Tensor& outer,
+                                    const ArgumentPlan* argument) {
     return call.add(outer, *argument);
   }
-  static const at::Tensor& forward(const DirectCall& call,
-                                   DirectCall::Slot slot,
+  static const at::Tensor& forward(const auto& call, DirectSlot::Number slot,
                                    const at::Tensor& outer) {
     return call.native(slot, outer);
   }
@@ -50,7 +48,7 @@ struct Passing<const at::Tensor&> {
 
 template <>
 struct Passing<at::Tensor&> : Passing<const at::Tensor&> {
-  static at::Tensor& forward(const DirectCall& call, DirectCall::Slot slot,
+  static at::Tensor& forward(const auto& call, DirectSlot::Number slot,
                              at::Tensor&) {
     return call.alias_tensor(slot);
   }
@@ -58,44 +56,43 @@ struct Passing<at::Tensor&> : Passing<const at::Tensor&> {
 
 template <>
 struct Passing<const std::optional<at::Tensor>&> {
-  static DirectCall::Slot collect(DirectCall& call,
-                                  const std::optional<at::Tensor>& outer,
-                                  const ArgumentPlan* argument) {
+  static DirectSlot::Number collect(auto& call,
+                                    const std::optional<at::Tensor>& outer,
+                                    const ArgumentPlan* argument) {
     return outer && outer->defined() ? call.add(*outer, *argument)
-                                     : DirectCall::kNone;
+                                     : DirectSlot::kNone;
   }
   static std::optional<at::Tensor> forward(
-      const DirectCall& call, DirectCall::Slot slot,
+      const auto& call, DirectSlot::Number slot,
       const std::optional<at::Tensor>& outer) {
-    if (slot == DirectCall::kNone) return outer;
+    if (slot == DirectSlot::kNone) return outer;
     return call.native(slot, *outer);
   }
 };
 
 template <>
 struct Passing<at::TensorList> {
-  static DirectCall::Slot collect(DirectCall& call, at::TensorList outers,
-                                  const ArgumentPlan* argument) {
+  static DirectSlot::Number collect(auto& call, at::TensorList outers,
+                                    const ArgumentPlan* argument) {
     return call.addAll(outers, *argument);
   }
-  static at::TensorList forward(const DirectCall& call, DirectCall::Slot slot,
+  static at::TensorList forward(const auto& call, DirectSlot::Number slot,
                                 at::TensorList outers) {
-    return slot == DirectCall::kNone ? outers
+    return slot == DirectSlot::kNone ? outers
                                      : call.alias_tensors(slot, outers.size());
   }
 };
 
 template <>
 struct Passing<const at::ITensorListRef&> {
-  static DirectCall::Slot collect(DirectCall& call,
-                                  const at::ITensorListRef& outers,
-                                  const ArgumentPlan* argument) {
+  static DirectSlot::Number collect(auto& call,
+                                    const at::ITensorListRef& outers,
+                                    const ArgumentPlan* argument) {
     return call.addAll(outers, *argument);
   }
-  static at::ITensorListRef forward(const DirectCall& call,
-                                    DirectCall::Slot slot,
+  static at::ITensorListRef forward(const auto& call, DirectSlot::Number slot,
                                     const at::ITensorListRef& outers) {
-    return slot == DirectCall::kNone ? outers
+    return slot == DirectSlot::kNone ? outers
                                      : call.alias_tensors(slot, outers.size());
   }
 };
@@ -109,7 +106,7 @@ template <>
 struct Results<at::Tensor> {
   using Kept = at::Tensor;
   template <typename... Arguments>
-  static Kept finish(DirectCall& call, at::Tensor native, Arguments&...) {
+  static Kept finish(auto& call, at::Tensor native, Arguments&...) {
     call.finish(native);
     return native;
   }
@@ -122,7 +119,7 @@ struct Results<std::tuple<Tensors...>> {
   static_assert((std::is_same_v<Tensors, at::Tensor> && ...));
   using Kept = std::tuple<Tensors...>;
   template <typename... Arguments>
-  static Kept finish(DirectCall& call, Kept native, Arguments&...) {
+  static Kept finish(auto& call, Kept native, Arguments&...) {
     std::apply([&](Tensors&... each) { (call.finish(each), ...); }, native);
     return native;
   }
@@ -138,7 +135,7 @@ template <>
 struct Results<std::vector<at::Tensor>> {
   using Kept = std::vector<at::Tensor>;
   template <typename... Arguments>
-  static Kept finish(DirectCall& call, Kept native, Arguments&...) {
+  static Kept finish(auto& call, Kept native, Arguments&...) {
     for (at::Tensor& each : native) call.finish(each);
     return native;
   }
@@ -151,8 +148,7 @@ template <>
 struct Results<at::Tensor&> {
   using Kept = at::Tensor*;
   template <typename... Arguments>
-  static Kept finish(DirectCall&, at::Tensor&, at::Tensor& self,
-                     Arguments&...) {
+  static Kept finish(auto&, at::Tensor&, at::Tensor& self, Arguments&...) {
     return &self;
   }
   static at::Tensor& give(Kept kept) { return *kept; }
@@ -174,7 +170,7 @@ class DirectKernel;
 // Boxed callers reach it through the dispatcher's own unboxing.
 template <typename Return, typename... Arguments>
 class DirectKernel<Return(Arguments...)> {
-  static_assert(sizeof...(Arguments) <= DirectCall::kMaxArguments);
+  static_assert(sizeof...(Arguments) <= DirectCall<0>::kMaxArguments);
 
  public:
   // `general` runs any call; `plan` must outlive the kernel.
@@ -200,25 +196,30 @@ class DirectKernel<Return(Arguments...)> {
 
  private:
   using Kept = Results<Return>::Kept;
-  using Slots = std::array<DirectCall::Slot, sizeof...(Arguments)>;
+  static constexpr bool kHasLists =
+      ((std::is_same_v<Arguments, at::TensorList> ||
+        std::is_same_v<Arguments, const at::ITensorListRef&>) ||
+       ...);
+  using Call = DirectCall<kHasLists ? kMaxListedTensors : 0>;
+  using Slots = std::array<DirectSlot::Number, sizeof...(Arguments)>;
 
   // Empty: not for the short way, or out of memory inside a kernel that may
   // run again.
   template <std::size_t... I>
   [[gnu::always_inline]] std::optional<Kept> direct(
       std::index_sequence<I...> indices, Arguments&... arguments) const {
-    DirectCall call(*plan_);
+    Call call(*plan_);
     Slots slots;
     const bool collected =
         (((slots[I] = Passing<Arguments>::collect(
-               call, arguments, arguments_[I])) != DirectCall::kRefused) &&
+               call, arguments, arguments_[I])) != DirectSlot::kRefused) &&
          ...);
     if (!collected || !call.begin()) return std::nullopt;
     try {
       if (call.isRecorded()) [[unlikely]] {
         return runRecorded(call, slots, indices, arguments...);
       }
-      const DirectCall::Scope scope(call);
+      const typename Call::Scope scope(call);
       return run(call, scope, slots, indices, arguments...);
     } catch (const c10::OutOfMemoryError&) {
       if (!plan_->mayRetry()) throw;
@@ -230,7 +231,7 @@ class DirectKernel<Return(Arguments...)> {
   }
 
   template <std::size_t... I>
-  Kept run(DirectCall& call, const DirectCall::Scope& scope, const Slots& slots,
+  Kept run(Call& call, const typename Call::Scope& scope, const Slots& slots,
            std::index_sequence<I...>, Arguments&... arguments) const {
     const auto native = [&]() -> Return {
       return typed_.redispatch(
@@ -253,14 +254,14 @@ class DirectKernel<Return(Arguments...)> {
 
   template <std::size_t... I>
   [[gnu::noinline, gnu::cold]] Kept runRecorded(
-      DirectCall& call, const Slots& slots, std::index_sequence<I...> indices,
+      Call& call, const Slots& slots, std::index_sequence<I...> indices,
       Arguments&... arguments) const {
     const torch::jit::Stack boxed =
         c10::impl::boxArgs<Arguments...>(arguments...);
     std::unique_ptr<RecordedCall> record = call.startRecord(boxed);
     std::optional<Kept> kept;
     {
-      const DirectCall::Scope scope(call);
+      const typename Call::Scope scope(call);
       kept.emplace(run(call, scope, slots, indices, arguments...));
     }
     call.finishRecord(std::move(record), boxed, Results<Return>::fresh(*kept));
