@@ -57,16 +57,20 @@ class Admission {
   Load load() const noexcept {
     return unpack(word_.load(std::memory_order_seq_cst));
   }
-  // One call more with `bytes`, and `asked_bytes` of room, if the gate is open
-  // and the budget holds them. A call that is alone gets as much of what it
-  // asks as there is. With `exclusive_splits` it enters only to run
-  // exclusively, and only if so many immovable extents cannot keep its room
-  // from lying in one piece.
+  // Adds one call with `bytes` of operands and `asked_bytes` of room, if the
+  // gate is open and both fit into the budget. If no other call is in flight,
+  // the room is cut to what is free.
+  //
+  // With `exclusive_splits` a call that gets room enters only if it can run
+  // exclusively, and only if so many immovable extents, wherever they lie,
+  // leave one free piece of that room.
   struct Entry {
     bool admitted = false;
     bool exclusive = false;
     std::size_t room_bytes = 0;
-    std::size_t more_splits = 0; // exclusive: so many more would do no harm
+    // Of an exclusive call: so many further immovable extents would still leave
+    // one free piece of its room.
+    std::size_t more_splits = 0;
   };
   Entry enter(std::size_t bytes, std::size_t asked_bytes,
               std::optional<std::size_t> exclusive_splits) noexcept;

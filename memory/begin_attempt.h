@@ -26,7 +26,8 @@ class BeginAttempt {
                std::span<const Operand> operands, Fence& waits,
                std::vector<WantedBlock>& scratch);
 
-  // No other call may be in flight: a library chooses, or the third time.
+  // No other call may be in flight: a library chooses its algorithm, or two
+  // attempts of the same call have failed inside the kernel.
   bool exclusive() const noexcept { return exclusive_; }
   // One try. `alone`: no other call was in flight when it started.
   Admission::Attempt run(const Locked& locked, bool alone) REQUIRES(pager_lock);

@@ -9,6 +9,11 @@
 //                        ^                    |          |
 //                        +---- Fetching <-----+----------+
 //
+// A clean block goes from Resident to Host at once. Where HBM is full, a host
+// thread's write() makes an Unbacked block Host. Resident, Host and Evicting
+// become Dropped, and Dropped becomes Resident or Host when the ops have run
+// again: as they left the block. A block that is lost becomes Unbacked.
+//
 //   Unbacked  no bytes anywhere: nothing was written yet
 //   Resident  bytes in `device` (once last_write has passed); with the
 //             host-copy bit an equal copy is in `host` too
@@ -19,7 +24,7 @@
 //   Dropped   bytes nowhere: the ops that made them are run again when an op
 //             needs them (recompute_records.h)
 //
-// Invariants (memory/invariants.h walks them):
+// Invariants (memory/invariants.h checks them):
 //   B1 device != null exactly in Resident and Fetching
 //   B2 host != null exactly in Host and Evicting, and in Resident when the
 //      host-copy bit is set
@@ -29,6 +34,8 @@
 //
 // Hot path: `word` packs state, the host-copy bit and the pin count, so an op
 // whose operands are Resident pins with one compare-and-swap and no lock.
+//
+// Thread safety: `word` is atomic; each group of members says who may use it.
 #pragma once
 
 #include <array>
@@ -118,13 +125,18 @@ struct Block {
   Position host_read;          // latest fetch from `host`: it may run still, so
                                // who frees or fills the place waits for it
   std::uint32_t host_pins = 0; // host threads that use the host copy
-  std::uint32_t claims = 0;    // pins held by the call that begins just now
-  std::uint32_t awaited = 0;   // calls that wait until all is made they need
-  bool host_writing = false;   // a host thread writes the host copy
-  bool copied_ahead = false;   // `host` was filled while Resident: the copy may
-                               // be under way, and last_write does not cover it
-  bool lost = false;           // Unbacked, since the device failed to give the
-                               // bytes back; until something overwrites it all
+  // How many operands of the call that begins just now are this block.
+  std::uint32_t claims = 0;
+  // Calls that need this block, and first run again the ops that make their
+  // other operands. It must not be dropped meanwhile.
+  std::uint32_t awaited = 0;
+  bool host_writing = false; // a host thread writes the host copy
+  // `host` was filled by a write back, while the block was Resident. That copy
+  // may still run, and last_write does not cover it.
+  bool copied_ahead = false;
+  // Unbacked, since the device failed to give the bytes back; until something
+  // overwrites it all.
+  bool lost = false;
 
   // ---- use: written at unpin without the lock. last_write also covers what
   // the pager wrote (fetch, move) or left to be waited for in a new extent: a

@@ -2,7 +2,7 @@
 // pinned. That lies where it lies, so the pieces of the op must fit between it
 // or beyond it.
 //
-// Arithmetic only: no memory, no lock.
+// Thread safety: functions of their arguments; arithmetic only, no lock.
 #pragma once
 
 #include <cstddef>

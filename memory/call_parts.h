@@ -1,4 +1,6 @@
 // What an op call passes through on its way in and out.
+//
+// Thread safety: references only, which never change.
 #pragma once
 
 namespace chameleon::memory {

@@ -1,5 +1,7 @@
-// What a pager counts for swap_stats(): see stats.h for what each means. What
+// What a pager counts for swap_stats(): stats.h says what each row means. What
 // other parts know (levels, the link, the forecast) is asked of them instead.
+//
+// Thread safety: atomics, any thread; the others say that the lock guards them.
 #pragma once
 
 #include <atomic>

@@ -16,18 +16,18 @@
 namespace chameleon::memory {
 
 enum class Decision : std::uint8_t {
-  kPin,       // an operand, where it lies in HBM
-  kFault,     // ... which had to be fetched first; its bytes
-  kFetch,     // ahead of need, to there; its bytes
-  kWriteBack, // ahead of need; its bytes
-  kRelease,   // as planned; bytes copied out for it
-  kVictim,    // for room; bytes copied out for it
-  kMove,      // inside HBM, to there
-  kAllocate,  // by a kernel
-  kFree,      // by it, too
-  kAdopt,     // a result of it is this block
-  kDrop,      // bytes given up
-  kRerun,     // made again; the bytes
+  kPin,       // an operand is pinned; offset: where it lies
+  kFault,     // an operand had to be fetched first
+  kFetch,     // a block is fetched ahead of need; offset: to where
+  kWriteBack, // a block is copied out ahead of need, and stays
+  kRelease,   // a block left HBM as planned; bytes: copied out for it
+  kVictim,    // a block was evicted for room; bytes: copied out for it
+  kMove,      // a block moved inside HBM; offset: to where
+  kAllocate,  // a kernel got memory
+  kFree,      // a kernel gave memory back
+  kAdopt,     // a kernel's result became this block
+  kDrop,      // a block's bytes were given up
+  kRerun,     // a block's bytes were recomputed
 };
 inline constexpr std::size_t kDecisions = 12;
 std::string_view decision_name(Decision decision) noexcept;

@@ -1,6 +1,8 @@
 // One hole of a given size, made by moves: of what lies in a place into holes
 // elsewhere, and of blocks that slide together. Which place, and what goes
 // where: the search alone, on plain figures; Compaction carries it out.
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <cstddef>

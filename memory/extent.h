@@ -1,5 +1,7 @@
 // A piece of a linear range of bytes: free, or in somebody's use. The tiles of
 // an ExtentMap; plain data.
+//
+// Thread safety: none; the owner of the map locks.
 #pragma once
 
 #include <array>

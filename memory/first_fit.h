@@ -7,7 +7,7 @@
 // A kernel over a list may hold a thousand pieces at once: what is searched are
 // the gaps between them, of which there are few.
 //
-// Arithmetic only: no memory, no lock. Used by the call's own thread.
+// Thread safety: none; the call's own thread uses it. Arithmetic only, no lock.
 #pragma once
 
 #include <algorithm>

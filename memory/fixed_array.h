@@ -1,5 +1,7 @@
 // An array that gets its length once. What std::vector has, less the room to
 // grow: 16 bytes, and one allocation of just what is in it.
+//
+// Thread safety: none; the owner locks.
 #pragma once
 
 #include <cstddef>

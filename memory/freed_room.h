@@ -3,10 +3,11 @@
 // wait for the whole; here each part keeps its own fence, and its age: how
 // long ago it was freed, in order of the frees.
 //
-// Pieces whose fence has passed are forgotten. Of very many those that touch
-// become one: a large room and small blocks would make every search long. Not
-// thread safe: the arena's
-// owner locks.
+// Pieces whose fence has passed are forgotten. Where there are very many, those
+// that touch become one: else every search would be long where much room is
+// freed in small blocks.
+//
+// Not thread safe: the arena's owner locks.
 #pragma once
 
 #include <cstddef>

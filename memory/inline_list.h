@@ -1,4 +1,6 @@
 // A list in one piece, the first N items of which need no heap.
+//
+// Thread safety: none; the owner locks.
 #pragma once
 
 #include <algorithm>

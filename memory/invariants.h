@@ -1,7 +1,8 @@
 // Walks everything the pager knows and aborts with a sentence on the first
-// thing that does not hold: B1..B4 of block.h, P1 of pager.h, the invariants
-// of the arena and the host pool, and that all counts add up. Calls may be in
-// flight; what is only true without them is checked when there are none.
+// thing that does not hold: B1..B4 of block.h, P1 of pager.h, R1 of
+// recompute_records.h, the invariants of the arena, the host pool and the
+// logical addresses, and that all counts add up. Calls may be in flight; what
+// is only true without them is checked when there are none.
 //
 //   level 1  counters, O(1)
 //   level 2  every block and every extent

@@ -2,7 +2,8 @@
 // (FirstFit::span), by the op and its operands' sizes (KernelRoom::keyOf). Of
 // fixed size: what is not found was never seen, or another op has its place.
 //
-// Any thread, no lock. Spans count in units of ExtentMap::kAlignment.
+// Thread safety: any thread, no lock. Spans count in units of
+// ExtentMap::kAlignment.
 #pragma once
 
 #include <array>

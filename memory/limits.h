@@ -1,4 +1,6 @@
 // What a pager may use.
+//
+// Thread safety: plain values.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // Logical addresses: what tensors on the device show as their data pointer.
 // They come out of one reserved range without memory behind it, far larger
 // than any limit, so that an address is unique while its storage lives,
-// equality and overlap checks work, and a cross-device operand host access
-// faults.
+// equality and overlap checks work, and a host access through a logical
+// address faults.
 //
 // Sizes are rounded up to a class, four per doubling. A freed address goes to
 // its class's stack and is the next one handed out for that class; new ones

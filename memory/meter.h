@@ -1,6 +1,6 @@
-// Figures for users and for the planner: ops that are timed, steps, the link,
-// and a word to who trains where steps are slow. Nothing here is on the path of
-// an op that is not timed, but for one look at whether a step ended.
+// Figures for users and for the planner: timed ops, steps, the link; and a
+// warning to the user when steps are slow. Nothing here is on the path of an op
+// that is not timed, but for one look at whether a step ended.
 //
 // Thread safety: any thread; methods take the pager's lock where they need it,
 // so REQUIRES: it is not held.

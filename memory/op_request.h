@@ -1,4 +1,6 @@
 // What an op call says of itself when it asks to begin.
+//
+// Thread safety: plain values; they belong to the thread of the call.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +32,13 @@ struct OpIdentity {
   }
 };
 
-// How the kernel computes, where its library chooses by the memory that it gets
-// and keeps to that choice: the choice may not be left to what lies around.
+// Some libraries choose how a kernel computes by the memory that they get, and
+// keep to that choice. What happens to be in HBM must not decide it.
 enum class Algorithm : std::uint8_t {
-  kAny,        // nothing of that kind
-  kChosen,     // what it needs it needs again: no allocation may fail
-  kToBeChosen, // by this call, which has HBM for itself: Call::hadAll()
+  kAny,    // the kernel makes no such choice
+  kChosen, // an earlier call chose, and this one needs as much memory as that
+           // one did: no allocation may fail
+  kToBeChosen, // this call chooses, with all of HBM for itself (Call::hadAll())
 };
 
 // An op call, as it asks to begin.
@@ -43,11 +46,12 @@ struct OpRequest {
   const OpKind& kind;
   runtime::Stream stream;
   std::span<const Operand> operands;
-  // The op is shown to the profiler, and what the policy wants before it is
-  // done; each block occurs once then. Null: neither.
+  // Not null: the profiler sees the op, and what the policy wants done before
+  // it is done. Each block must then occur once in `operands`. Null: neither.
   const OpIdentity* identity = nullptr;
-  // By RecordedOp::run(): seen by nobody, what it creates counts nowhere and
-  // has to be given to the pager. A timeline shows it under its name.
+  // RecordedOp::run() makes the call. The profiler does not see it, and no
+  // counter counts what it creates; the caller hands that to the pager. A
+  // timeline shows the call as `rerun_name`.
   bool rerun = false;
   std::uint32_t rerun_name = profiler::kNoOpName;
   Algorithm algorithm = Algorithm::kAny;

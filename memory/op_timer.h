@@ -16,8 +16,9 @@
 // A runtime that knows its link exactly gets no copy timed for its speed; one
 // that checks its callers gets nothing timed.
 //
-// Thread safety: any thread. One leaf lock, under which only the runtime is
-// called (events; never a wait).
+// Thread safety: any thread. One lock, which is given back soon: under it only
+// the runtime (events; never a wait), Durations and Timeline are called, which
+// have locks of their own.
 #pragma once
 
 #include <array>
@@ -133,9 +134,11 @@ class OpTimer {
   friend struct OpTiming;
   friend class OpPause;
   static constexpr std::size_t kMaxPending = 4096; // the oldest go
-  static constexpr std::uint64_t kOften = 32; // batches that are timed first,
-  static constexpr std::uint64_t kSeldom = 8; // and then one in so many
-  static constexpr std::size_t kLists = 3;    // ops, in, out
+  // Of each direction's batches the first kOften are timed, and then one in
+  // kSeldom.
+  static constexpr std::uint64_t kOften = 32;
+  static constexpr std::uint64_t kSeldom = 8;
+  static constexpr std::size_t kLists = 3; // ops, in, out
 
   struct Pending {
     TimedPoint wait;

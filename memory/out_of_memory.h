@@ -1,5 +1,5 @@
-// What is said when memory is short: one sentence with the op, the numbers and
-// the knob to turn.
+// The text of an out-of-memory error: which op, how much it needs, what is in
+// use, and which option to change.
 //
 // Thread safety: functions with a Locked need the pager's lock.
 #pragma once

@@ -100,9 +100,9 @@ class Pager {
   // in it. For pins of a user's making, of any length.
   void hold(Call& call) noexcept { pins_.hold(call.state_); }
 
-  // Room inside a running call. Never waits for other calls' pins; evicts
-  // unpinned blocks. `stream` order: the bytes may be used by later work on
-  // the call's stream.
+  // Memory for a running call. Never waits for other calls; evicts unpinned
+  // blocks. The bytes may be used by work that is submitted to the call's
+  // stream from now on.
   runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes) {
     return memory_.allocate(call.state_, bytes);
   }
@@ -243,8 +243,9 @@ class Pager {
   // Makes what may fail. Nobody else knows the pager yet: nothing is locked.
   runtime::Error open(std::string_view policy) NO_THREAD_SAFETY_ANALYSIS;
 
-  // In the order in which they know each other (pager_core.h), but for the last
-  // resort of whoever looks for room.
+  // In the order in which they know each other (pager_core.h), with one
+  // exception: recomputer_ refers to stress_, which comes later, and uses it
+  // only in calls. It comes before room_, whose LastResort it is.
   PagerCore core_;
   Meter meter_;
   Residency residency_;

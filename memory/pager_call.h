@@ -1,4 +1,6 @@
 // One op call, as the pager sees it.
+//
+// Thread safety: each type says it. What says nothing is of plain values.
 #pragma once
 
 #include <atomic>
@@ -109,12 +111,13 @@ struct CallState {
 
   StreamIndex stream = kFirstCompute;
   bool active = false;
-  bool exclusive = false;     // no other call enters beside it
-  bool held = false;          // nobody waits for it (Pager::hold)
-  bool failed = false;        // an allocation failed in this attempt
-  bool must_not_fail = false; // no allocation may: it would be the last one
+  bool exclusive = false; // no other call enters beside it
+  bool held = false;      // nobody waits for it (Pager::hold)
+  bool failed = false;    // an allocation failed in this attempt
+  // No allocation may fail: there is no ordinary retry, or none is left.
+  bool must_not_fail = false;
   bool chooses = false;       // Algorithm::kToBeChosen
-  bool has_all = false;       // of HBM, in one piece
+  bool has_all = false;       // all of HBM beside its operands, in one piece
   bool recording = false;     // as the policy wants
   bool rerun = false;         // OpRequest::rerun
   std::uint32_t failures = 0; // attempts that failed so
@@ -181,8 +184,8 @@ class Call {
   bool worthRetrying() const noexcept {
     return state_.failed && state_.failures <= CallState::kMaxRetries;
   }
-  // It has all of HBM but its operands, and more would be a larger budget: an
-  // allocation that failed would have failed on a device of that size.
+  // The call had all of HBM beside its operands. So an allocation that failed
+  // would fail on any device of this size: only a larger budget helps.
   bool hadAll() const noexcept { return state_.has_all; }
   // The call is to be recorded (Pager::record).
   bool recording() const noexcept { return state_.recording; }

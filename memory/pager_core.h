@@ -5,20 +5,26 @@
 // blocks: they may take a block out of Resident only by a compare-and-swap
 // that finds it unpinned, and from then on it is theirs alone.
 //
-// The parts, and who knows whom (each knows only those before it):
+// The parts, in the order in which Pager makes them. Each knows only parts
+// before it, but Recomputer also knows StressHooks:
 //
-//   BlockUses    which positions on streams use a block
-//   Meter        steps, timed ops, the link
-//   Residency    the only writer of a block's state and places
-//   BlockTable   birth and death
-//   RoomFinder   extents in HBM, whatever it takes; asks LastResort at the end
-//   CallMemory   what kernels allocate
-//   KernelRoom   room for that, made before the kernel begins
-//   Overwrites   old bytes of operands that a call overwrites
-//   Recomputer   records of ops, and runs them again; is the LastResort
-//   PlanRunner   carries out what the policy wants before an op
-//   CallPins     an op call's way in and its way out
-//   HostAccess   copies between blocks and ordinary memory
+//   BlockUses        which positions on streams use a block
+//   Meter            steps, timed ops, the link
+//   Residency        the only writer of a block's state and places
+//   BlockTable       birth and death
+//   Compaction       moves inside HBM, to make one hole of many
+//   Recomputer       records of ops, and runs them again; is the LastResort
+//   RoomFinder       extents in HBM, whatever it takes; asks LastResort in the
+//                    end
+//   StressHooks      evictions and drops that tests ask for
+//   CallMemory       what kernels allocate
+//   KernelRoom       room for that, made before the kernel begins
+//   Overwrites       old bytes of operands that a call overwrites
+//   PlanRunner       carries out what the policy wants before an op
+//   InvariantWalker  checks what the others keep
+//   CallPins         an op call's way in and its way out
+//   HostAccess       copies between blocks and ordinary memory
+//   Budgets          limits that change while the pager runs
 //
 // Thread safety: members are safe from any thread or say that the lock guards
 // them. A method that takes a `Locked` needs the lock, and gets the proof.

@@ -71,8 +71,8 @@ struct Record {
     profiler::Token token; // of the recorded call
     FixedArray<Source> operands;
   };
-  // First operands, of so many bytes, that the first step writes whole, unread;
-  // then its results, in their order.
+  // First the operands that the first step overwrites whole and unread, each
+  // of `overwritten_bytes`. Then the results of that step, in their order.
   struct Output {
     Block* block = nullptr; // null: it died, or has another value by now
     std::uint64_t version = 0;

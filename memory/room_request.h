@@ -1,4 +1,6 @@
 // What is asked of HBM, and why it could not be had.
+//
+// Thread safety: plain values; they belong to the thread that asks.
 #pragma once
 
 #include <cstddef>

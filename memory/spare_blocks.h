@@ -74,7 +74,7 @@ class SpareBlocks {
   std::atomic<bool> busy_{false};
   std::atomic<std::size_t> bytes_{0}; // written inside only
   // Everything below is touched inside only.
-  std::uint64_t occupied_ = 0; // a bit a place
+  std::uint64_t occupied_ = 0; // one bit for each place
   std::array<Place, kSizes> places_{};
 };
 

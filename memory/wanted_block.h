@@ -1,5 +1,7 @@
 // A block that is to be in HBM: a distinct operand of the call that begins, or
 // what is fetched ahead of need.
+//
+// Thread safety: plain values; whoever uses them holds the pager's lock.
 #pragma once
 
 #include "memory/block.h"

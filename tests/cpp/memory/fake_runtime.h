@@ -1,7 +1,7 @@
 // A DeviceRuntime for tests of what sits right above the seam: address space
-// is real (so a cross-device operand access faults), copies and waits are tasks
-// in one queue per stream that run only when the test or a synchronize() says
-// so, every call can be made to fail, and misuse of the seam aborts.
+// is real (so an access through a logical address faults), copies and waits are
+// tasks in one queue per stream that run only when the test or a synchronize()
+// says so, every call can be made to fail, and misuse of the seam aborts.
 //
 // Not thread safe.
 #pragma once
