@@ -1,7 +1,7 @@
-// A binary heap's big sister: four children a node, half as deep, a node's
-// children in one or two cache lines. The greatest comes first. Entries are
-// never searched for or changed; who needs that leaves stale entries in and
-// throws them away when they come to the top.
+// A heap like a binary one, but with four children per node: half as deep, and
+// a node's children lie in one or two cache lines. The greatest comes first.
+// Entries are never searched for or changed; who needs that leaves stale
+// entries in and throws them away when they come to the top.
 //
 // `Entry` has a member `key`; equal keys come in no particular but repeatable
 // order. Thread safety: none.

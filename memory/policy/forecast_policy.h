@@ -7,10 +7,14 @@
 // Victims: uses more than half a cycle away, and unknown ones, are all far
 // away, and among those the one used longest ago goes first; nearer ones go by
 // distance, a clean one as if it were kCleanFactor times as far (its eviction
-// costs one copy, not two). Source: simulated study of swap schedules; half a
-// cycle of look-ahead is enough, and beyond it Belady's order does harm. What
-// the program has let go, while ops that run again will read it, counts as used
-// in the middle of what is left of the cycle.
+// costs one copy, not two). What the program has let go, while ops that run
+// again will read it, counts as used in the middle of what is left of the
+// cycle.
+//
+// Half a cycle of look-ahead is enough, and beyond it Belady's order does harm:
+// a study found that, which simulated swap schedules on the traces of
+// tests/benchmarks/policy/, and is not in the repository. No other constant
+// below has a source; RESULTS.md there shows what all of them give.
 //
 // While a known sequence is followed, victims that no plan chose come back a
 // little ahead of their next use, beside what the plan fetches. So does what a
@@ -72,16 +76,22 @@ class ForecastPolicy final : public Policy {
 
  private:
   static constexpr std::uint32_t kNotIn = ~std::uint32_t{0};
+  // A clean victim counts as if its next use were so many times as far away.
   static constexpr double kCleanFactor = 4;
-  static constexpr std::uint32_t kRanksPerCycle = 64; // as often are victims
-                                                      // put in order, at most
-  static constexpr double kAsFar = 0.5; // of the best victim's distance: no
-                                        // worse where the size fits better
-  static constexpr std::uint32_t kLeastAhead = 8; // ops
-  static constexpr std::uint32_t kOpening = 4; // more, for each op as foreseen
-  static constexpr std::uint32_t kLookedAhead = 4; // x lookAhead(), at a time
-  static constexpr std::uint32_t kCatchUp = 16; // ops left out or put in that
-                                                // are no other place
+  // How often victims are put in order in one cycle, at most.
+  static constexpr std::uint32_t kRanksPerCycle = 64;
+  // A victim of a better size is taken if its next use is at least this part as
+  // far away as that of the best one.
+  static constexpr double kAsFar = 0.5;
+  // What lookAhead() begins with at a place that was not foreseen, in ops.
+  static constexpr std::uint32_t kLeastAhead = 8;
+  // By so many ops lookAhead() grows with each op that comes as foreseen.
+  static constexpr std::uint32_t kOpening = 4;
+  // lookAlong() looks so many times lookAhead() farther at a time.
+  static constexpr std::uint32_t kLookedAhead = 4;
+  // A round may have so many ops more or fewer than its path, because some were
+  // put in or left out, and still count as the same round.
+  static constexpr std::uint32_t kCatchUp = 16;
 
   struct Victim {
     Block* block;

@@ -17,7 +17,7 @@
 // plan has kTakeOver + kSteps steps, and none follows one whose steps take what
 // its model says.
 //
-// Not thread-safe.
+// Thread safety: none; PlanningThread locks.
 #pragma once
 
 #include <array>
@@ -31,12 +31,14 @@ namespace chameleon::memory {
 
 class HeadroomTrial {
  public:
-  // Headroom counts in powers of this; 0 is what plan_search.h begins with.
+  // A plan of level n leaves kFactor^n times what plan_search.h leaves by
+  // default.
   static constexpr double kFactor = 2.56;
-  // None of these, but as much is left as with the other.
+  // Not a level: it marks the plan of a path that was walked only once. That
+  // plan leaves as much as one of level kOnceHeadroom.
   static constexpr int kOnce = 3;
   static constexpr int kOnceHeadroom = 1;
-  static constexpr int kMostHeadroom = 2; // that is tried
+  static constexpr int kMostHeadroom = 2; // the highest level that is tried
   // Steps of a plan that count, behind those in which it takes over.
   static constexpr std::size_t kSteps = 3;
   static constexpr std::size_t kTakeOver = 1;

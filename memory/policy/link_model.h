@@ -2,6 +2,10 @@
 // a fixed latency before each copy's bytes flow, and a joint limit that two
 // copies share fairly.
 //
+// The default figures are those of a PCIe 5.0 x16 link, with their source in
+// backend/runtime/gpu_profiles.cpp. They count only until the link was measured
+// (link_estimate.h).
+//
 // Units: nanoseconds and bytes, in doubles. Thread safety: values.
 #pragma once
 

@@ -6,6 +6,7 @@
 // run.
 //
 // Cost: O(log n) amortised per victim and per use that a victim search sees.
+// Thread safety: as Policy says.
 #pragma once
 
 #include <cstddef>

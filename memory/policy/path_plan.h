@@ -1,4 +1,6 @@
 // A plan as the run follows it: its values are the path's.
+//
+// Thread safety: none while it is made; freely shared once it is const.
 #pragma once
 
 #include <cstddef>

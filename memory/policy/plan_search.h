@@ -5,7 +5,7 @@
 // between blocks and what is resident without being part of the cycle, and
 // makes it by moves that take compute time.
 //
-// Not thread-safe.
+// Thread safety: none; one thread at a time uses a search.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,9 @@
 namespace chameleon::memory {
 
 class PlanSearch {
-  // Of plans in a round; fewer of long cycles, whose plans take longer, so that
-  // no round plans more ops than kMostOps: what is behind them gains 0.5 %.
+  // How many plans one pass of the search tries. Plans of long cycles take
+  // longer, so they are as many as have kMostOps ops together; but never more
+  // than kMostTries or fewer than kLeastTries. All that come later gain 0.5 %.
   static constexpr std::size_t kMostTries = 600;
   static constexpr std::size_t kLeastTries = 100;
   static constexpr std::size_t kMostOps = 1'000'000;
@@ -36,7 +37,7 @@ class PlanSearch {
     bool recompute;
     // More is left than usual (headroom_trial.h).
     int headroom = 0;
-    // Plans in a round, at most, for whoever waits for them.
+    // The most plans that a pass tries, for whoever waits for them.
     std::size_t most_tries = kMostTries;
     std::uint64_t signature = 0; // of the cycle
   };
@@ -56,8 +57,9 @@ class PlanSearch {
   bool goesOn() const noexcept { return planner_.has_value(); }
   // Tries one more. False: there is nothing more to try.
   bool tryNext();
-  // A plan is made anew for a hundredth less time; at the end (not `more`) for
-  // any less; and not before all prices were tried once.
+  // True: the search found something so much shorter that a new plan is worth
+  // making. While there is `more` to try, that is 1 %, and false until every
+  // price was tried once; at the end it is anything shorter.
   bool isWorthIt(bool more) const;
   // The best so far.
   PathPlanPtr plan();

@@ -10,8 +10,8 @@
 // tried on the model, the few that pay most often first, and the best plan is
 // kept.
 //
-// Cost: O(uses * log) a candidate. Thread safety: functions of their arguments;
-// meant for a background thread.
+// Cost: O(uses * log) per candidate. Thread safety: functions of their
+// arguments; meant for a background thread.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,9 @@ namespace chameleon::memory {
 
 struct PlanParameters {
   GapParameters gaps;
-  // Room that write-backs leave the link to copies in for, as a part of the
-  // budget; < 0: they never do.
+  // While a copy in is under way and at least this part of the budget is free,
+  // no write back begins, so that the copy in has the link alone. < 0: a write
+  // back is never held back.
   double lead = -1;
 
   friend bool operator==(const PlanParameters&,

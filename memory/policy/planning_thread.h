@@ -18,7 +18,7 @@
 // Thread safety: any thread. plan() never waits for a plan that is being made,
 // and not for the lock either: where another thread holds it, it answers "none
 // yet". What a plan is made from is copied on the thread that asks for it, so
-// the planning thread takes no lock that an op takes.
+// the planning thread never makes an op wait.
 #pragma once
 
 #include <condition_variable>
@@ -115,7 +115,9 @@ class PlanningThread {
   const bool recompute_;
   SavedPlans* const saved_;
 
-  mutable Mutex mutex_; // guards what is below; a leaf
+  // Guards what is below. Under it only LeafLocks and locks of
+  // LockRank::kLog are taken.
+  mutable Mutex mutex_;
   runtime::RankedCondition<runtime::LockRank::kPlans> changed_;
   Plans plans_;                            // used last first
   std::vector<Order> orders_;              // served from the back

@@ -31,8 +31,8 @@ struct PlannedAction {
   Block* block;
   std::uint64_t identity;
   bool joined; // with the action of its kind before it: one batch
-  // A fetch for the op of this number, not worth a victim that is needed no
-  // later; 0: worth any.
+  // Of a fetch: the number of the op that it is for. It evicts no block that is
+  // needed at that op or before it. 0: it may evict any block.
   std::uint64_t needed_at = 0;
 };
 
@@ -52,9 +52,10 @@ class PlanGate {
   // No actions, ever / ask at the next op.
   void close() noexcept { position_.store(kClosed, std::memory_order_relaxed); }
   void ask() noexcept { position_.store(kAsk, std::memory_order_relaxed); }
-  // Ask before op `position`, or in another epoch, like that of any first op;
-  // at the next op where ask() came since takeAsk(). Not by two threads at
-  // once.
+  // From now on due() is true from op `position` of this epoch on, and at any
+  // op of another epoch, such as the first op of a round. If ask() was called
+  // since takeAsk(), it stays true at the next op. Two threads may not call
+  // askAt() at once.
   void askAt(std::uint32_t epoch, std::uint32_t position) noexcept {
     epoch_.store(epoch, std::memory_order_relaxed);
     std::uint32_t before = position_.load(std::memory_order_relaxed);

@@ -61,7 +61,7 @@ class SavedPlans {
  private:
   void addLocked(SavedPlan plan);
 
-  mutable runtime::RankedMutex<runtime::LockRank::kLog> mutex_; // a leaf
+  mutable runtime::RankedMutex<runtime::LockRank::kLog> mutex_; // of kLog
   std::vector<SavedPlan> plans_;                                // guarded by it
 };
 

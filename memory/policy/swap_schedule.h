@@ -45,8 +45,9 @@ struct SwapSchedule {
   std::vector<Moment> fetch;      // at the end of gap u
 };
 
-// `lead_bytes` >= 0: while a copy in is under way and so many bytes are free,
-// write-backs hold back, and leave it the link. < 0: they never do.
+// `lead_bytes` >= 0: while a copy in is under way and at least so many bytes
+// are free, no write back begins, so that the copy in has the link alone. < 0:
+// a write back is never held back.
 SwapSchedule schedule_swaps(const UseTable& table, const VictimGaps& gaps,
                             std::int64_t budget, const LinkModel& link,
                             std::int64_t lead_bytes);

@@ -12,6 +12,8 @@
 // Positions: op i of the repetition r is position r * ops + i. Gap u is the
 // range [begin(u), end(u)) of positions at which the value is not needed, with
 // begin(u) in (0, ops].
+//
+// Thread safety: const methods may be called from any thread.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,11 @@
 // Stage 1 of the planner: which gaps between uses are spent outside HBM.
 //
 // Walks the ops in order and evicts when the resident bytes pass the limit: the
-// value whose next use is farthest (Belady's MIN), where a value that would
-// have to be written back first competes at a price, and what lies beyond the
-// look-ahead is taken as unknown: it goes first, least recently used first, or
-// spread over all of it.
+// value whose next use is farthest (MIN: L. A. Belady, "A study of replacement
+// algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966),
+// where a value that would have to be written back first competes at a price,
+// and what lies beyond the look-ahead is taken as unknown: it goes first, least
+// recently used first, or spread over all of it.
 // Two heaps, clean and dirty, compared at the current op: that keeps MIN's
 // order inside each. No times: only order and bytes.
 //
@@ -30,10 +31,12 @@ struct GapParameters {
   // Look-ahead, as a part of the cycle's ops; 0: all of them.
   double window = 0;
   bool refill = false;
-  // Beyond the look-ahead some of all goes first, not the least recently used.
-  // All that an op needs must be there before it, and goes out after it. Where
-  // a part of an optimizer's state leaves, say, each of its ops then waits for
-  // less, while more of the last one's goes out.
+  // The first victims are values that are used again only beyond the
+  // look-ahead. False: the one that was used longest ago goes first. True: some
+  // of all of them go, spread evenly. An example is an optimizer's state of
+  // which a part must leave. With `spread` each of its ops waits for a small
+  // part of its own operands, while a part of those of the op before goes out.
+  // Else some ops wait for all of theirs.
   bool spread = false;
 
   friend bool operator==(const GapParameters&, const GapParameters&) = default;

@@ -2,7 +2,7 @@
 // model, nothing runs. All figures are modelled. A trace does not say what may
 // be run again, so of a trace it is swapping alone.
 //
-// Thread safety: functions of their arguments. Cost: that of a plan a budget.
+// Thread safety: functions of their arguments. Cost: one plan for each budget.
 #pragma once
 
 #include <cstddef>
