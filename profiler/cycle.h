@@ -17,8 +17,9 @@
 // Transients of different repetitions are different storages with the same
 // index; their lives never overlap.
 //
-// Struct of arrays. 24 bytes an op, 4 an operand and a free, 8 a value; a Llama
-// training step has 3.1 operands, 1.1 frees and 1.3 values an op: 51 bytes.
+// Struct of arrays. 25 bytes for each op, 4 for each operand and each free, 8
+// for each value. A Llama training step has 3.1 operands, 1.1 frees and 1.3
+// values per op: 52 bytes per op.
 //
 // Thread safety: none while it is built; freely shared once it is const.
 #pragma once

@@ -1,5 +1,7 @@
 // What the profiler says about itself: how much it holds, what it follows, and
 // where the run last left what was expected. Plain data, for users.
+//
+// Thread safety: plain values.
 #pragma once
 
 #include <cstddef>

@@ -18,8 +18,9 @@
 // Bounded: at most kMaxTokens tokens; when full, those not sampled since the
 // last time it was full go.
 //
-// Thread safety: any thread. shouldLook() is two instructions on the caller's
-// counter; everything else takes a LeafLock.
+// Thread safety: any thread. shouldLook() is, as a rule, one atomic decrement
+// of a counter that all threads share. What adds or looks up an estimate takes
+// a LeafLock; the rest are atomics.
 #pragma once
 
 #include <array>

@@ -1,8 +1,10 @@
 // A lock for a few hundred instructions at most: one atomic exchange to take,
 // one store to give back, and a thread that finds it taken yields.
 //
-// A leaf: whoever holds it takes no other lock, calls nothing outside this
-// folder and does not wait.
+// A leaf: whoever holds it takes no other lock and does not wait. Outside this
+// folder it calls only LiveBlocks::Gone, which is short and takes no lock.
+//
+// Thread safety: any thread.
 #pragma once
 
 #include <atomic>

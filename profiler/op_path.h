@@ -9,10 +9,10 @@
 //            transient of an earlier path (`source` says which value of which).
 //
 // Values are numbered by first appearance, so two runs of the same sequence
-// number them alike, and a prefix of a path has a prefix of its values. A value
-// is *bound* to the live block that stands for it at present; matching an
-// operand is comparing that identity. Sequence and structure never change after
-// finish(); bindings, deaths and workspaces do.
+// give them the same numbers, and a prefix of a path has a prefix of its
+// values. A value is *bound* to the live block that stands for it at present;
+// matching an operand is comparing that identity. Sequence and structure never
+// change after finish(); bindings, deaths and workspaces do.
 //
 // Memory: 36 to 40 bytes an op (index and times included; 4 more where any op
 // has a workspace), 8 an operand, 48 a value and 20 more a carried one.
@@ -45,8 +45,9 @@ struct PathOp {
   std::uint32_t op; // its name, see OpNames
   // The position before with a token that may be the same; kNone: none.
   std::uint32_t previous_like = kNone;
-  // What is below changes as the path is walked. Values are expected to begin
-  // as its operands: not where an external input has come to stay.
+  // What is below changes while the path is walked. 1: some operands are
+  // expected to be values that begin with this op. 0 also where such a value
+  // turned out to be a block that stays from round to round.
   std::uint32_t expects_new : 1 = 0;
   std::uint32_t elapsed : 31 = 0; // see OpPath::elapsed_ns(); when it has ended
 };
@@ -178,7 +179,8 @@ class OpPath {
     if (!is_timed_) return position * kUnknownOp_ns;
     return position == 0 ? 0 : ops_[position - 1].elapsed * kElapsedUnit_ns;
   }
-  // By op, of all. Kept in units of kElapsedUnit_ns: 137 s are the most.
+  // The duration of each op of the path, in order. Their sums are kept in units
+  // of kElapsedUnit_ns, and are 137 s at most.
   static constexpr std::int64_t kElapsedUnit_ns = 64;
   void setDurations(std::span<const std::int64_t> duration_ns) noexcept;
 

@@ -1,6 +1,6 @@
-// The profiler's door: sees every op, knows where in the recorded history the
-// run is, and says what comes next. One per device index; never allocates
-// device memory, never waits, and is never needed for correctness.
+// The profiler's entry point: sees every op, knows where in the recorded
+// history the run is, and says what comes next. One per device index; never
+// allocates device memory, never waits, and is never needed for correctness.
 //
 // How it is driven (memory/pager and kernels/), per op call:
 //
@@ -23,10 +23,11 @@
 // Thread safety: every method, any thread. One LeafLock guards everything: a
 // thread holds it for some 50 instructions per op, and for as long as copying
 // a step's records takes (under a millisecond for 10,000 ops) when the run
-// leaves or completes a sequence. Nothing is called under it. If several
-// threads run ops at once their ops interleave: sequences then rarely repeat,
-// and forecasts fail; nothing else does. Autograd's thread and the main thread
-// take turns, and make one sequence.
+// leaves or completes a sequence. Under it only `gone` is called, which must be
+// short and take no lock. If several threads run ops at once their ops
+// interleave: sequences then rarely repeat, and forecasts fail; nothing else
+// does. Autograd's thread and the main thread take turns, and make one
+// sequence.
 //
 // Lock order: callers may hold the pager's mutex; the profiler takes no lock
 // of anybody else.
@@ -252,8 +253,8 @@ class Profiler {
   bool beginsNext(Token token, std::size_t uses);
   void recordDeath(const LiveBlock& block, std::uint64_t op_count) noexcept;
 
-  mutable LeafLock lock_; // guards everything below; op_count_, steps_:
-                          // their writers
+  // Guards everything below; of op_count_ and steps_ only the writers hold it.
+  mutable LeafLock lock_;
   std::atomic<std::uint64_t> op_count_{0};
   LiveBlocks blocks_;
   OpHistory history_;

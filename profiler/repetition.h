@@ -1,8 +1,9 @@
-// Does the round that is recorded repeat itself? Its last ops have been before
-// then, at one distance, equal one by one, and among them one on a block that
-// outlives them: ten equal allocations in a row are no loop. Per distance it is
-// kept over how many ops in a row that holds, so each op is compared with its
-// equals alone.
+// Does the round that is being recorded repeat itself? It does where its last
+// ops, kCertain of them or more, are equal one by one to those that came a
+// certain distance before them. One of them must also use the very block that
+// its equal used: without that, ten equal allocations in a row would look like
+// a loop. For each distance it is kept how many ops in a row were equal so far,
+// so a new op is compared only with the ops that equal it.
 //
 // Thread safety: none; the caller synchronises.
 #pragma once

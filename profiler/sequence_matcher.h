@@ -142,12 +142,15 @@ class SequenceMatcher {
   // The value that a block is on the path followed, kNone: none.
   std::uint32_t valueOf(const LiveBlock& block) const noexcept;
 
-  // The best place for the op recorded last: where the whole round so far is
-  // the beginning of a path; else close behind where the path was left; else
-  // the longest equal context, in the path used last. `in_itself`: the
-  // recording may repeat itself too (then its own path is given, and length >=
-  // kCertain). `has_time`: a place that one of the next ops may contradict, for
-  // no op of its context is on a block that was there before, is none yet.
+  // The best place for the op recorded last. It looks for, in this order:
+  //   1. a path whose beginning is the whole round so far;
+  //   2. a place close behind the one where the path was left;
+  //   3. the longest equal context in any path; of equally long ones, that in
+  //      the path used last.
+  // `in_itself`: the recording may also repeat itself, with a longer context.
+  // Then its own path is given, and length >= kCertain. `has_time`: more ops
+  // can be waited for. Then a context of case 3 counts only if one of its ops
+  // is on a block that was there before: else the next ops may contradict it.
   ContextMatch relocate(bool in_itself, bool has_time);
   // The first of these alone.
   ContextMatch wholeRound();

@@ -1,24 +1,26 @@
-// The token of an op: 64 bits that stand for what it does, without the values
-// and the tensors it does it to. Two calls get the same token exactly when op,
-// shapes, strides, dtypes, alias pattern and other arguments that were fed are
-// the same (up to a collision, once in 2^64; what a token leads to is checked
-// against identities and bytes as well, and costs time only if wrong).
+// The token of an op: 64 bits that stand for what the op does, without the
+// values and the tensors that it does it to. It is made of words. Equal words
+// give equal tokens; other words give another token, but for a chance of 2^-64.
+// What a token leads to is checked against identities and bytes before anything
+// moves, so a collision costs time, never bits.
 //
-// Who feeds (kernels/) decides what counts. The convention, so that no two
-// different calls feed the same words:
-//   1. one word for the op (its OpPlan's number or address),
-//   2. per tensor one word of (rank, dtype, which operand it aliases, flags),
-//      then `rank` sizes (and strides where they are not contiguous),
-//   3. scalars that change how the op runs, one word each.
-// A token says which operands an op reads and writes, since the op does.
+// kernels/op_token.h decides what the words are:
+//   1. one for the op: the number of its OpPlan;
+//   2. for each tensor one of rank, dtype and whether it is contiguous, then
+//      its sizes, and its strides where it is not contiguous; for a nested
+//      tensor its number of elements alone;
+//   3. for each result that may be wanted or not, whether it is.
+// Scalars are no part of it, nor is which operands alias each other. A token
+// says which operands an op reads and writes, since the op does.
 //
 // The lower half is the quick one: a few instructions of what every call knows
 // of itself. While the run does what was expected nothing else is compared; the
 // upper half is made where a place is looked for or something is recorded.
 //
 // Cost: one multiplication, about 4 instructions, a word; 2 instructions a word
-// of the quick half. Values, no shared state. Tokens are stable inside one
-// process.
+// of the quick half. Tokens are stable inside one process.
+//
+// Thread safety: plain values.
 #pragma once
 
 #include <cstdint>

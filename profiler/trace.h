@@ -12,17 +12,17 @@
 // that have a value before the op; `out`: storages that begin with it; `write`:
 // those of both that it writes; `free`: those that die after it. Three fields
 // may be missing: `over`, those of `in` and `write` that it overwrites
-// completely and unread (none); `fresh`, those of `out` that it does not make
-// but is handed, as memory that no op has touched before (none); and
-// `workspace`, what it takes from the arena and gives back before it ends, at
-// most at one time (0). Numbers are storages, sizes bytes, `t` the time of the
-// op's begin in ns. Bandwidths are bytes per second, one way alone and both
-// ways together; 0: not known.
+// completely and unread (none); `fresh`, those of `out` that are external
+// inputs: the op does not make them, but gets them as memory that no op has
+// used before (none); and `workspace`, what it takes from the arena and gives
+// back before it ends, at most at one time (0). Numbers are storages, sizes
+// bytes, `t` the time of the op's begin in ns. Bandwidths are bytes per second,
+// one way alone and both ways together; 0: not known.
 //
 // A step repeats: a storage that no op of it creates was there before. One that
 // is freed before it is created again lived across the step's end.
 //
-// Values, no shared state.
+// Thread safety: plain values.
 #pragma once
 
 #include <cstdint>
