@@ -2,6 +2,8 @@
 // memory is adopted as a block, the storage shows its logical address, the
 // tensor gets our device and keys. Nothing is copied, unless the kernel took
 // the memory from elsewhere.
+//
+// Thread safety: belongs to the thread of its call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,8 +31,10 @@ struct Adoption {
   // nobody else, on memory allocated in this call. False: it is not one, and
   // unchanged. REQUIRES: is_native_result().
   bool fresh(at::Tensor& native) const;
-  // What the kernel did to a written operand's storage: `alias` showed
-  // `before`. And to its shape.
+  // After the kernel, for an operand that it wrote. storage(): `outer` gets the
+  // memory and the size that the kernel gave `alias`, which showed `before` at
+  // first. shape(): `outer` gets the shape that the kernel gave its alias
+  // tensor. Mostly neither has changed.
   void storage(c10::StorageImpl& outer, c10::StorageImpl& alias,
                const std::byte* before) const;
   static void shape(c10::TensorImpl& outer,

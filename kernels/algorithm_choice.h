@@ -9,6 +9,8 @@
 // operands' sizes, strides, dtypes and alignments, all other arguments, and the
 // settings that a plan has to obey. In a smaller budget than the one a plan was
 // found in it may not fit any more, so the call that comes next is a first one.
+//
+// Thread safety: what was chosen is kept per thread, as in PyTorch's front end.
 #pragma once
 
 #include <cstddef>

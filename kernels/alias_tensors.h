@@ -5,6 +5,8 @@
 //
 // No alias tensor stays bound to a storage after its call. Their empty shells
 // are recycled per thread, but only if nobody else holds them.
+//
+// Thread safety: belongs to the thread of its call.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,8 @@
 // The settings of a process and a thread that decide the bits of a kernel: what
 // an op that runs again needs to find as it was.
+//
+// Thread safety: plain values; reading and setting affects the calling thread,
+// and of the process what a user could set.
 #pragma once
 
 #include <array>

@@ -1,6 +1,8 @@
 // Which list ops may be put off (deferred_lists.h): those that cannot fail any
 // more once their operands were looked at, and whose results are known before
 // they run.
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <ATen/core/stack.h>

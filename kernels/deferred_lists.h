@@ -13,25 +13,26 @@
 // What the caller sees is what he would have seen: version counters, results
 // and their metadata are there when the call returns; an op that could fail
 // for its arguments is not put off, so exceptions come from the op that is at
-// fault, after the effects of those before it. Three things differ.
+// fault, after the effects of those before it. Four things differ.
 //   - A result's data_ptr(), a logical address that nobody can read from, is
 //     another one after the run was executed.
 //   - Running out of memory, and a device that fails, are reported by whoever
 //     needs the bytes; statistics and options report nothing. The message names
-//     the list op. Before that, where memory is short,
-//     it was tried on fewer and fewer indices at a time. What was executed
-//     stays, what was not stays put off and is tried again by the next op. It
-//     is admitted op by op, each index needs at most half the budget, and no op
-//     begins that cannot be pinned; so this takes pins of others, a full host,
-//     or a failing device. Should a kernel that writes fail on the inside, the
-//     rest of the run is dropped.
+//     the list op. Where memory is short, the op was first tried on fewer and
+//     fewer indices at a time. What was executed stays executed; what was not
+//     stays put off, and the next op tries it again. Each op of the run is
+//     admitted on its own, each index needs at most half the budget, and no op
+//     begins that cannot be pinned. So the run fails only where others hold
+//     pins, the host is full or the device fails. Should a kernel that writes
+//     fail on the inside, the rest of the run is dropped.
 //   - A thread that is inside a kernel neither records nor executes: such an
 //     op runs at once.
 //   - Where an operand is pinned, as in a block of torch_chameleon.resident(),
 //     or in inference mode, nothing is put off.
 //
-// Threads: one run for the process. Ops that another thread recorded are
-// executed first by whoever comes along, on the recorder's stream.
+// Thread safety: any thread; one lock, and one run for the process. Ops that
+// another thread recorded are executed first by whoever comes along, on the
+// recorder's stream.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,5 +1,7 @@
-// Where CUDA accepts CPU tensors, as data. CPU kernels accept any
-// mix, so without this table code would pass here and fail on a GPU.
+// Where CUDA accepts CPU tensors, as data. CPU kernels accept any mix, so
+// without this table code would pass here and fail on a GPU.
+//
+// Thread safety: any thread; tables that never change.
 #pragma once
 
 #include <string_view>

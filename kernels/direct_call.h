@@ -5,6 +5,8 @@
 // op that ran out of memory inside its kernel, if it may run again.
 //
 // direct_kernel.h puts calls together from it, one per C++ signature.
+//
+// Thread safety: belongs to the thread of its call.
 #pragma once
 
 #include <array>

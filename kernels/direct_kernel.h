@@ -1,6 +1,8 @@
 // Direct kernels: the unboxed kernel of an op, put together from its C++
 // signature. What becomes of an argument is said once per type (Passing), what
 // becomes of results once per type (Results); a signature needs no code.
+//
+// Thread safety: any thread; each call is its thread's.
 #pragma once
 
 #include <array>

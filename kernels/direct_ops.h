@@ -1,6 +1,8 @@
 // Which ops have a direct kernel: all whose signature is that of an op listed
 // in direct_ops.cpp, and of which nothing is special that such a kernel does
 // not know (devices and generators among the arguments, results elsewhere).
+//
+// Thread safety: called where ops are registered; its tables never change.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>

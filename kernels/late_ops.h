@@ -13,6 +13,8 @@
 //  CompositeExplicitAutograd                  | that one, on the tensors
 //  CompositeImplicitAutograd, whatever else   | that one, on the tensors
 //  none of these                              | one sentence
+//
+// Thread safety: any thread; two locks of its own.
 #pragma once
 
 #include <atomic>
@@ -28,7 +30,7 @@ void register_late_ops();
 
 // Looks for device kernels that were registered since, of one op ("ns::op" or
 // "ns::op.overload") or of all, and lets go of those whose op is gone.
-// Thread-safe. Must not be called from a registration.
+// Must not be called from a registration.
 void redirect_new_kernel(const std::string& op);
 void redirect_new_kernels();
 

@@ -2,6 +2,8 @@
 // `_foreach_*` or `_fused_*` call; element i of each list depends on elements
 // i of the others only, so the call may run as several calls over slices, and
 // the bytes that must be resident at once stay bounded.
+//
+// Thread safety: each call belongs to the thread that makes it.
 #pragma once
 
 #include <span>

@@ -13,7 +13,7 @@
 // before the op has run. An operand that nobody else holds is freed after the
 // last op that uses its chunk.
 //
-// Used under one lock (deferred_lists.cpp).
+// Thread safety: none; used under one lock (deferred_lists.cpp).
 #pragma once
 
 #include <cstdint>

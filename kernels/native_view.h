@@ -1,5 +1,7 @@
 // A native tensor that shows a chameleon tensor's bytes for as long as it
 // lives: pinned, for kernels written by hand and for resident().
+//
+// Thread safety: belongs to the thread that makes it.
 #pragma once
 
 #include <memory>

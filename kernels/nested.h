@@ -1,6 +1,8 @@
 // Nested tensors of torch's strided layout: a storage like any tensor's, and
 // on the CPU three small tensors that tell sizes, strides and offsets. (Those
 // of layout=torch.jagged are Python objects made of dense tensors.)
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <c10/core/TensorImpl.h>

@@ -1,6 +1,8 @@
 // One op call, straight through: find the operands, pin them, run the native
 // kernel on alias tensors, adopt what it made, unpin. A call knows its op plan,
 // its pins and its alias tensors, and nothing else.
+//
+// Thread safety: belongs to the thread of its call.
 #pragma once
 
 #include <span>

@@ -2,7 +2,8 @@
 // it writes, what its results alias. Made once, when the op is registered, so
 // that a call walks no schema.
 //
-// Immutable after construction except `memory`, which learns.
+// Thread safety: any thread; never changes after construction, except `memory`,
+// which learns and is made of atomics.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // Which ops are redirected.
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <string>

@@ -1,9 +1,10 @@
 // What an op call is to the profiler: 64 bits of the op, of its operands'
 // shapes, strides and dtypes, and of which results are wanted. Values and
 // addresses do not count, nor do scalars: a learning rate may change every
-// step. The quick half has the op and
-// how many elements each operand has, of lists' none: their many blocks say
-// enough.
+// step. The quick half is of the op and of how many elements each operand has.
+// Tensors in lists are left out of it: their many blocks say enough.
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,9 @@
 // way of op_call.h on borrowed storages, below autograd, modes and hooks; it
 // emits no warning, shows itself to no profiler and leaves the user's generator
 // as it was.
+//
+// Thread safety: made by the thread of its call; run() any thread, also two at
+// once.
 #pragma once
 
 #include <memory>
@@ -67,8 +70,10 @@ class RecordedCall final : public memory::RecordedOp {
   std::shared_ptr<const Surroundings> surroundings_;
 };
 
-// Tells the pager, if the call is such a one. `arguments` are the caller's,
-// `results` what it gets that it has not given.
+// After the kernel: gives `record` to the pager, unless it is null or the
+// kernel gave an operand other memory or another shape. `arguments` are the
+// caller's, `results` the tensors that the op returns and that are none of
+// them.
 void finish_record(std::unique_ptr<RecordedCall> record,
                    at::ArrayRef<c10::IValue> arguments,
                    at::ArrayRef<at::Tensor> results,

@@ -5,6 +5,9 @@
 // CUDA or a CPU kernel, minus views, manual ops and CompositeImplicit ops,
 // plus a few composites that look at the device. Registering needs no device
 // and touches no driver.
+//
+// Thread safety: the thread that loads the extension registers; the list of
+// names never changes after that.
 #pragma once
 
 #include <string>

@@ -4,6 +4,8 @@
 //
 // What an op is excluded for follows from its schema and its tags, or from one
 // table in the .cpp; tests run every op of PyTorch's databases again.
+//
+// Thread safety: any thread; tables that never change.
 #pragma once
 
 #include <string>

@@ -2,6 +2,8 @@
 // ones, CSR, CSC, BSR and BSC (compressed indices, plain indices, values), are
 // made of dense tensors. These are what is pinned, moved and adopted; here
 // sparse tensors are taken apart and put together.
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <ATen/core/Tensor.h>

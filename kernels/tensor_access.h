@@ -3,6 +3,8 @@
 //
 // Private to kernels/. Written for the torch release the package is built for:
 // the layout of TensorImpl is part of torch's ABI within one minor release.
+//
+// Thread safety: none; the caller holds the tensor alone, or only reads it.
 #pragma once
 
 #include <algorithm>

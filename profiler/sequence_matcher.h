@@ -149,8 +149,9 @@ class SequenceMatcher {
   //      the path used last.
   // `in_itself`: the recording may also repeat itself, with a longer context.
   // Then its own path is given, and length >= kCertain. `has_time`: more ops
-  // can be waited for. Then a context of case 3 counts only if one of its ops
-  // is on a block that was there before: else the next ops may contradict it.
+  // can be waited for. Then a context of case 3 counts only if it begins the
+  // path, or one of its ops is on a block that was there before: else the next
+  // ops may contradict it.
   ContextMatch relocate(bool in_itself, bool has_time);
   // The first of these alone.
   ContextMatch wholeRound();

@@ -1,4 +1,4 @@
-// The option table: every knob of torch_chameleon.config with its default,
+// The option table: every option of torch_chameleon.config with its default,
 // unit, environment variable and effect. This table is the truth; Python, the
 // python/docs/configuration.md and error messages are made from it.
 //

@@ -1,4 +1,4 @@
-"""torch_chameleon.config: every knob, as attributes.
+"""torch_chameleon.config: every option, as attributes.
 
 The table in C++ is the truth (`_C.option_specs`): names, defaults, choices,
 units and checks live there, and this is a typed view of it that holds no
@@ -101,7 +101,7 @@ def _written(value: object) -> str:
 
 
 class Config:
-    """The knobs of torch_chameleon; `print(torch_chameleon.config)` lists them.
+    """Options of torch_chameleon; `print(torch_chameleon.config)` lists them.
 
     Every key can also be set in the environment as `CHAMELEON_<KEY>`. A wrong
     value raises ValueError with the key, the value and what is allowed; an

@@ -1,4 +1,4 @@
-"""Errors say what was asked, what there is, and which knob to turn."""
+"""Errors say what was asked, what there is, and which option to change."""
 
 import pytest
 import torch
