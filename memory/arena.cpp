@@ -39,7 +39,7 @@ std::size_t round_down(std::size_t bytes, std::size_t power_of_two) {
 } // namespace
 
 Result<std::unique_ptr<Arena>> Arena::create(runtime::DeviceRuntime& runtime,
-                                             Timelines& timelines,
+                                             StreamPositions& streams,
                                              std::size_t range_bytes,
                                              std::size_t budget_bytes) {
   const std::size_t granularity = runtime.commitGranularity();
@@ -56,30 +56,29 @@ Result<std::unique_ptr<Arena>> Arena::create(runtime::DeviceRuntime& runtime,
   range_bytes = round_up(range_bytes, granularity);
   Result<std::byte*> base = runtime.reserve(range_bytes);
   if (!base.ok()) return base.takeError();
-  std::unique_ptr<Arena> arena(
-      new Arena(runtime, timelines, *base, range_bytes));
+  std::unique_ptr<Arena> arena(new Arena(runtime, streams, *base, range_bytes));
   CHAMELEON_CHECK(arena->setBudget(budget_bytes), "an empty arena is full");
   return arena;
 }
 
-Arena::Arena(runtime::DeviceRuntime& runtime, Timelines& timelines,
+Arena::Arena(runtime::DeviceRuntime& runtime, StreamPositions& streams,
              std::byte* base, std::size_t range_bytes)
     : runtime_(runtime),
-      timelines_(timelines),
+      streams_(streams),
       checks_callers_(runtime.checksCallers()),
       base_(base),
       range_bytes_(range_bytes),
       granularity_(runtime.commitGranularity()),
       unit_bytes_(std::max(granularity_, kUnitBytes)),
       unit_shift_(static_cast<unsigned>(std::countr_zero(unit_bytes_))),
-      extents_(range_bytes, fence_joiner(timelines)),
-      freed_(timelines) {
+      extents_(range_bytes, fence_joiner(streams)),
+      freed_(streams) {
   CHAMELEON_CHECK(extents_.setLimit(0), "an empty arena is full");
 }
 
 Arena::~Arena() {
   // A failure means that the device is lost: nothing uses the range then.
-  (void)timelines_.synchronizeAll().ok();
+  (void)streams_.synchronizeAll().ok();
   (void)decommitAbove(0).ok();
   runtime_.unreserve(base_, range_bytes_);
 }
@@ -183,7 +182,7 @@ void Arena::addFence(Extent* extent, const Fence& fence) {
     extent->fence = fence;
     return;
   }
-  const FenceJoiner joiner = fence_joiner(timelines_);
+  const FenceJoiner joiner = fence_joiner(streams_);
   joiner.join(joiner.context, extent->fence, fence);
 }
 
@@ -298,7 +297,7 @@ Error Arena::decommitAbove(std::size_t limit_bytes) {
     if (committed <= kept) continue;
     if (!waited && extents_.closed() != nullptr) {
       Fence& fence = extents_.closed()->fence;
-      if (Error error = synchronize(timelines_, fence)) return error;
+      if (Error error = synchronize(streams_, fence)) return error;
       fence.clear();
       waited = true;
     }
@@ -338,7 +337,7 @@ Result<Position> Arena::slideDown(Extent* extent, std::size_t to,
   for (const Fence* fence :
        {&uses, &std::as_const(hole->fence), &std::as_const(extent->fence),
         &std::as_const(below)}) {
-    if (Error error = timelines_.wait(kMoves, *fence)) {
+    if (Error error = streams_.wait(kMoves, *fence)) {
       return failed(std::move(error));
     }
   }
@@ -348,7 +347,7 @@ Result<Position> Arena::slideDown(Extent* extent, std::size_t to,
     discarded(to, gained);
     return failed(std::move(error));
   }
-  const Position moved = timelines_.advance(kMoves);
+  const Position moved = streams_.advance(kMoves);
   Extent* kept = nullptr; // of the hole, below the extent's new place
   if (hole->offset < to) {
     kept = extents_.allocateAt(hole, hole->offset, to - hole->offset,
@@ -373,12 +372,12 @@ Result<Position> Arena::move(Extent* extent, Extent* target,
                              const Fence& uses) {
   for (const Fence* fence :
        {&uses, &std::as_const(target->fence), &std::as_const(extent->fence)}) {
-    if (Error error = timelines_.wait(kMoves, *fence)) return error;
+    if (Error error = streams_.wait(kMoves, *fence)) return error;
   }
   const runtime::Copy copy{address(*target), address(*extent), extent->bytes};
   if (Error error = submitMove(copy)) return error;
-  const Position moved = timelines_.advance(kMoves);
-  timelines_.mark(kMoves);
+  const Position moved = streams_.advance(kMoves);
+  streams_.mark(kMoves);
   target->block = std::exchange(extent->block, nullptr);
   target->fence.clear();
   extent->fence.clear();
@@ -389,8 +388,8 @@ Result<Position> Arena::move(Extent* extent, Extent* target,
 
 // Where it fails nothing of it is under way any more.
 Error Arena::submitMove(const runtime::Copy& copy) {
-  Error error = runtime_.copy(timelines_.stream(kMoves), {&copy, 1});
-  if (error) (void)timelines_.synchronize(timelines_.advance(kMoves)).ok();
+  Error error = runtime_.copy(streams_.stream(kMoves), {&copy, 1});
+  if (error) (void)streams_.synchronize(streams_.advance(kMoves)).ok();
   return error;
 }
 

@@ -24,7 +24,7 @@
 #include "memory/extent_index.h"
 #include "memory/extent_map.h"
 #include "memory/freed_room.h"
-#include "memory/timeline.h"
+#include "memory/stream_positions.h"
 
 namespace chameleon::memory {
 
@@ -33,7 +33,7 @@ class Arena {
   // Reserves `range_bytes` of address space (at least the largest budget that
   // will ever be asked for). Commits nothing yet.
   static runtime::Result<std::unique_ptr<Arena>> create(
-      runtime::DeviceRuntime& runtime, Timelines& timelines,
+      runtime::DeviceRuntime& runtime, StreamPositions& streams,
       std::size_t range_bytes, std::size_t budget_bytes);
   // Host-waits for everything submitted, then gives the range back.
   ~Arena();
@@ -140,8 +140,8 @@ class Arena {
                                  const Fence& uses);
 
  private:
-  Arena(runtime::DeviceRuntime& runtime, Timelines& timelines, std::byte* base,
-        std::size_t range_bytes);
+  Arena(runtime::DeviceRuntime& runtime, StreamPositions& streams,
+        std::byte* base, std::size_t range_bytes);
   Extent* choose(std::size_t bytes, End end, ExtentUse use, StreamIndex stream);
   Extent* takeUp(Extent* extent);
   std::size_t commitLimit() const noexcept;
@@ -152,7 +152,7 @@ class Arena {
   void revived(std::size_t offset, std::size_t bytes) noexcept;
 
   runtime::DeviceRuntime& runtime_;
-  Timelines& timelines_;
+  StreamPositions& streams_;
   const bool checks_callers_;
   std::byte* const base_;
   const std::size_t range_bytes_;

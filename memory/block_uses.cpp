@@ -4,8 +4,8 @@ namespace chameleon::memory {
 
 void BlockUses::joinTo(Fence& fence, Position position) noexcept {
   // Where joining fails too the device is lost, and later calls say so.
-  if (timelines_.add(fence, position)) {
-    (void)timelines_.synchronize(position).ok();
+  if (streams_.add(fence, position)) {
+    (void)streams_.synchronize(position).ok();
   }
 }
 
@@ -18,7 +18,7 @@ void BlockUses::stampSlow(Block& block, Position position) noexcept {
     for (std::atomic<std::uint64_t>& slot : block.last_use) {
       std::uint64_t old = slot.load(std::memory_order_relaxed);
       while (Position{old}.stream() == position.stream() ||
-             timelines_.passed(Position{old})) {
+             streams_.passed(Position{old})) {
         if (Position{old}.stream() == position.stream() &&
             old >= position.word) {
           return;
@@ -34,12 +34,12 @@ void BlockUses::stampSlow(Block& block, Position position) noexcept {
     // copy-out stream, which waits for both.
     std::atomic<std::uint64_t>& slot = block.last_use[0];
     std::uint64_t old = slot.load(std::memory_order_relaxed);
-    if (timelines_.wait(kCopyOut, Position{old}) ||
-        timelines_.wait(kCopyOut, position)) {
-      (void)timelines_.synchronize(position).ok();
+    if (streams_.wait(kCopyOut, Position{old}) ||
+        streams_.wait(kCopyOut, position)) {
+      (void)streams_.synchronize(position).ok();
       return;
     }
-    const Position joined = timelines_.advance(kCopyOut);
+    const Position joined = streams_.advance(kCopyOut);
     if (slot.compare_exchange_strong(old, joined.word,
                                      std::memory_order_release,
                                      std::memory_order_relaxed)) {
@@ -92,19 +92,19 @@ Position BlockUses::join(const Fence& fence) noexcept {
   Position only;
   unsigned open = 0;
   for (const Position position : fence.slots()) {
-    if (timelines_.passed(position)) continue;
+    if (streams_.passed(position)) continue;
     only = position;
     ++open;
   }
   if (open <= 1) return only;
-  if (timelines_.wait(kCopyOut, fence)) {
+  if (streams_.wait(kCopyOut, fence)) {
     // The host waits instead. Where that fails too the device is lost.
     for (const Position position : fence.slots()) {
-      (void)timelines_.synchronize(position).ok();
+      (void)streams_.synchronize(position).ok();
     }
     return {};
   }
-  return timelines_.advance(kCopyOut);
+  return streams_.advance(kCopyOut);
 }
 
 } // namespace chameleon::memory

@@ -12,14 +12,14 @@
 #include <cstdint>
 
 #include "memory/block.h"
-#include "memory/timeline.h"
+#include "memory/stream_positions.h"
 
 namespace chameleon::memory {
 
 class BlockUses {
  public:
-  // REQUIRES: `timelines` outlives it.
-  explicit BlockUses(Timelines& timelines) : timelines_(timelines) {}
+  // REQUIRES: `streams` outlives it.
+  explicit BlockUses(StreamPositions& streams) : streams_(streams) {}
 
   // The block is used up to `position`.
   void stamp(Block& block, Position position) noexcept {
@@ -42,7 +42,7 @@ class BlockUses {
   // Adds to a fence what has not passed; where streams cannot be joined the
   // host waits instead.
   void addTo(Fence& fence, Position position) noexcept {
-    if (timelines_.passed(position) || fence.add(position)) return;
+    if (streams_.passed(position) || fence.add(position)) return;
     joinTo(fence, position);
   }
   void addTo(Fence& fence, const Fence& other) noexcept;
@@ -51,7 +51,7 @@ class BlockUses {
 
   // True: later work on the stream runs after the position in any case.
   bool inOrder(Position position, StreamIndex stream) const noexcept {
-    return timelines_.follows(stream, position);
+    return streams_.follows(stream, position);
   }
   bool inOrder(const Fence& fence, StreamIndex stream) const noexcept {
     for (const Position position : fence.slots()) {
@@ -75,7 +75,7 @@ class BlockUses {
   void stampSlow(Block& block, Position position) noexcept;
   void joinTo(Fence& fence, Position position) noexcept;
 
-  Timelines& timelines_;
+  StreamPositions& streams_;
 };
 
 } // namespace chameleon::memory

@@ -254,11 +254,11 @@ void CallMemory::free(CallState* hint, std::byte* address) noexcept {
     }
     if (core_.checks_callers) [[unlikely]] {
       const ByteRange range{address, extent->bytes};
-      core_.runtime.submitted(core_.timelines.stream(stream), {}, {&range, 1});
+      core_.runtime.submitted(core_.streams.stream(stream), {}, {&range, 1});
     }
     // Kernels up to now may use it.
     Fence fence;
-    fence.add(core_.timelines.advance(stream));
+    fence.add(core_.streams.advance(stream));
     if (call != nullptr) {
       giveBack(locked, *call, extent, fence);
     } else {
@@ -394,11 +394,10 @@ void CallMemory::freeSpare(CallState& call, std::size_t index) noexcept {
   Block& block = removeSpare(call, index);
   if (core_.checks_callers) [[unlikely]] {
     const ByteRange range{block.device_address, block.rounded_bytes};
-    core_.runtime.submitted(core_.timelines.stream(call.stream), {},
-                            {&range, 1});
+    core_.runtime.submitted(core_.streams.stream(call.stream), {}, {&range, 1});
   }
   // Kernels up to now may use it.
-  const Position position = core_.timelines.advance(call.stream);
+  const Position position = core_.streams.advance(call.stream);
   core_.uses().stamp(block, position);
   block.last_write.store(position.word, std::memory_order_release);
   block.word.store(Block::kIdle, std::memory_order_release);

@@ -203,7 +203,7 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
 Error CallPins::begin(CallState& call, const OpRequest& request) {
   CHAMELEON_CHECK(!call.active, "begin() of a call that has not ended");
   const std::span<const Operand>& operands = request.operands;
-  call.stream = core_.timelines.indexOf(request.stream);
+  call.stream = core_.streams.indexOf(request.stream);
   call.failed = false;
   call.tick = core_.ticks.fetch_add(1, std::memory_order_relaxed) + 1;
   call.op = request.kind.name;
@@ -310,12 +310,12 @@ void CallPins::end(CallState& call) noexcept {
   if (!call.old_bytes.empty()) [[unlikely]] {
     freed += parts_.overwrites.settleOldBytes(call);
   }
-  const Position position = core_.timelines.advance(call.stream);
+  const Position position = core_.streams.advance(call.stream);
   // While anything was ever swapped: who gets the operands' room, and the
   // copies of them, wait for this op and for none behind it.
   if (core_.host_bytes.load(std::memory_order_relaxed) != 0 &&
       call.operand_bytes + call.adopted_bytes >= kMarkedBytes) {
-    core_.timelines.mark(call.stream);
+    core_.streams.mark(call.stream);
   }
   parts_.kernel_room.learn(call);
   if (call.observed && call.ticket.recorded != profiler::kNone) {
@@ -406,7 +406,7 @@ void CallPins::report(CallState& call) noexcept {
       writes.push_back({core_.arena->address(*extent), extent->bytes});
     }
   }
-  core_.runtime.submitted(core_.timelines.stream(call.stream), reads, writes);
+  core_.runtime.submitted(core_.streams.stream(call.stream), reads, writes);
 }
 
 } // namespace chameleon::memory

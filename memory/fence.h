@@ -1,7 +1,7 @@
 // When bytes may be touched: a set of positions on streams, all of which must
 // have passed. Positions replace one event per use: each stream counts the
-// work submitted to it, and timeline.h finds or makes an event that covers a
-// position only when somebody has to wait for it.
+// work submitted to it, and stream_positions.h finds or makes an event that
+// covers a position only when somebody has to wait for it.
 //
 // Values; no thread safety of their own.
 #pragma once
@@ -12,8 +12,8 @@
 
 namespace chameleon::memory {
 
-// Index of a stream in Timelines: those of the runtime come first, compute
-// streams follow in order of first use.
+// Index of a stream in StreamPositions: those of the runtime come first,
+// compute streams follow in order of first use.
 using StreamIndex = std::uint8_t;
 inline constexpr StreamIndex kCopyIn = 0;
 inline constexpr StreamIndex kCopyOut = 1;
@@ -41,7 +41,8 @@ struct Position {
 };
 
 // At most kCapacity positions, one per stream. When a fifth stream comes in,
-// add() answers false and the caller joins streams first (Timelines::add).
+// add() answers false and the caller joins streams first
+// (StreamPositions::add).
 class Fence {
  public:
   static constexpr std::size_t kCapacity = 4;

@@ -1,32 +1,33 @@
 // What the arena and the host pool do with fences beyond keeping them.
 //
-// Thread safety: as Timelines.
+// Thread safety: as StreamPositions.
 #pragma once
 
 #include "backend/runtime/result.h"
 #include "memory/extent_map.h"
-#include "memory/timeline.h"
+#include "memory/stream_positions.h"
 
 namespace chameleon::memory {
 
 // The host waits until all of `fence` has passed.
-inline runtime::Error synchronize(Timelines& timelines, const Fence& fence) {
+inline runtime::Error synchronize(StreamPositions& streams,
+                                  const Fence& fence) {
   for (const Position& position : fence.slots()) {
     if (position.none()) break;
-    if (auto error = timelines.synchronize(position)) return error;
+    if (auto error = streams.synchronize(position)) return error;
   }
   return {};
 }
 
-// Joins fences on `timelines`, which must outlive the map that uses it.
-inline FenceJoiner fence_joiner(Timelines& timelines) {
+// Joins fences on `streams`, which must outlive the map that uses it.
+inline FenceJoiner fence_joiner(StreamPositions& streams) {
   const auto join = [](void* context, Fence& into, const Fence& from) {
-    auto& lines = *static_cast<Timelines*>(context);
+    auto& lines = *static_cast<StreamPositions*>(context);
     // Streams that cannot be joined leave the host to wait. Where that fails
     // too the device is lost, and every later call on it says so.
     if (lines.add(into, from)) (void)synchronize(lines, from).ok();
   };
-  return {join, &timelines};
+  return {join, &streams};
 }
 
 } // namespace chameleon::memory

@@ -9,7 +9,7 @@ namespace chameleon::memory {
 
 void FreedRoom::add(std::size_t offset, std::size_t bytes, const Fence& fence) {
   ++frees_;
-  if (timelines_.passed(fence)) return;
+  if (streams_.passed(fence)) return;
   pieces_.insert_or_assign(offset, Piece{bytes, fence, frees_});
   if (pieces_.size() > many_) joinNeighbours();
 }
@@ -27,7 +27,7 @@ void FreedRoom::take(std::size_t offset, std::size_t bytes, Fence& fence) {
     const std::size_t begin = at->first;
     const Piece piece = at->second;
     at = pieces_.erase(at);
-    if (timelines_.passed(piece.fence)) continue;
+    if (streams_.passed(piece.fence)) continue;
     join(fence, piece.fence);
     const std::size_t piece_end = begin + piece.bytes;
     if (begin < offset) {
@@ -48,7 +48,7 @@ std::uint64_t FreedRoom::youngest(std::size_t offset, std::size_t bytes,
        at != pieces_.end() && at->first < offset + bytes; ++at) {
     for (const Position position : at->second.fence.slots()) {
       if (position.none()) break;
-      if (timelines_.follows(stream, position)) continue;
+      if (streams_.follows(stream, position)) continue;
       youngest = std::max(youngest, at->second.freed);
     }
   }
@@ -58,7 +58,7 @@ std::uint64_t FreedRoom::youngest(std::size_t offset, std::size_t bytes,
 void FreedRoom::joinNeighbours() {
   for (auto at = pieces_.begin(); at != pieces_.end();) {
     const auto next = std::next(at);
-    if (timelines_.passed(at->second.fence)) {
+    if (streams_.passed(at->second.fence)) {
       pieces_.erase(at);
     } else if (next != pieces_.end() &&
                at->first + at->second.bytes == next->first) {
@@ -77,11 +77,11 @@ void FreedRoom::joinNeighbours() {
 
 void FreedRoom::join(Fence& into, const Fence& from) {
   for (const Position position : from.slots()) {
-    if (timelines_.passed(position)) continue;
+    if (streams_.passed(position)) continue;
     // Streams that cannot be joined leave the host to wait. Where that fails
     // too the device is lost, and every later call on it says so.
-    if (timelines_.add(into, position)) {
-      (void)timelines_.synchronize(position).ok();
+    if (streams_.add(into, position)) {
+      (void)streams_.synchronize(position).ok();
     }
   }
 }

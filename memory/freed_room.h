@@ -15,7 +15,7 @@
 #include <map>
 
 #include "memory/fence.h"
-#include "memory/timeline.h"
+#include "memory/stream_positions.h"
 
 namespace chameleon::memory {
 
@@ -23,7 +23,7 @@ class FreedRoom {
  public:
   static constexpr std::size_t kManyPieces = 512;
 
-  explicit FreedRoom(Timelines& timelines) : timelines_(timelines) {}
+  explicit FreedRoom(StreamPositions& streams) : streams_(streams) {}
 
   // REQUIRES: no piece overlaps the range.
   void add(std::size_t offset, std::size_t bytes, const Fence& fence);
@@ -57,7 +57,7 @@ class FreedRoom {
   void join(Fence& into, const Fence& from);
   void joinNeighbours();
 
-  Timelines& timelines_;
+  StreamPositions& streams_;
   Pieces pieces_; // by offset
   std::uint64_t frees_ = 0;
   std::size_t many_ = kManyPieces; // when to join them

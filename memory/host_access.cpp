@@ -46,7 +46,7 @@ Error HostAccess::read(Block& block, std::size_t offset, std::byte* destination,
   }
   if (source != nullptr) {
     // mutant: host-read-wait
-    Error error = core_.timelines.synchronize(ready);
+    Error error = core_.streams.synchronize(ready);
     if (!error && core_.runtime.holdsData()) {
       std::memcpy(destination, source, bytes);
     }
@@ -77,16 +77,16 @@ Error HostAccess::readDevice(Block& block, std::size_t offset,
   if (bytes <= kSmallReadBytes) {
     // On the caller's stream, which begin() has ordered behind the writes, as
     // native does it: the queue of copies out may hold gigabytes.
-    const StreamIndex index = core_.timelines.indexOf(stream);
+    const StreamIndex index = core_.streams.indexOf(stream);
     error = core_.runtime.readBack(stream, copy);
-    done = core_.timelines.advance(index);
-    core_.timelines.mark(index);
+    done = core_.streams.advance(index);
+    core_.streams.mark(index);
   } else {
     error = residency_.transfers().out({&copy, 1}, core_.uses().writesOf(block),
                                        done);
   }
   core_.uses().stamp(block, done);
-  if (Error late = core_.timelines.synchronize(done); late && !error) {
+  if (Error late = core_.streams.synchronize(done); late && !error) {
     error = std::move(late);
   }
   pins_.leave(call);
@@ -133,7 +133,7 @@ Error HostAccess::write(Block& block, std::size_t offset,
   if (!on_host) return writeDevice(block, offset, source, bytes, stream);
 
   // mutant: host-write-wait
-  Error error = memory::synchronize(core_.timelines, before);
+  Error error = memory::synchronize(core_.streams, before);
   if (!error && core_.runtime.holdsData()) {
     std::memcpy(place.address + offset, source, bytes);
   }
@@ -175,7 +175,7 @@ Error HostAccess::writeDevice(Block& block, std::size_t offset,
     block.last_write.store(done.word, std::memory_order_release);
     block.version.fetch_add(1, std::memory_order_relaxed);
   }
-  if (Error late = core_.timelines.synchronize(done); late && !error) {
+  if (Error late = core_.streams.synchronize(done); late && !error) {
     error = std::move(late);
   }
   if (!error) call.overwritten();

@@ -24,16 +24,16 @@ struct HostPool::Slab {
   ExtentMap extents; // its owner number is the slab's index
 };
 
-HostPool::HostPool(runtime::DeviceRuntime& runtime, Timelines& timelines,
+HostPool::HostPool(runtime::DeviceRuntime& runtime, StreamPositions& streams,
                    std::size_t budget_bytes, std::size_t slab_bytes)
     : runtime_(runtime),
-      timelines_(timelines),
+      streams_(streams),
       slab_bytes_(ExtentMap::round(slab_bytes)),
       budget_bytes_(budget_bytes) {}
 
 HostPool::~HostPool() {
   // A failure means that the device is lost: nothing uses the slabs then.
-  (void)timelines_.synchronizeAll().ok();
+  (void)streams_.synchronizeAll().ok();
   for (const auto& slab : slabs_) {
     if (slab != nullptr) runtime_.freeHost(slab->base, slab->bytes);
   }
@@ -61,7 +61,7 @@ void HostPool::free(Extent* extent, const Fence& fence) {
   Slab& slab = *slabs_[index];
   used_bytes_ -= extent->bytes;
   if (!fence.empty()) {
-    const FenceJoiner joiner = fence_joiner(timelines_);
+    const FenceJoiner joiner = fence_joiner(streams_);
     joiner.join(joiner.context, extent->fence, fence);
   }
   slab.extents.free(extent);
@@ -155,8 +155,8 @@ std::uint32_t HostPool::addSlab(std::size_t bytes) {
     slabs_.emplace_back();
     largest_free_.emplace_back();
   }
-  slabs_[index] = std::make_unique<Slab>(*base, slab_bytes,
-                                         fence_joiner(timelines_), index);
+  slabs_[index] =
+      std::make_unique<Slab>(*base, slab_bytes, fence_joiner(streams_), index);
   largest_free_[index] = slab_bytes;
   reserved_bytes_ += slab_bytes;
   return index;
@@ -165,7 +165,7 @@ std::uint32_t HostPool::addSlab(std::size_t bytes) {
 // REQUIRES: the slab is empty. False: its last copies failed (lastError()).
 bool HostPool::giveBack(std::uint32_t index) {
   std::unique_ptr<Slab>& slab = slabs_[index];
-  if (Error error = synchronize(timelines_, slab->extents.first()->fence)) {
+  if (Error error = synchronize(streams_, slab->extents.first()->fence)) {
     last_error_ = std::move(error);
     return false;
   }

@@ -24,7 +24,7 @@
 
 #include "backend/runtime/device_runtime.h"
 #include "memory/extent_map.h"
-#include "memory/timeline.h"
+#include "memory/stream_positions.h"
 
 namespace chameleon::memory {
 
@@ -32,7 +32,7 @@ class HostPool {
  public:
   static constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
 
-  HostPool(runtime::DeviceRuntime& runtime, Timelines& timelines,
+  HostPool(runtime::DeviceRuntime& runtime, StreamPositions& streams,
            std::size_t budget_bytes, std::size_t slab_bytes = kSlabBytes);
   // Host-waits for everything submitted, then gives the slabs back.
   ~HostPool();
@@ -81,7 +81,7 @@ class HostPool {
   bool giveBackUntil(std::size_t reserved_bytes);
 
   runtime::DeviceRuntime& runtime_;
-  Timelines& timelines_;
+  StreamPositions& streams_;
   const std::size_t slab_bytes_;
   std::size_t budget_bytes_;
   double share_ = 0;

@@ -191,8 +191,8 @@ void InvariantWalker::checkCopies(const Locked& locked) const {
     Position done;
     const bool copied = !residency_.transfers().out(
                             {&copy, 1}, core_.uses().writesOf(*block), done) &&
-                        !core_.timelines.synchronize(done) &&
-                        !core_.timelines.synchronize(block->host_ready);
+                        !core_.streams.synchronize(done) &&
+                        !core_.streams.synchronize(block->host_ready);
     if (!copied) continue; // an injected failure
     CHAMELEON_CHECK(
         std::memcmp(bytes.data(), block->host_address, block->bytes) == 0,

@@ -48,12 +48,12 @@ void Meter::beginTiming(CallState& call) {
       static_cast<std::uint64_t>(core_.counters.bytes_in) - op.bytes_in;
   op.bytes_out =
       static_cast<std::uint64_t>(core_.counters.bytes_out) - op.bytes_out;
-  timer_.opBegins(core_.timelines.stream(call.stream), op);
+  timer_.opBegins(core_.streams.stream(call.stream), op);
 }
 
 void Meter::endTiming(CallState& call) {
   const std::unique_ptr<OpTiming> op = std::move(call.timing);
-  timer_.opEnded(core_.timelines.stream(call.stream), *op,
+  timer_.opEnded(core_.streams.stream(call.stream), *op,
                  call.operand_bytes + call.adopted_bytes);
 }
 
@@ -81,8 +81,8 @@ Error Meter::stepEnded(const CallState& call) {
       StepCounts now = counts();
       now.ops -= 1;
       now.forecast_misses -= call.ticket.expected ? 0 : 1;
-      meter_.ended(core_.timelines.stream(call.stream),
-                   core_.timelines.advance(call.stream), now, /*marked=*/false,
+      meter_.ended(core_.streams.stream(call.stream),
+                   core_.streams.advance(call.stream), now, /*marked=*/false,
                    seen.last_path, core_.policy->plan());
     }
     watchSteps();
@@ -96,8 +96,8 @@ void Meter::step(runtime::Stream stream) {
     const PagerLock locked(core_);
     const profiler::RunCounts seen = core_.profiler.counts();
     step_begin_.store(seen.ops, std::memory_order_relaxed);
-    const StreamIndex index = core_.timelines.indexOf(stream);
-    meter_.ended(stream, core_.timelines.advance(index), counts(),
+    const StreamIndex index = core_.streams.indexOf(stream);
+    meter_.ended(stream, core_.streams.advance(index), counts(),
                  /*marked=*/true, seen.last_path, core_.policy->plan());
   }
   watchSteps();
@@ -117,7 +117,7 @@ std::optional<StepFigures> Meter::lastStep() {
       end = meter_.end();
     }
     if (!end) return std::nullopt;
-    if (core_.timelines.synchronize(*end)) return std::nullopt; // device lost
+    if (core_.streams.synchronize(*end)) return std::nullopt; // device lost
     const PagerLock locked(core_);
     last = meter_.last();
   }
@@ -225,7 +225,7 @@ void Meter::recordTimeline(bool on) {
     return;
   }
   // What was begun shall be shown. A device that is lost shows what it did.
-  (void)core_.timelines.synchronizeAll().ok();
+  (void)core_.streams.synchronizeAll().ok();
   timer_.collect();
   timeline_.stop();
 }

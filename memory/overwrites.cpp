@@ -17,7 +17,7 @@ std::size_t Overwrites::settleOldBytes(CallState& call) noexcept {
   std::size_t freed = 0;
   {
     const PagerLock locked(core_);
-    const Position kernel = core_.timelines.advance(call.stream);
+    const Position kernel = core_.streams.advance(call.stream);
     for (CallState::OldBytes& old : call.old_bytes) {
       Block& block = *old.block;
       // mutant: smaller-result
@@ -59,7 +59,7 @@ std::size_t Overwrites::settleOldBytes(CallState& call) noexcept {
   if (core_.waitFor(call.stream, restored)) {
     // Calls wait for the copies by themselves; what else the user submits to
     // the stream does not.
-    (void)memory::synchronize(core_.timelines, restored).ok();
+    (void)memory::synchronize(core_.streams, restored).ok();
   }
   return freed;
 }

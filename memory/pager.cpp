@@ -68,11 +68,11 @@ Error Pager::open(std::string_view policy) {
                                       core_.runtime.hostMemory().total_bytes,
                                       core_.limits.hbm_budget_bytes});
   Result<std::unique_ptr<Arena>> arena = Arena::create(
-      core_.runtime, core_.timelines, range, core_.admission.budgetBytes());
+      core_.runtime, core_.streams, range, core_.admission.budgetBytes());
   if (!arena.ok()) return arena.takeError();
   core_.policy = std::move(*made);
   core_.arena = std::move(*arena);
-  core_.host_pool = std::make_unique<HostPool>(core_.runtime, core_.timelines,
+  core_.host_pool = std::make_unique<HostPool>(core_.runtime, core_.streams,
                                                core_.limits.host_budget_bytes);
   core_.host_pool->followMachine(core_.limits.host_growth_share);
   plans_.policyChanged();
@@ -86,7 +86,7 @@ Pager::~Pager() {
                     "a pager is destroyed while a call runs");
     const PagerLock locked(core_);
     // A failure means that the device is lost: nothing uses the memory then.
-    (void)core_.timelines.synchronizeAll().ok();
+    (void)core_.streams.synchronizeAll().ok();
     table_.destroyAll(locked);
   }
   core_.policy.reset(); // it knows parts that go before the core
@@ -100,9 +100,9 @@ Result<Block*> Pager::create(std::size_t bytes) {
 }
 
 void Pager::recordUse(Block& block, runtime::Stream stream) {
-  const StreamIndex index = core_.timelines.indexOf(stream);
+  const StreamIndex index = core_.streams.indexOf(stream);
   const PagerLock locked(core_);
-  core_.uses().stamp(block, core_.timelines.advance(index));
+  core_.uses().stamp(block, core_.streams.advance(index));
 }
 
 Error Pager::begin(Call& call, runtime::Stream stream,
@@ -198,7 +198,7 @@ Error Pager::evictAll() {
 }
 
 Error Pager::synchronize() {
-  if (Error error = core_.timelines.synchronizeAll()) return error;
+  if (Error error = core_.streams.synchronizeAll()) return error;
   meter_.timer().collect();
   const PagerLock locked(core_);
   for (Block* block = table_.firstLive(locked); block != nullptr;

@@ -17,7 +17,7 @@ PagerCore::PagerCore(runtime::DeviceRuntime& device, const Limits& at_first,
       device_index(index),
       checks_callers(device.checksCallers()),
       watched(checks_callers),
-      timelines(device),
+      streams(device),
       profiler(profiler::OpHistory::kDefaultBytes, &BlockTable::isReleased),
       admission(mutex, ExtentMap::roundDown(at_first.hbm_budget_bytes)),
       limits(at_first) {}
@@ -33,10 +33,10 @@ Error PagerCore::named(const CallState& call, Error error) const {
 }
 
 Error PagerCore::waitFor(StreamIndex stream, const Fence& fence) {
-  if (timelines.passed(fence)) return {};
+  if (streams.passed(fence)) return {};
   const PhaseRange range("wait for bytes");
   const std::int64_t start_ns = runtime.now_ns();
-  Error error = timelines.wait(stream, fence);
+  Error error = streams.wait(stream, fence);
   counters.stall_ns.fetch_add(runtime.now_ns() - start_ns,
                               std::memory_order_relaxed);
   return error;

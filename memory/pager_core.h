@@ -49,7 +49,7 @@
 #include "memory/pager_call.h"
 #include "memory/policy/policy.h"
 #include "memory/recompute_records.h"
-#include "memory/timeline.h"
+#include "memory/stream_positions.h"
 #include "profiler/profiler.h"
 
 namespace chameleon::memory {
@@ -68,7 +68,7 @@ struct PagerCore {
   // inline: call it without the lock.
   runtime::Error waitFor(StreamIndex stream, const Fence& fence);
 
-  BlockUses uses() noexcept { return BlockUses(timelines); }
+  BlockUses uses() noexcept { return BlockUses(streams); }
 
   // Where the arena begins and ends is fixed, so these need no lock.
   bool inArena(const void* address) const noexcept NO_THREAD_SAFETY_ANALYSIS {
@@ -100,7 +100,7 @@ struct PagerCore {
   // walker. Once true it stays so.
   std::atomic<bool> watched;
   mutable PagerMutex mutex;
-  Timelines timelines;
+  StreamPositions streams;
   profiler::Profiler profiler;
   Admission admission;
   Counters counters;

@@ -17,7 +17,7 @@ constexpr std::size_t kLargeShare = 512;
 } // namespace
 
 Residency::Residency(PagerCore& core, OpTimer& timer)
-    : core_(core), transfers_(core.runtime, core.timelines, timer) {}
+    : core_(core), transfers_(core.runtime, core.streams, timer) {}
 
 void Residency::giveUpPlaces(const Locked& locked, Block& block,
                              bool host_copy) noexcept {
@@ -41,7 +41,7 @@ void Residency::giveUpPlaces(const Locked& locked, Block& block,
 
 void Residency::settle(const Locked& /*locked*/, Block& block) noexcept {
   if (block.state() != BlockState::kEvicting ||
-      !core_.timelines.poll(block.host_ready)) {
+      !core_.streams.poll(block.host_ready)) {
     return;
   }
   block.become(Block::stateBits(BlockState::kHost));
@@ -51,8 +51,8 @@ bool Residency::cancelCopyOut(const Locked& /*locked*/, Position done,
                               const std::byte* destination,
                               std::size_t bytes) noexcept {
   // mutant: not-cancelled
-  if (core_.timelines.passed(done) ||
-      !core_.runtime.cancel(core_.timelines.stream(kCopyOut), destination)) {
+  if (core_.streams.passed(done) ||
+      !core_.runtime.cancel(core_.streams.stream(kCopyOut), destination)) {
     return false;
   }
   core_.counters.bytes_out.fetch_sub(static_cast<std::int64_t>(bytes),
@@ -62,7 +62,7 @@ bool Residency::cancelCopyOut(const Locked& /*locked*/, Position done,
 
 void Residency::dropHostCopy(const Locked& locked, Block& block) noexcept {
   CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
-  if (block.copied_ahead && !core_.timelines.passed(block.host_ready) &&
+  if (block.copied_ahead && !core_.streams.passed(block.host_ready) &&
       !cancelCopyOut(locked, block.host_ready, block.host_address,
                      block.bytes)) {
     Fence both;
@@ -208,7 +208,7 @@ void Residency::vacate(const Locked& locked, Block& block, Position copied) {
   blocksLeave(locked);
   freeExtent(locked, block, uses);
   BlockUses::clearUses(block);
-  if (core_.timelines.passed(block.host_ready)) {
+  if (core_.streams.passed(block.host_ready)) {
     block.become(Block::stateBits(BlockState::kHost));
   }
 }

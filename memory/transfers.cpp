@@ -10,16 +10,16 @@ Error Transfers::submit(StreamIndex index,
                         std::span<const runtime::Copy> copies,
                         const Fence& fence, Position& done) {
   done = {};
-  if (Error error = timelines_.wait(index, fence)) return error;
+  if (Error error = streams_.wait(index, fence)) return error;
   const bool in = index == kCopyIn;
   const Direction direction = in ? Direction::kIn : Direction::kOut;
-  const Stream stream = timelines_.stream(index);
+  const Stream stream = streams_.stream(index);
   const bool timed = timer_.timesCopy(direction);
   CopyTiming timing;
   if (timed) [[unlikely]] {
     const Position other{last_[in ? 1 : 0].load(std::memory_order_relaxed)};
     timing = timer_.copyBegins(stream, direction,
-                               other.none() || timelines_.poll(other));
+                               other.none() || streams_.poll(other));
   }
   Error error = runtime_.copy(stream, copies);
   if (timed) [[unlikely]] {
@@ -27,9 +27,9 @@ Error Transfers::submit(StreamIndex index,
     for (const runtime::Copy& copy : copies) bytes += copy.bytes;
     timer_.copyEnded(stream, direction, timing, error ? 0 : bytes);
   }
-  done = timelines_.advance(index);
+  done = streams_.advance(index);
   last_[in ? 0 : 1].store(done.word, std::memory_order_relaxed);
-  timelines_.mark(index); // who waits for a batch waits for no later one
+  streams_.mark(index); // who waits for a batch waits for no later one
   return error;
 }
 

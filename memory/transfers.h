@@ -14,15 +14,15 @@
 
 #include "backend/runtime/device_runtime.h"
 #include "memory/op_timer.h"
-#include "memory/timeline.h"
+#include "memory/stream_positions.h"
 
 namespace chameleon::memory {
 
 class Transfers {
  public:
-  Transfers(runtime::DeviceRuntime& runtime, Timelines& timelines,
+  Transfers(runtime::DeviceRuntime& runtime, StreamPositions& streams,
             OpTimer& timer)
-      : runtime_(runtime), timelines_(timelines), timer_(timer) {}
+      : runtime_(runtime), streams_(streams), timer_(timer) {}
 
   // From the host into HBM / the other way, after `fence`. `done` is the
   // position behind the copies; it is set on an Error too when some of them
@@ -42,7 +42,7 @@ class Transfers {
                         const Fence& fence, Position& done);
 
   runtime::DeviceRuntime& runtime_;
-  Timelines& timelines_;
+  StreamPositions& streams_;
   OpTimer& timer_;
   std::array<std::atomic<std::uint64_t>, 2> last_{}; // Position::word
 };

@@ -16,8 +16,8 @@ namespace chameleon::runtime {
 // In the order in which a thread may take them.
 enum class LockRank : std::uint8_t {
   kPager,         // places, lists, arena, host pool, policy, tickets
-  kStreamList,    // Timelines: streams that nobody had seen before
-  kStream,        // Timelines: one stream
+  kStreamList,    // StreamPositions: streams that nobody had seen before
+  kStream,        // StreamPositions: one stream
   kOpTimer,       //
   kPlans,         // PlanningThread
   kProfiler,      // Profiler, Durations: short locks

@@ -127,13 +127,13 @@ MUTATIONS = (
         "an event is recorded on the wrong stream",
         "event-stream",
         ("line.stream", "lines_[kCopyIn].stream"),
-        ("memory_timeline_test",),
+        ("memory_stream_positions_test",),
     ),
     Mutation(
         "the wrong stream is said to follow",
         "follower",
         ("lines_[index].follows[source]", "lines_[source].follows[index]"),
-        ("memory_timeline_test",),
+        ("memory_stream_positions_test",),
     ),
     Mutation(
         "cut free memory loses the fence of what is left",
@@ -188,9 +188,9 @@ MUTATIONS = (
         "a copy out counts as cancelled when it was not",
         "not-cancelled",
         (
-            "!core_.runtime.cancel(core_.timelines.stream(kCopyOut),"
+            "!core_.runtime.cancel(core_.streams.stream(kCopyOut),"
             " destination)",
-            "(core_.runtime.cancel(core_.timelines.stream(kCopyOut),"
+            "(core_.runtime.cancel(core_.streams.stream(kCopyOut),"
             " destination), false)",
         ),
         ("memory_pager_transfers_test", "memory_pager_cuda_test"),

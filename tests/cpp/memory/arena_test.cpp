@@ -55,7 +55,7 @@ class ArenaTest : public testing::Test {
   }
 
   FakeRuntime runtime;
-  Timelines lines{runtime};
+  StreamPositions lines{runtime};
   std::unique_ptr<Arena> arena;
 };
 
@@ -457,7 +457,7 @@ TEST_P(ArenaHazards, EveryReaderSeesItsValue) {
 
   const auto queues = make_queues();
   support::QueuedRuntime& runtime = *queues;
-  Timelines lines(runtime);
+  StreamPositions lines(runtime);
   std::vector<StreamIndex> streams{kCopyIn, kCopyOut, kMoves};
   for (std::size_t i = 0; i < 3; ++i) {
     streams.push_back(lines.indexOf(FakeRuntime::compute(i)));

@@ -24,7 +24,7 @@ class BlockUsesTest : public testing::Test {
   }
 
   FakeRuntime runtime;
-  Timelines lines{runtime};
+  StreamPositions lines{runtime};
   BlockUses uses{lines};
   Block block;
 };

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "memory/timeline.h"
+#include "memory/stream_positions.h"
 #include "tests/cpp/memory/fake_runtime.h"
 
 namespace chameleon::memory {
@@ -19,14 +19,14 @@ class FreedRoomTest : public ::testing::Test {
   }
 
   FakeRuntime runtime_;
-  Timelines timelines_{runtime_};
-  StreamIndex compute_ = timelines_.indexOf(FakeRuntime::compute(0));
-  FreedRoom room_{timelines_};
+  StreamPositions streams_{runtime_};
+  StreamIndex compute_ = streams_.indexOf(FakeRuntime::compute(0));
+  FreedRoom room_{streams_};
 };
 
 TEST_F(FreedRoomTest, PartsKeepTheirOwnFences) {
-  const Position early = timelines_.advance(kCopyOut);
-  const Position late = timelines_.advance(compute_);
+  const Position early = streams_.advance(kCopyOut);
+  const Position late = streams_.advance(compute_);
   room_.add(0, 1024, after(early));
   room_.add(1024, 512, after(late));
   Fence fence;
@@ -42,7 +42,7 @@ TEST_F(FreedRoomTest, PartsKeepTheirOwnFences) {
 }
 
 TEST_F(FreedRoomTest, TakingTheMiddleLeavesBothSides) {
-  const Position position = timelines_.advance(kCopyOut);
+  const Position position = streams_.advance(kCopyOut);
   room_.add(0, 2048, after(position));
   Fence fence;
   room_.take(512, 512, fence);
@@ -56,8 +56,8 @@ TEST_F(FreedRoomTest, TakingTheMiddleLeavesBothSides) {
 }
 
 TEST_F(FreedRoomTest, AgeIsTheOrderOfTheFreesAndOnlyForOtherStreams) {
-  room_.add(0, 512, after(timelines_.advance(kCopyOut)));
-  room_.add(512, 512, after(timelines_.advance(compute_)));
+  room_.add(0, 512, after(streams_.advance(kCopyOut)));
+  room_.add(512, 512, after(streams_.advance(compute_)));
   EXPECT_EQ(room_.youngest(0, 1024, compute_), 1U);
   EXPECT_EQ(room_.youngest(0, 1024, kCopyIn), 2U);
   EXPECT_EQ(room_.youngest(512, 512, compute_), 0U); // in its own order
@@ -72,13 +72,13 @@ TEST_F(FreedRoomTest, WithoutEarlierWorkThereIsNothingToKeep) {
 TEST_F(FreedRoomTest, OfVeryManyThoseThatTouchBecomeOne) {
   std::vector<Position> positions;
   for (std::size_t i = 0; i <= FreedRoom::kManyPieces; ++i) {
-    positions.push_back(timelines_.advance(compute_));
+    positions.push_back(streams_.advance(compute_));
     room_.add((i % 2 == 0 ? i : 2 * i + 10'000) * 512, 512,
               after(positions.back()));
   }
   EXPECT_GT(room_.size(), FreedRoom::kManyPieces / 2); // none of these touch
   for (std::size_t i = 1; i < 200; i += 2) {
-    positions.push_back(timelines_.advance(compute_));
+    positions.push_back(streams_.advance(compute_));
     room_.add(i * 512, 512, after(positions.back()));
   }
   for (std::size_t i = 0; i < FreedRoom::kManyPieces; ++i) {

@@ -29,7 +29,7 @@ class HeldHoleTest : public testing::Test {
   }
 
   FakeRuntime runtime;
-  Timelines lines{runtime};
+  StreamPositions lines{runtime};
   std::unique_ptr<Arena> arena;
 };
 

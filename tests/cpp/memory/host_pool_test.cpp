@@ -31,7 +31,7 @@ class HostPoolTest : public testing::Test {
   }
 
   FakeRuntime runtime;
-  Timelines lines{runtime};
+  StreamPositions lines{runtime};
 };
 
 TEST_F(HostPoolTest, StartsEmpty) {
@@ -264,7 +264,7 @@ TEST_P(HostPoolRandom, HoldsValuesUnderItsCap) {
   };
   const auto queues = make_queues();
   support::QueuedRuntime& runtime = *queues;
-  Timelines lines(runtime);
+  StreamPositions lines(runtime);
   const std::size_t slab = 32 * kKiB;
   const std::size_t max_budget = 20 * slab;
   HostPool pool(runtime, lines, max_budget, slab);

@@ -46,13 +46,13 @@ class PartsTest : public ::testing::Test {
     auto policy = make_policy("lru", {core->profiler, meter->durations(), gate,
                                       meter->link(), kBudget});
     auto arena =
-        Arena::create(*runtime, core->timelines, 1024 * kBudget, kBudget);
+        Arena::create(*runtime, core->streams, 1024 * kBudget, kBudget);
     auto space = LogicalSpace::create(*runtime);
     ASSERT_TRUE(policy.ok() && arena.ok() && space.ok());
     core->policy = std::move(*policy);
     core->arena = std::move(*arena);
     core->host_pool = std::make_unique<HostPool>(
-        *runtime, core->timelines, host_bytes, std::min(host_bytes, kBudget));
+        *runtime, core->streams, host_bytes, std::min(host_bytes, kBudget));
     residency = std::make_unique<Residency>(*core, meter->timer());
     table = std::make_unique<BlockTable>(*core, *residency, nullptr,
                                          std::move(*space));
@@ -64,7 +64,7 @@ class PartsTest : public ::testing::Test {
   void TearDown() override {
     if (table == nullptr) return;
     const PagerLock locked(*core);
-    EXPECT_FALSE(core->timelines.synchronizeAll());
+    EXPECT_FALSE(core->streams.synchronizeAll());
     table->destroyAll(locked);
   }
 
@@ -96,7 +96,7 @@ class PartsTest : public ::testing::Test {
     residency->arrive(locked, wanted, /*pins=*/0, Decision::kFault);
     return true;
   }
-  void finish() { EXPECT_FALSE(core->timelines.synchronizeAll()); }
+  void finish() { EXPECT_FALSE(core->streams.synchronizeAll()); }
 
   std::unique_ptr<runtime::DeviceRuntime> runtime =
       support::make_test_runtime({});

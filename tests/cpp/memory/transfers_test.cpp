@@ -16,16 +16,16 @@ class TransfersTest : public ::testing::Test {
     runtime::CpuAdversary adversary;
     adversary.copies = runtime::CopyTiming::kOnAwait;
     runtime_ = runtime::make_cpu_runtime({adversary, {}});
-    timelines = std::make_unique<Timelines>(*runtime_);
+    streams = std::make_unique<StreamPositions>(*runtime_);
     timer_ = std::make_unique<OpTimer>(*runtime_, durations_, timeline_);
-    transfers = std::make_unique<Transfers>(*runtime_, *timelines, *timer_);
+    transfers = std::make_unique<Transfers>(*runtime_, *streams, *timer_);
   }
   ~TransfersTest() override { runtime::FaultInjection::instance().disarmAll(); }
 
   std::unique_ptr<runtime::DeviceRuntime> runtime_;
   profiler::Durations durations_;
   profiler::Timeline timeline_;
-  std::unique_ptr<Timelines> timelines;
+  std::unique_ptr<StreamPositions> streams;
   std::unique_ptr<OpTimer> timer_;
   std::unique_ptr<Transfers> transfers;
 };
@@ -47,7 +47,7 @@ TEST_F(TransfersTest, ABatchHasOnePositionAndWaitsForItsFence) {
   Position read;
   ASSERT_TRUE(transfers->in({&in, 1}, fence, read).ok());
   EXPECT_EQ(read.stream(), kCopyIn);
-  ASSERT_TRUE(timelines->synchronize(read).ok());
+  ASSERT_TRUE(streams->synchronize(read).ok());
   EXPECT_EQ(end[0], std::byte{1});
   EXPECT_EQ(end[199], std::byte{2});
 }
@@ -68,8 +68,8 @@ TEST_F(TransfersTest, FailedSubmissions) {
   faults.arm(FaultPoint::kEvent, 1, false);
   const runtime::Copy back{a.data(), b.data(), 10};
   EXPECT_FALSE(transfers->in({&back, 1}, fence, done).ok());
-  EXPECT_TRUE(done.none());                      // nothing was submitted
-  ASSERT_TRUE(timelines->synchronizeAll().ok()); // before the vectors go
+  EXPECT_TRUE(done.none());                    // nothing was submitted
+  ASSERT_TRUE(streams->synchronizeAll().ok()); // before the vectors go
 }
 
 } // namespace

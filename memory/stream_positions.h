@@ -27,13 +27,13 @@
 
 namespace chameleon::memory {
 
-class Timelines {
+class StreamPositions {
  public:
-  explicit Timelines(runtime::DeviceRuntime& runtime);
+  explicit StreamPositions(runtime::DeviceRuntime& runtime);
   // Gives the events back; waits for nothing.
-  ~Timelines();
-  Timelines(const Timelines&) = delete;
-  Timelines& operator=(const Timelines&) = delete;
+  ~StreamPositions();
+  StreamPositions(const StreamPositions&) = delete;
+  StreamPositions& operator=(const StreamPositions&) = delete;
 
   // The index of a stream, registered at first sight. More than kMaxStreams
   // streams share the last index, which only makes waits longer.

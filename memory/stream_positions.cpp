@@ -1,4 +1,4 @@
-#include "memory/timeline.h"
+#include "memory/stream_positions.h"
 
 #include <algorithm>
 #include <utility>
@@ -27,22 +27,24 @@ void raise(std::atomic<std::uint64_t>& mark, std::uint64_t count) {
 
 } // namespace
 
-Timelines::Timelines(runtime::DeviceRuntime& runtime) : runtime_(runtime) {
+StreamPositions::StreamPositions(runtime::DeviceRuntime& runtime)
+    : runtime_(runtime) {
   lines_[kCopyIn].stream = runtime.copyInStream();
   lines_[kCopyOut].stream = runtime.copyOutStream();
   lines_[kMoves].stream = runtime.moveStream();
 }
 
-Timelines::~Timelines() {
+StreamPositions::~StreamPositions() {
   for (Line& line : lines_) {
     for (const Recorded& recorded : line.recorded) {
-      CHAMELEON_CHECK(recorded.users == 0, "a wait outlives its Timelines");
+      CHAMELEON_CHECK(recorded.users == 0,
+                      "a wait outlives its StreamPositions");
       runtime_.destroy(recorded.event);
     }
   }
 }
 
-StreamIndex Timelines::find(Stream stream) {
+StreamIndex StreamPositions::find(Stream stream) {
   const auto search = [&](std::size_t from, std::size_t to) {
     while (from < to && lines_[from].stream != stream) ++from;
     return from;
@@ -73,20 +75,20 @@ StreamIndex Timelines::find(Stream stream) {
   return kLastIndex;
 }
 
-Stream Timelines::stream(StreamIndex index) const noexcept {
+Stream StreamPositions::stream(StreamIndex index) const noexcept {
   CHAMELEON_DCHECK(index < line_count_.load(std::memory_order_acquire),
                    "no stream has this index");
   return lines_[index].stream;
 }
 
-void Timelines::mark(StreamIndex index) {
+void StreamPositions::mark(StreamIndex index) {
   Line& line = lines_[index];
   const std::lock_guard lock(line.mutex);
   retire(line);
   (void)recordEnd(line).ok();
 }
 
-bool Timelines::poll(Position position) {
+bool StreamPositions::poll(Position position) {
   if (passed(position)) return true;
   Line& line = lines_[position.stream()];
   Result<Recorded*> recorded = cover(line, position.count());
@@ -95,7 +97,7 @@ bool Timelines::poll(Position position) {
   return passed(position);
 }
 
-Error Timelines::wait(StreamIndex index, Position position) {
+Error StreamPositions::wait(StreamIndex index, Position position) {
   const StreamIndex source = position.stream();
   if (follows(index, position)) return {};
   Line& line = lines_[source];
@@ -111,7 +113,7 @@ Error Timelines::wait(StreamIndex index, Position position) {
   return error;
 }
 
-Error Timelines::wait(StreamIndex index, const Fence& fence) {
+Error StreamPositions::wait(StreamIndex index, const Fence& fence) {
   for (Position position : fence.slots()) {
     if (position.none()) break;
     if (Error error = wait(index, position)) return error;
@@ -119,7 +121,7 @@ Error Timelines::wait(StreamIndex index, const Fence& fence) {
   return {};
 }
 
-Error Timelines::synchronize(Position position) {
+Error StreamPositions::synchronize(Position position) {
   if (passed(position)) return {};
   Line& line = lines_[position.stream()];
   Result<Recorded*> recorded = cover(line, position.count());
@@ -137,7 +139,7 @@ Error Timelines::synchronize(Position position) {
   return error;
 }
 
-bool Timelines::drain(Line& line) noexcept {
+bool StreamPositions::drain(Line& line) noexcept {
   const std::uint64_t covered = line.submitted.load(std::memory_order_acquire);
   std::vector<Stream> streams{line.stream};
   {
@@ -151,7 +153,7 @@ bool Timelines::drain(Line& line) noexcept {
   return ran;
 }
 
-Error Timelines::synchronizeAll() {
+Error StreamPositions::synchronizeAll() {
   const std::size_t known = line_count_.load(std::memory_order_acquire);
   for (std::size_t index = 0; index < known; ++index) {
     const Position last =
@@ -162,7 +164,7 @@ Error Timelines::synchronizeAll() {
   return {};
 }
 
-Error Timelines::add(Fence& fence, Position position) {
+Error StreamPositions::add(Fence& fence, Position position) {
   if (passed(position) || fence.add(position)) return {};
   Fence open; // what has not passed yet
   for (Position slot : fence.slots()) {
@@ -179,7 +181,7 @@ Error Timelines::add(Fence& fence, Position position) {
   return {};
 }
 
-Error Timelines::add(Fence& fence, const Fence& other) {
+Error StreamPositions::add(Fence& fence, const Fence& other) {
   for (Position position : other.slots()) {
     if (position.none()) break;
     if (Error error = add(fence, position)) return error;
@@ -187,7 +189,8 @@ Error Timelines::add(Fence& fence, const Fence& other) {
   return {};
 }
 
-Result<Timelines::Recorded*> Timelines::cover(Line& line, std::uint64_t count) {
+Result<StreamPositions::Recorded*> StreamPositions::cover(Line& line,
+                                                          std::uint64_t count) {
   const std::lock_guard lock(line.mutex);
   retire(line);
   Recorded* none = nullptr;
@@ -205,13 +208,13 @@ Result<Timelines::Recorded*> Timelines::cover(Line& line, std::uint64_t count) {
   return &*found;
 }
 
-void Timelines::release(Line& line, Recorded* recorded) {
+void StreamPositions::release(Line& line, Recorded* recorded) {
   const std::lock_guard lock(line.mutex);
   --recorded->users;
   retire(line);
 }
 
-Error Timelines::recordEnd(Line& line) {
+Error StreamPositions::recordEnd(Line& line) {
   // Read before the event is recorded: all work counted so far was submitted
   // before it was counted, so the event covers it.
   const std::uint64_t covered = line.submitted.load(std::memory_order_acquire);
@@ -228,7 +231,7 @@ Error Timelines::recordEnd(Line& line) {
   return {};
 }
 
-Result<Event> Timelines::record(Line& line) {
+Result<Event> StreamPositions::record(Line& line) {
   // Streams that share a line are first joined on its first stream.
   for (Stream other : line.others) {
     Result<Event> event = runtime_.record(other);
@@ -244,7 +247,7 @@ Result<Event> Timelines::record(Line& line) {
   return event;
 }
 
-void Timelines::retire(Line& line) {
+void StreamPositions::retire(Line& line) {
   for (const Recorded& recorded : line.recorded) {
     if (line.completed.load(std::memory_order_relaxed) < recorded.count) {
       if (!runtime_.query(recorded.event)) break;
@@ -259,7 +262,7 @@ void Timelines::retire(Line& line) {
   }
 }
 
-Error Timelines::waitForEvent(Line& line, Event event) {
+Error StreamPositions::waitForEvent(Line& line, Event event) {
   if (&line != &lines_[kLastIndex]) return runtime_.wait(line.stream, event);
   std::vector<Stream> streams{line.stream};
   {
