@@ -53,7 +53,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   }
   if (!swapping.ok()) return;
   chosen_ = std::move(*swapping);
-  carried_.emplace(map_.cycle);
+  retained_.emplace(map_.cycle);
   const std::size_t ops = std::max<std::size_t>(map_.cycle.ops(), 1);
   most_tries_ = std::min(std::clamp(kMostOps / ops, kLeastTries, kMostTries),
                          request.most_tries);
@@ -78,7 +78,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
       chosen_(std::make_shared<Plan>(std::move(saved.plan))),
       assignment_(std::move(saved.assignment)),
       is_settled_(saved.is_settled) {
-  carried_.emplace(map_.cycle);
+  retained_.emplace(map_.cycle);
 }
 
 void PlanSearch::leave(std::uint64_t share) {
@@ -157,7 +157,7 @@ PathPlanPtr PlanSearch::chosen() const {
   if (chosen_ == nullptr) return made;
   made->assignment = assignment_;
   auto plan = std::make_shared<Plan>(*chosen_);
-  plan->shares = carried_->under(*plan);
+  plan->shares = retained_->under(*plan);
   made->setPlan(std::move(plan), map_);
   return made;
 }

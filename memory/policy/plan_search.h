@@ -87,7 +87,7 @@ class PlanSearch {
   // A plan that takes less is better, by the model and as the search sees it.
   double limit_ns_ = 0;
   double searched_limit_ns_ = 0;
-  std::optional<CarriedBytes> carried_;
+  std::optional<RetainedBytes> retained_;
   bool is_settled_ = false; // an earlier run compared the plan with others
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t kNone = RerunGraph::kNone;
 
-bool is_carried(const RerunGraph::Value& life) {
+bool is_retained(const RerunGraph::Value& life) {
   const bool persists =
       life.created == kNone || life.freed == kNone || life.freed < life.created;
   return persists || (life.last_before != kNone && life.first_after != kNone);
@@ -21,7 +21,7 @@ bool is_carried(const RerunGraph::Value& life) {
 
 } // namespace
 
-CarriedBytes::CarriedBytes(const profiler::Cycle& cycle)
+RetainedBytes::RetainedBytes(const profiler::Cycle& cycle)
     : cycle_(cycle), graph_(cycle) {
   const auto segments = find_segments(cycle, graph_);
   for (std::size_t pass = 0; pass < segments.size(); ++pass) {
@@ -35,7 +35,7 @@ CarriedBytes::CarriedBytes(const profiler::Cycle& cycle)
   }
 }
 
-PlanShares CarriedBytes::under(const Plan& plan) const {
+PlanShares RetainedBytes::under(const Plan& plan) const {
   PlanShares result{{}, layers_};
   // Null: no layer.
   const auto layerOf = [&](std::uint32_t op) -> ByteShares* {
@@ -56,9 +56,9 @@ PlanShares CarriedBytes::under(const Plan& plan) const {
   }
   for (ValueIndex value = 0; value < cycle_.values(); ++value) {
     const RerunGraph::Value& life = graph_.values[value];
-    const bool carried = is_carried(life);
-    if (!carried && moves[value] == 0) continue;
-    const bool again = carried && drops[value] != 0;
+    const bool retained = is_retained(life);
+    if (!retained && moves[value] == 0) continue;
+    const bool again = retained && drops[value] != 0;
     ByteShares* const layer =
         life.last_before != kNone ? layerOf(life.created) : nullptr;
     for (ByteShares* const shares : {&result.all, layer}) {

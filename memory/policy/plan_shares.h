@@ -1,7 +1,7 @@
-// What becomes of the bytes that a step has to carry under a plan: kept in HBM,
-// moved to the host and back, or dropped and made again.
+// What becomes of the bytes that a step has to retain under a plan: kept in
+// HBM, moved to the host and back, or dropped and made again.
 //
-// A step *carries* what persists, what lives over its end, and what it makes
+// A step *retains* what persists, what lives over its end, and what it makes
 // before a pass boundary and needs after it (pass_boundaries.h): whatever the
 // plan, the three add up to the same. What is moved besides (inputs that are
 // held for ops that run again, or what waits within forward) counts as moved,
@@ -41,9 +41,9 @@ struct PlanShares {
   std::vector<Layer> layers;
 };
 
-class CarriedBytes {
+class RetainedBytes {
  public:
-  explicit CarriedBytes(const profiler::Cycle& cycle);
+  explicit RetainedBytes(const profiler::Cycle& cycle);
   // REQUIRES: a plan for the same cycle, which is still there.
   PlanShares under(const Plan& plan) const;
 

@@ -30,23 +30,23 @@ Plan plan_of(std::vector<Action> actions, std::vector<std::uint32_t> recorded) {
 }
 
 TEST(PlanShares, AllIsKeptWithoutActions) {
-  const CarriedBytes carried(kNetwork);
-  const PlanShares shares = carried.under(plan_of({}, {}));
+  const RetainedBytes retained(kNetwork);
+  const PlanShares shares = retained.under(plan_of({}, {}));
   EXPECT_EQ(shares.all, (ByteShares{kCarried, 0, 0, 0}));
   EXPECT_FALSE(shares.layers.empty());
 }
 
 TEST(PlanShares, EachByteCountsOnce) {
-  const CarriedBytes carried(kNetwork);
-  const PlanShares shares = carried.under(plan_of({{Kind::kWriteBack, 1},
-                                                   {Kind::kRelease, 1},
-                                                   {Kind::kWriteBack, 2},
-                                                   {Kind::kRelease, 2},
-                                                   {Kind::kDrop, 8},
-                                                   {Kind::kDrop, 9},
-                                                   {Kind::kFetch, 2},
-                                                   {Kind::kFetch, 1}},
-                                                  {6, 7}));
+  const RetainedBytes retained(kNetwork);
+  const PlanShares shares = retained.under(plan_of({{Kind::kWriteBack, 1},
+                                                    {Kind::kRelease, 1},
+                                                    {Kind::kWriteBack, 2},
+                                                    {Kind::kRelease, 2},
+                                                    {Kind::kDrop, 8},
+                                                    {Kind::kDrop, 9},
+                                                    {Kind::kFetch, 2},
+                                                    {Kind::kFetch, 1}},
+                                                   {6, 7}));
   EXPECT_EQ(shares.all,
             (ByteShares{kCarried - 49 * kMiB, 17 * kMiB, 32 * kMiB, 2}));
   // Layers have all but the weights; their ops follow each other.
@@ -65,7 +65,7 @@ TEST(PlanShares, EachByteCountsOnce) {
   EXPECT_EQ(sum, (ByteShares{kCarried - 50 * kMiB, 16 * kMiB, 32 * kMiB, 2}));
 }
 
-// What forward makes and lets go is not carried; where it moves, it counts.
+// What forward makes and lets go is not retained; where it moves, it counts.
 TEST(PlanShares, WhatIsNotNeededAgainCountsWhereItMoves) {
   Cycle cycle = kNetwork;
   const profiler::ValueIndex gone = cycle.addValue(kMiB);
@@ -76,10 +76,10 @@ TEST(PlanShares, WhatIsNotNeededAgainCountsWhereItMoves) {
   }
   cycle.addFree(gone);
   ASSERT_EQ(cycle.problem(), "");
-  const CarriedBytes carried(cycle);
-  EXPECT_EQ(carried.under(plan_of({{Kind::kDrop, gone}}, {8})).all,
+  const RetainedBytes retained(cycle);
+  EXPECT_EQ(retained.under(plan_of({{Kind::kDrop, gone}}, {8})).all,
             (ByteShares{kCarried, 0, 0, 1}));
-  EXPECT_EQ(carried.under(plan_of({{Kind::kFetch, gone}}, {})).all,
+  EXPECT_EQ(retained.under(plan_of({{Kind::kFetch, gone}}, {})).all,
             (ByteShares{kCarried, kMiB, 0, 0}));
 }
 
