@@ -79,7 +79,7 @@ Arena::Arena(runtime::DeviceRuntime& runtime, StreamPositions& streams,
 Arena::~Arena() {
   // A failure means that the device is lost: nothing uses the range then.
   (void)streams_.synchronizeAll().ok();
-  (void)decommitAbove(0).ok();
+  (void)unmapAbove(0).ok();
   runtime_.unreserve(base_, range_bytes_);
 }
 
@@ -100,10 +100,10 @@ Extent* Arena::allocateAt(Extent* hole, std::size_t offset, std::size_t bytes) {
   return takeUp(extents_.allocateAt(hole, offset, bytes, ExtentUse::kBlock));
 }
 
-// What was free just now is to be used. Null: it cannot be committed.
+// What was free just now is to be used. Null: it cannot be mapped.
 Extent* Arena::takeUp(Extent* extent) {
   if (apart_) freed_.take(extent->offset, extent->bytes, extent->fence);
-  if (Error error = commit(*extent)) {
+  if (Error error = map(*extent)) {
     last_error_ = std::move(error);
     extents_.free(extent);
     return nullptr;
@@ -244,57 +244,57 @@ bool Arena::setBudget(std::size_t budget_bytes) {
   const std::size_t old_limit = extents_.limit();
   const std::size_t limit = round_down(budget_bytes, ExtentMap::kAlignment);
   if (!extents_.setLimit(limit)) return false;
-  const std::size_t commit_limit = round_up(budget_bytes, granularity_);
-  const std::size_t units = (commit_limit + unit_bytes_ - 1) >> unit_shift_;
+  const std::size_t map_limit = round_up(budget_bytes, granularity_);
+  const std::size_t units = (map_limit + unit_bytes_ - 1) >> unit_shift_;
   if (apart_ && extents_.closed() != nullptr) {
     freed_.take(limit, range_bytes_ - limit, extents_.closed()->fence);
   }
-  if (Error error = decommitAbove(commit_limit)) {
+  if (Error error = unmapAbove(map_limit)) {
     CHAMELEON_CHECK(extents_.setLimit(old_limit), "closed space is in use");
     last_error_ = std::move(error);
     return false;
   }
-  committed_.resize(units);
+  mapped_.resize(units);
   budget_bytes_ = budget_bytes;
   return true;
 }
 
-std::size_t Arena::commitLimit() const noexcept {
+std::size_t Arena::mapLimit() const noexcept {
   return round_up(budget_bytes_, granularity_);
 }
 
-// Makes the extent's bytes usable. What is committed so far stays when a later
+// Makes the extent's bytes usable. What is mapped so far stays when a later
 // unit fails.
-Error Arena::commit(const Extent& extent) {
+Error Arena::map(const Extent& extent) {
   const std::size_t end = extent.offset + extent.bytes;
   const std::size_t last = (end - 1) >> unit_shift_;
   for (std::size_t unit = extent.offset >> unit_shift_; unit <= last; ++unit) {
     const std::size_t begin = unit << unit_shift_;
-    std::size_t& committed = committed_[unit];
-    if (committed >= std::min(end - begin, unit_bytes_)) [[likely]]
+    std::size_t& mapped = mapped_[unit];
+    if (mapped >= std::min(end - begin, unit_bytes_)) [[likely]]
       continue;
     const PhaseRange range("commit device memory");
-    const std::size_t target = std::min(commitLimit() - begin, unit_bytes_);
+    const std::size_t target = std::min(mapLimit() - begin, unit_bytes_);
     ++commits_;
     if (Error error =
-            runtime_.commit(base_ + begin + committed, target - committed)) {
+            runtime_.commit(base_ + begin + mapped, target - mapped)) {
       return error;
     }
-    committed_bytes_ += target - committed;
-    committed = target;
+    mapped_bytes_ += target - mapped;
+    mapped = target;
   }
   return {};
 }
 
 // REQUIRES: nothing above `limit_bytes` is in use.
-Error Arena::decommitAbove(std::size_t limit_bytes) {
+Error Arena::unmapAbove(std::size_t limit_bytes) {
   bool waited = false;
-  for (std::size_t unit = limit_bytes >> unit_shift_; unit < committed_.size();
+  for (std::size_t unit = limit_bytes >> unit_shift_; unit < mapped_.size();
        ++unit) {
     const std::size_t begin = unit << unit_shift_;
     const std::size_t kept = limit_bytes > begin ? limit_bytes - begin : 0;
-    std::size_t& committed = committed_[unit];
-    if (committed <= kept) continue;
+    std::size_t& mapped = mapped_[unit];
+    if (mapped <= kept) continue;
     if (!waited && extents_.closed() != nullptr) {
       Fence& fence = extents_.closed()->fence;
       if (Error error = synchronize(streams_, fence)) return error;
@@ -302,12 +302,11 @@ Error Arena::decommitAbove(std::size_t limit_bytes) {
       waited = true;
     }
     ++commits_;
-    if (Error error =
-            runtime_.decommit(base_ + begin + kept, committed - kept)) {
+    if (Error error = runtime_.decommit(base_ + begin + kept, mapped - kept)) {
       return error;
     }
-    committed_bytes_ -= committed - kept;
-    committed = kept;
+    mapped_bytes_ -= mapped - kept;
+    mapped = kept;
   }
   return {};
 }
@@ -326,7 +325,7 @@ Result<Position> Arena::slideDown(Extent* extent, std::size_t to,
   Extent target;
   target.offset = to;
   target.bytes = bytes;
-  if (Error error = commit(target)) return error;
+  if (Error error = map(target)) return error;
   Fence below;
   if (apart_) freed_.take(to, std::min(bytes, distance), below);
   const std::size_t gained = std::min(distance, bytes);
@@ -425,20 +424,19 @@ void Arena::check() const {
     const std::size_t end = extent->offset + extent->bytes;
     for (std::size_t unit = extent->offset >> unit_shift_;
          unit <= (end - 1) >> unit_shift_; ++unit) {
-      CHAMELEON_CHECK(committed_[unit] >=
-                          std::min(end - (unit << unit_shift_), unit_bytes_),
-                      "A1: an extent in use is not committed");
+      CHAMELEON_CHECK(
+          mapped_[unit] >= std::min(end - (unit << unit_shift_), unit_bytes_),
+          "A1: an extent in use is not mapped");
     }
   }
   CHAMELEON_CHECK(indexed == index_.size(), "A4: a stale entry in the index");
   CHAMELEON_CHECK(
       in_call_bytes == in_call_bytes_ && foreign_bytes == foreign_bytes_,
       "A3: bytes by use do not add up");
-  std::size_t committed_bytes = 0;
-  for (const std::size_t bytes : committed_) committed_bytes += bytes;
-  CHAMELEON_CHECK(
-      committed_bytes == committed_bytes_ && committed_bytes_ <= commitLimit(),
-      "A1: more is committed than the budget allows");
+  std::size_t mapped_bytes = 0;
+  for (const std::size_t bytes : mapped_) mapped_bytes += bytes;
+  CHAMELEON_CHECK(mapped_bytes == mapped_bytes_ && mapped_bytes_ <= mapLimit(),
+                  "A1: more is mapped than the budget allows");
   CHAMELEON_CHECK(usedBytes() <= budget_bytes_,
                   "A2: more is used than the budget allows");
 }

@@ -1,5 +1,5 @@
 // The device memory that blocks and in-call allocations live in: one reserved
-// address range, committed in large units up to the budget. One
+// address range, mapped in large units up to the budget. One
 // implementation for every runtime.
 //
 // Not thread safe: the pager's lock guards it, except for contains(). Freed
@@ -8,7 +8,7 @@
 //
 // All bytes are counted as rounded (ExtentMap::round). Invariants: E1..E6 of
 // extent_map.h;
-//   A1 committed bytes >= every extent in use, and <= budget rounded up to the
+//   A1 mapped bytes >= every extent in use, and <= budget rounded up to the
 //      runtime's commit granularity;
 //   A2 usedBytes() <= budgetBytes() at all times;
 //   A3 blockBytes() + inCallBytes() + foreignBytes() == usedBytes();
@@ -31,7 +31,7 @@ namespace chameleon::memory {
 class Arena {
  public:
   // Reserves `range_bytes` of address space (at least the largest budget that
-  // will ever be asked for). Commits nothing yet.
+  // will ever be asked for). Maps nothing yet.
   static runtime::Result<std::unique_ptr<Arena>> create(
       runtime::DeviceRuntime& runtime, StreamPositions& streams,
       std::size_t range_bytes, std::size_t budget_bytes);
@@ -41,7 +41,7 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   // Null: no hole of that size within the budget (lastError().ok()), or the
-  // runtime could not commit (lastError() says why). An extent for a block
+  // runtime could not map memory (lastError() says why). An extent for a block
   // gets its `block` from the caller.
   //
   // `stream` will write there first: where parts of the free space are still
@@ -92,7 +92,7 @@ class Arena {
   std::size_t offset(const std::byte* address) const noexcept {
     return static_cast<std::size_t>(address - base_);
   }
-  // True for every address of the reserved range, committed or not. Lock-free.
+  // True for every address of the reserved range, mapped or not. Lock-free.
   bool contains(const void* address) const noexcept {
     const auto* byte = static_cast<const std::byte*>(address);
     return byte >= base_ && byte < base_ + range_bytes_;
@@ -101,7 +101,7 @@ class Arena {
   // Grows or shrinks what may be used. False, and nothing changed: extents in
   // use lie above the new border (evict or slide them first), the range is
   // smaller than that, or the runtime failed (then lastError() says so).
-  // Decommits what is no longer needed after host-waiting for its fences
+  // Unmaps what is no longer needed after host-waiting for its fences
   // (rare, user-driven).
   bool setBudget(std::size_t budget_bytes);
 
@@ -114,8 +114,8 @@ class Arena {
   }
   std::size_t inCallBytes() const noexcept { return in_call_bytes_; }
   std::size_t foreignBytes() const noexcept { return foreign_bytes_; }
-  std::size_t committedBytes() const noexcept { return committed_bytes_; }
-  // How often memory was committed or decommitted so far.
+  std::size_t mappedBytes() const noexcept { return mapped_bytes_; }
+  // How often memory was mapped or unmapped so far.
   std::uint64_t commits() const noexcept { return commits_; }
   std::size_t largestFree() const noexcept { return extents_.largestFree(); }
   ExtentMap& extents() noexcept { return extents_; } // to walk, not to change
@@ -144,10 +144,10 @@ class Arena {
         std::byte* base, std::size_t range_bytes);
   Extent* choose(std::size_t bytes, End end, ExtentUse use, StreamIndex stream);
   Extent* takeUp(Extent* extent);
-  std::size_t commitLimit() const noexcept;
+  std::size_t mapLimit() const noexcept;
   runtime::Error submitMove(const runtime::Copy& copy);
-  runtime::Error commit(const Extent& extent);
-  runtime::Error decommitAbove(std::size_t limit_bytes);
+  runtime::Error map(const Extent& extent);
+  runtime::Error unmapAbove(std::size_t limit_bytes);
   void discarded(std::size_t offset, std::size_t bytes) noexcept;
   void revived(std::size_t offset, std::size_t bytes) noexcept;
 
@@ -165,9 +165,9 @@ class Arena {
   bool apart_ = false;
 
   std::size_t budget_bytes_ = 0;
-  // Committed bytes of each unit up to the budget, always a prefix of it.
-  std::vector<std::size_t> committed_;
-  std::size_t committed_bytes_ = 0;
+  // Mapped bytes of each unit up to the budget, always a prefix of it.
+  std::vector<std::size_t> mapped_;
+  std::size_t mapped_bytes_ = 0;
   std::uint64_t commits_ = 0;
   std::size_t in_call_bytes_ = 0;
   std::size_t foreign_bytes_ = 0;
