@@ -63,7 +63,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
               chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
   if (!request.recompute || limit_ns_ <= chosen_->modelled.compute_ns ||
-      !beginRound(kRerunHeadroomShare)) {
+      !beginPass(kRerunHeadroomShare)) {
     return;
   }
   for (const Assignment& hint : hints) planner_->alsoTry(hint);
@@ -89,7 +89,7 @@ void PlanSearch::leave(std::uint64_t share) {
       request_.key.budget_bytes - static_cast<std::uint64_t>(left);
 }
 
-bool PlanSearch::beginRound(std::uint64_t share) {
+bool PlanSearch::beginPass(std::uint64_t share) {
   leave(share);
   runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
   if (!swapping.ok()) return false;
@@ -98,12 +98,12 @@ bool PlanSearch::beginRound(std::uint64_t share) {
 }
 
 // With more room, from what was best. False: there is nothing to gain.
-bool PlanSearch::beginLastRound() {
-  if (is_last_round_) return false;
-  is_last_round_ = true;
+bool PlanSearch::beginLastPass() {
+  if (is_last_pass_) return false;
+  is_last_pass_ = true;
   choose();
   if (chosen_->recorded.empty() || !waits(chosen_->modelled, kLinkBound) ||
-      !beginRound(kLinkBoundHeadroomShare)) {
+      !beginPass(kLinkBoundHeadroomShare)) {
     return false;
   }
   planner_->alsoTry(assignment_);
@@ -113,7 +113,7 @@ bool PlanSearch::beginLastRound() {
 bool PlanSearch::tryNext() {
   if (!planner_) return false;
   if (planner_->planned() < most_tries_ && planner_->tryNext()) return true;
-  return beginLastRound();
+  return beginLastPass();
 }
 
 bool PlanSearch::isWorthIt(bool more) const {

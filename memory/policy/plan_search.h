@@ -69,8 +69,8 @@ class PlanSearch {
  private:
   // What plans leave of the budget from now on, as the trial's headroom has it.
   void leave(std::uint64_t share);
-  bool beginRound(std::uint64_t share);
-  bool beginLastRound();
+  bool beginPass(std::uint64_t share);
+  bool beginLastPass();
   bool choose();
   PathPlanPtr chosen() const; // on its path
 
@@ -80,7 +80,7 @@ class PlanSearch {
   int headroom_;
   std::size_t most_tries_ = 0;
   std::optional<JointPlanner> planner_;
-  bool is_last_round_ = false;
+  bool is_last_pass_ = false;
 
   PlanPtr chosen_; // null: the path cannot be planned
   Assignment assignment_;
