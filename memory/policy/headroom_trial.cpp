@@ -44,7 +44,7 @@ bool HeadroomTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
     in_a_row_ = 0;
     return false;
   }
-  if (now_.plan->headroom == kOnce) { // not any more
+  if (now_.plan->headroom_level == kOnce) { // not any more
     is_over_ = plan->actions.empty();
     if (!is_over_) wanted_ = 0;
     return !is_over_;
@@ -57,7 +57,7 @@ bool HeadroomTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
 
 // Follows the best so far, until the next one is there.
 void HeadroomTrial::judge() {
-  const int tried = now_.plan->headroom;
+  const int tried = now_.plan->headroom_level;
   if (best_.plan == nullptr || now_.mean_ns() < kClearly * best_.mean_ns()) {
     best_ = now_;
   }

@@ -49,9 +49,9 @@ class HeadroomTrial {
 
   // The one to follow.
   const PathPlanPtr& plan() const noexcept { return now_.plan; }
-  // The headroom that is to be tried next, or else that of plan().
-  int headroom() const noexcept {
-    return wanted_.value_or(now_.plan->headroom);
+  // The level that is to be tried next, or else that of plan().
+  int headroomLevel() const noexcept {
+    return wanted_.value_or(now_.plan->headroom_level);
   }
   bool isOver() const noexcept { return is_over_; }
 
@@ -61,7 +61,7 @@ class HeadroomTrial {
   // before, and no other is wanted: all begins anew.
   void add(PathPlanPtr plan);
   // A step ended that followed this plan and went as it foresaw; null: none.
-  // True: a plan with another headroom() is wanted.
+  // True: a plan with another headroomLevel() is wanted.
   bool stepEnded(const Plan* plan, std::int64_t duration_ns);
 
  private:

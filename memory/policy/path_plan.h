@@ -42,7 +42,7 @@ struct PathPlan {
   };
   std::vector<Held> held;
   Assignment assignment;       // what is run again; empty: nothing
-  int headroom = 0;            // what the plan leaves, see headroom_trial.h
+  int headroom_level = 0;      // what the plan leaves, see headroom_trial.h
   std::uint64_t signature = 0; // of the cycle, see cycle_signature.h
   bool is_settled = false;     // an earlier run compared it with others
 

@@ -32,12 +32,14 @@ bool waits(const ModelledStep& modelled, double share) {
 
 PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
                        const std::vector<Assignment>& hints)
-    : request_(request), map_(std::move(map)), headroom_(request.headroom) {
+    : request_(request),
+      map_(std::move(map)),
+      headroom_level_(request.headroom_level) {
   options_.link = request.link;
   options_.keep_bytes = request.keep_bytes;
-  const bool once = request.headroom == HeadroomTrial::kOnce;
+  const bool once = request.headroom_level == HeadroomTrial::kOnce;
   if (once) {
-    headroom_ = HeadroomTrial::kOnceHeadroom;
+    headroom_level_ = HeadroomTrial::kOnceHeadroom;
     // Such victims are neither those of a path that is nearly the same, nor
     // those that are taken where no plan chose.
     std::erase_if(options_.portfolio, [](const PlanParameters& parameters) {
@@ -47,7 +49,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   leave(kHeadroomShare);
   runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
   if (!swapping.ok() && once) {
-    headroom_ = 0;
+    headroom_level_ = 0;
     leave(kHeadroomShare);
     swapping = plan_cycle(map_.cycle, options_);
   }
@@ -74,7 +76,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
                        SavedPlan saved)
     : request_(request),
       map_(std::move(map)),
-      headroom_(request.headroom),
+      headroom_level_(request.headroom_level),
       chosen_(std::make_shared<Plan>(std::move(saved.plan))),
       assignment_(std::move(saved.assignment)),
       is_settled_(saved.is_settled) {
@@ -82,9 +84,9 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
 }
 
 void PlanSearch::leave(std::uint64_t share) {
-  const double headroom = std::pow(HeadroomTrial::kFactor, headroom_);
+  const double factor = std::pow(HeadroomTrial::kFactor, headroom_level_);
   const std::uint64_t usual = request_.key.budget_bytes / share;
-  const auto left = headroom * static_cast<double>(usual);
+  const auto left = factor * static_cast<double>(usual);
   options_.budget_bytes =
       request_.key.budget_bytes - static_cast<std::uint64_t>(left);
 }
@@ -151,7 +153,7 @@ PathPlanPtr PlanSearch::chosen() const {
   auto made = std::make_shared<PathPlan>();
   made->key = request_.key;
   made->link = request_.link;
-  made->headroom = request_.headroom;
+  made->headroom_level = request_.headroom_level;
   made->signature = request_.signature;
   made->is_settled = is_settled_;
   if (chosen_ == nullptr) return made;

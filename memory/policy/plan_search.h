@@ -36,7 +36,7 @@ class PlanSearch {
     std::uint64_t keep_bytes; // values of at most so many never move
     bool recompute;
     // More is left than usual (headroom_trial.h).
-    int headroom = 0;
+    int headroom_level = 0;
     // The most plans that a pass tries, for whoever waits for them.
     std::size_t most_tries = kMostTries;
     std::uint64_t signature = 0; // of the cycle
@@ -45,7 +45,7 @@ class PlanSearch {
   // budgets or links; these are tried now, too.
   PlanSearch(const Request& request, profiler::CycleMap map,
              const std::vector<Assignment>& hints = {});
-  // There is a plan, which leaves request.headroom, and nothing to try.
+  // There is a plan, of that level, and nothing to try.
   PlanSearch(const Request& request, profiler::CycleMap map, SavedPlan saved);
   PlanSearch(const PlanSearch&) = delete; // the planner refers to the cycle
   PlanSearch& operator=(const PlanSearch&) = delete;
@@ -67,7 +67,7 @@ class PlanSearch {
   PathPlanPtr better();
 
  private:
-  // What plans leave of the budget from now on, as the trial's headroom has it.
+  // What plans leave of the budget from now on, at this headroom level.
   void leave(std::uint64_t share);
   bool beginPass(std::uint64_t share);
   bool beginLastPass();
@@ -77,7 +77,7 @@ class PlanSearch {
   const Request request_;
   const profiler::CycleMap map_;
   PlannerOptions options_;
-  int headroom_;
+  int headroom_level_;
   std::size_t most_tries_ = 0;
   std::optional<JointPlanner> planner_;
   bool is_last_pass_ = false;

@@ -55,12 +55,11 @@ std::vector<PlanParameters> plan_portfolio(bool all) {
   };
   for (const double lead : {-1.0, 0.1}) {
     for (const double price : {0.0, 1.0, 3.0, 10.0, kCleanFirst}) {
-      for (const double headroom : {0.0, 0.05, 0.1, 0.15, 0.3}) {
+      for (const double margin : {0.0, 0.05, 0.1, 0.15, 0.3}) {
         for (const double window : {0.0, 0.5, 0.25, 0.125}) {
           for (const bool refill : {true, false}) {
-            add({{price, headroom, window, refill, false}, lead});
-            if (window > 0)
-              add({{price, headroom, window, refill, true}, lead});
+            add({{price, margin, window, refill, false}, lead});
+            if (window > 0) add({{price, margin, window, refill, true}, lead});
           }
         }
       }

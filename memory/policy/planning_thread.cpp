@@ -45,7 +45,7 @@ PathPlanPtr PlanningThread::findOrOrder(const PlanKey& key) {
   plans_.splice(plans_.begin(), plans_, found);
   ++found->asked_for;
   PathPlanPtr plan = found->trial.plan();
-  if (isOutdated(*found)) order(key, found->trial.headroom());
+  if (isOutdated(*found)) order(key, found->trial.headroomLevel());
   return plan;
 }
 
@@ -63,7 +63,7 @@ bool PlanningThread::isOutdated(const Kept& kept) const {
 }
 
 // The last one ordered is the first one served. Null: it will take a while.
-PathPlanPtr PlanningThread::order(const PlanKey& key, int headroom) {
+PathPlanPtr PlanningThread::order(const PlanKey& key, int headroom_level) {
   if (working_ == key) return nullptr;
   const auto ordered =
       std::find_if(orders_.begin(), orders_.end(),
@@ -74,7 +74,7 @@ PathPlanPtr PlanningThread::order(const PlanKey& key, int headroom) {
   }
   std::optional<profiler::PathSnapshot> snapshot = builder_.take(key.path);
   if (!snapshot) return nullptr;
-  Order order{key, headroom, link_.now(), std::move(*snapshot)};
+  Order order{key, headroom_level, link_.now(), std::move(*snapshot)};
   if (at_once_) {
     const SearchPtr search = begin(order, hints(key.path));
     builder_.setTimes(profiler::times_of(search->map()));
@@ -102,7 +102,7 @@ void PlanningThread::stepEnded(const Plan* plan, std::int64_t duration_ns) {
   }
   if (wanted == nullptr) return;
   const PlanKey key = wanted->trial.plan()->key;
-  order(key, wanted->trial.headroom());
+  order(key, wanted->trial.headroomLevel());
 }
 
 bool PlanningThread::isTrying(const PlanKey& key) {
@@ -136,11 +136,12 @@ void PlanningThread::save(SavedPlans& plans) const {
   for (const Kept& kept : plans_) {
     const PathPlan& made = *kept.trial.plan();
     // What was walked once may never be again.
-    if (made.plan == nullptr || made.headroom == HeadroomTrial::kOnce) continue;
+    if (made.plan == nullptr || made.headroom_level == HeadroomTrial::kOnce)
+      continue;
     SavedPlan saved{.signature = made.signature,
                     .budget_bytes = made.key.budget_bytes,
                     .link = made.link,
-                    .headroom = made.headroom,
+                    .headroom_level = made.headroom_level,
                     .is_settled = kept.trial.isOver() && !isAtWork(made.key),
                     .plan = *made.plan,
                     .assignment = made.assignment};
@@ -237,7 +238,7 @@ PlanningThread::SearchPtr PlanningThread::begin(
   profiler::CycleMap map = profiler::CycleBuilder::cycle(order.snapshot);
   PlanSearch::Request request{order.key, order.link,
                               keptBytes(order.key.budget_bytes), recompute_,
-                              order.headroom};
+                              order.headroom_level};
   request.signature = profiler::signature_of(map);
   std::optional<SavedPlan> saved;
   if (saved_ != nullptr) {
@@ -245,7 +246,7 @@ PlanningThread::SearchPtr PlanningThread::begin(
                          order.link, recompute_);
   }
   if (saved) {
-    request.headroom = static_cast<int>(saved->headroom);
+    request.headroom_level = static_cast<int>(saved->headroom_level);
     return std::make_unique<PlanSearch>(request, std::move(map),
                                         *std::move(saved));
   }

@@ -81,7 +81,7 @@ class PlanningThread {
   using Mutex = runtime::RankedMutex<runtime::LockRank::kPlans>;
   struct Order {
     PlanKey key;
-    int headroom;
+    int headroom_level;
     LinkModel link; // as it is taken to be
     profiler::PathSnapshot snapshot;
   };
@@ -99,7 +99,7 @@ class PlanningThread {
   bool isOutdated(const Kept& kept) const;
   PathPlanPtr findOrOrder(const PlanKey& key);
   bool isAtWork(const PlanKey& key) const;
-  PathPlanPtr order(const PlanKey& key, int headroom);
+  PathPlanPtr order(const PlanKey& key, int headroom_level);
   void serveOrder(std::unique_lock<Mutex>& lock);
   void goOn(std::unique_lock<Mutex>& lock);
   std::vector<Assignment> hints(profiler::PathId path) const;

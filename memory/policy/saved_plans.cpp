@@ -98,7 +98,7 @@ void each_field(Archive& archive, Saved& saved) {
   archive(saved.link.out_bytes_per_ns);
   archive(saved.link.both_bytes_per_ns);
   archive(saved.link.latency_ns);
-  archive(saved.headroom);
+  archive(saved.headroom_level);
   archive(saved.is_settled);
   archive(saved.plan.action_end);
   archive(saved.plan.actions);

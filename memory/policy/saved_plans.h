@@ -29,11 +29,11 @@ namespace chameleon::memory {
 struct SavedPlan {
   std::uint64_t signature = 0; // of the cycle that it was made for
   std::uint64_t budget_bytes = 0;
-  LinkModel link;            // as it was taken to be
-  std::int64_t headroom = 0; // what it leaves, see headroom_trial.h
-  bool is_settled = false;   // it was compared with others
-  Plan plan;                 // without shares
-  Assignment assignment;     // what is run again; empty: nothing
+  LinkModel link;                  // as it was taken to be
+  std::int64_t headroom_level = 0; // what it leaves, see headroom_trial.h
+  bool is_settled = false;         // it was compared with others
+  Plan plan;                       // without shares
+  Assignment assignment;           // what is run again; empty: nothing
 };
 
 class SavedPlans {

@@ -241,8 +241,8 @@ VictimGaps choose_victim_gaps(const UseTable& table, std::int64_t budget,
   gaps.away.assign(table.uses(), 0);
   gaps.away_from.assign(table.uses(), 0);
   if (table.ops == 0) return gaps;
-  const auto limit = static_cast<std::int64_t>((1 - parameters.headroom) *
-                                               static_cast<double>(budget));
+  const auto limit = static_cast<std::int64_t>(
+      (1 - parameters.planning_margin) * static_cast<double>(budget));
   Walk(table, limit, parameters, gaps).run();
   sum_up(table, gaps);
   repair(table, budget, gaps);

@@ -27,7 +27,7 @@ struct GapParameters {
   // far; very much: clean ones first) than a clean one.
   double dirty_price = 0;
   // Part of the budget that is left free, for copies to run ahead.
-  double headroom = 0;
+  double planning_margin = 0;
   // Look-ahead, as a part of the cycle's ops; 0: all of them.
   double window = 0;
   bool refill = false;

@@ -93,10 +93,12 @@ WhatIf what_if(const profiler::CycleMap& map, const LinkModel& link,
   WhatIf result = without_limit(map.cycle);
   for (const std::uint64_t budget : budgets) {
     const std::uint64_t bytes = std::min(budget, kMostBudget);
-    const PlanSearch::Request request{
-        {map.path, bytes}, link,      PlanningThread::keptBytes(bytes),
-        recompute,
-        /*headroom=*/0,    kMostTries};
+    const PlanSearch::Request request{{map.path, bytes},
+                                      link,
+                                      PlanningThread::keptBytes(bytes),
+                                      recompute,
+                                      /*headroom_level=*/0,
+                                      kMostTries};
     PlanSearch search(request, map);
     while (search.tryNext()) {
     }

@@ -51,9 +51,9 @@ void print(const memory::Candidate& candidate) {
   std::printf("{");
   print("plan", candidate.modelled);
   std::printf(
-      "\"dirty_price\":%g,\"headroom\":%g,\"window\":%g,\"refill\":%s,"
+      "\"dirty_price\":%g,\"planning_margin\":%g,\"window\":%g,\"refill\":%s,"
       "\"spread\":%s,\"lead\":%g}\n",
-      gaps.dirty_price, gaps.headroom, gaps.window,
+      gaps.dirty_price, gaps.planning_margin, gaps.window,
       gaps.refill ? "true" : "false", gaps.spread ? "true" : "false",
       candidate.parameters.lead);
 }

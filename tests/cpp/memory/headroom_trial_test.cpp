@@ -16,7 +16,7 @@ PathPlanPtr made(int headroom, bool moves = true) {
   if (moves) plan->actions.emplace_back(Action::Kind::kWriteBack, 0);
   auto path_plan = std::make_shared<PathPlan>();
   path_plan->plan = std::move(plan);
-  path_plan->headroom = headroom;
+  path_plan->headroom_level = headroom;
   return path_plan;
 }
 
@@ -35,10 +35,10 @@ bool follow(HeadroomTrial& trial, double ratio, std::size_t steps = kAll) {
 // With the plan that is made when the path was followed for a step.
 HeadroomTrial begun() {
   HeadroomTrial trial(made(HeadroomTrial::kOnce));
-  EXPECT_EQ(trial.headroom(), HeadroomTrial::kOnce);
+  EXPECT_EQ(trial.headroomLevel(), HeadroomTrial::kOnce);
   EXPECT_FALSE(trial.stepEnded(nullptr, 1));
   EXPECT_TRUE(follow(trial, 9, 1));
-  EXPECT_EQ(trial.headroom(), 0);
+  EXPECT_EQ(trial.headroomLevel(), 0);
   EXPECT_FALSE(follow(trial, 9)); // until it is there
   const PathPlanPtr again = made(0);
   trial.add(again);
@@ -52,7 +52,7 @@ TEST(HeadroomTrial, WhatTakesWhatTheModelSaysStays) {
   EXPECT_FALSE(trial.isOver());
   EXPECT_FALSE(follow(trial, 1.01, 1));
   EXPECT_TRUE(trial.isOver());
-  EXPECT_EQ(trial.headroom(), 0);
+  EXPECT_EQ(trial.headroomLevel(), 0);
 }
 
 TEST(HeadroomTrial, WhatMovesNothingStays) {
@@ -67,7 +67,7 @@ TEST(HeadroomTrial, AllAreTriedAndTheBestStays) {
     PathPlanPtr best_plan = trial.plan();
     for (int headroom = 0; headroom <= HeadroomTrial::kMostHeadroom;
          ++headroom) {
-      EXPECT_EQ(trial.headroom(), headroom);
+      EXPECT_EQ(trial.headroomLevel(), headroom);
       if (headroom != 0) {
         const PathPlanPtr next = made(headroom);
         trial.add(next);
@@ -114,7 +114,7 @@ TEST(HeadroomTrial, AFarSlowerPlanIsGivenUpSoon) {
   EXPECT_FALSE(follow(trial, 3, HeadroomTrial::kTakeOver + 1));
   EXPECT_TRUE(follow(trial, 3, 1));
   EXPECT_EQ(trial.plan(), first);
-  EXPECT_EQ(trial.headroom(), 2);
+  EXPECT_EQ(trial.headroomLevel(), 2);
 }
 
 TEST(HeadroomTrial, OneLongStepIsNoReasonToGiveUp) {
@@ -161,7 +161,7 @@ TEST(HeadroomTrial, OtherPlansBeginAnew) {
   trial.add(made(0));
   EXPECT_FALSE(trial.isOver());
   EXPECT_TRUE(follow(trial, 2));
-  EXPECT_EQ(trial.headroom(), 1);
+  EXPECT_EQ(trial.headroomLevel(), 1);
 }
 
 // From the first step that followed its path on.
@@ -170,7 +170,7 @@ TEST(HeadroomTrial, ItIsOverAfterFifteenSteps) {
   EXPECT_TRUE(follow(trial, 9, 1));
   std::size_t steps = 1;
   while (!trial.isOver()) {
-    trial.add(made(trial.headroom()));
+    trial.add(made(trial.headroomLevel()));
     follow(trial, 1.5);
     steps += kAll;
   }

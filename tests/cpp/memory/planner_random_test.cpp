@@ -16,8 +16,8 @@ namespace chameleon::memory {
 namespace {
 
 std::string text(const PlanParameters& p) {
-  return "price " + std::to_string(p.gaps.dirty_price) + " headroom " +
-         std::to_string(p.gaps.headroom) + " window " +
+  return "price " + std::to_string(p.gaps.dirty_price) + " margin " +
+         std::to_string(p.gaps.planning_margin) + " window " +
          std::to_string(p.gaps.window) + " refill " +
          std::to_string(p.gaps.refill) + " lead " + std::to_string(p.lead);
 }
@@ -56,7 +56,8 @@ void check_seed(std::uint64_t seed, const CycleShape& shape,
           << "seed " << seed << " part " << part << ' ' << text(parameters);
       expect_possible(model_plan(*made, plan, options.link), options.link);
       if (part == 100) {
-        ASSERT_TRUE(plan.actions.empty() || parameters.gaps.headroom > 0);
+        ASSERT_TRUE(plan.actions.empty() ||
+                    parameters.gaps.planning_margin > 0);
       }
       ASSERT_FALSE(testing::Test::HasFailure())
           << "seed " << seed << " part " << part << ' ' << text(parameters);

@@ -81,14 +81,14 @@ TEST_F(PlanningAtOnce, OtherHeadroomIsTried) {
   EXPECT_EQ(planning.plan({path, kBudget}).value(), first);
   planning.stepEnded(first->plan.get(), step_ns);
   const PathPlanPtr again = planning.plan({path, kBudget}).value();
-  EXPECT_EQ(again->headroom, 0); // it was followed
+  EXPECT_EQ(again->headroom_level, 0); // it was followed
   EXPECT_GT(again->plan->budget_bytes, first->plan->budget_bytes);
   for (std::size_t i = 0; i < kSteps; ++i) {
     EXPECT_EQ(planning.plan({path, kBudget}).value(), again);
     planning.stepEnded(again->plan.get(), step_ns);
   }
   const PathPlanPtr second = planning.plan({path, kBudget}).value();
-  EXPECT_EQ(second->headroom, 1);
+  EXPECT_EQ(second->headroom_level, 1);
   EXPECT_LT(second->plan->budget_bytes, again->plan->budget_bytes);
   EXPECT_TRUE(planning.isTrying({path, kBudget}));
   EXPECT_EQ(planning.plansMade(), 3U);

@@ -94,8 +94,8 @@ TEST(SavedPlans, TheNextRunBeginsWhereTheLastOneSettled) {
   ASSERT_EQ(second.saved.addText(plans.text()).value(), 1U);
   const PathPlanPtr taken = second.plan();
   EXPECT_EQ(taken->plan->actions, settled->plan->actions);
-  EXPECT_EQ(taken->headroom, settled->headroom);
-  EXPECT_NE(taken->headroom, once->headroom);
+  EXPECT_EQ(taken->headroom_level, settled->headroom_level);
+  EXPECT_NE(taken->headroom_level, once->headroom_level);
   EXPECT_FALSE(second.planning.isTrying(taken->key));
   second.settle();
   EXPECT_EQ(second.plan(), taken);
@@ -109,8 +109,9 @@ TEST(SavedPlans, AnotherStepOrBudgetIsPlannedAsEver) {
   for (Program* run : {&wider, &richer}) {
     ASSERT_TRUE(run->saved.addText(text).ok());
   }
-  EXPECT_EQ(wider.plan()->headroom, HeadroomTrial::kOnce);
-  EXPECT_EQ(richer.plan(kBudget + kBytes)->headroom, HeadroomTrial::kOnce);
+  EXPECT_EQ(wider.plan()->headroom_level, HeadroomTrial::kOnce);
+  EXPECT_EQ(richer.plan(kBudget + kBytes)->headroom_level,
+            HeadroomTrial::kOnce);
   EXPECT_EQ(wider.saved.size(), 1U);
   EXPECT_EQ(richer.saved.size(), 1U);
 }
