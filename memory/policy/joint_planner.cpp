@@ -11,7 +11,7 @@
 namespace chameleon::memory {
 namespace {
 
-constexpr std::size_t kBlocks[] = {2, 1, 4};
+constexpr std::size_t kGroupSizes[] = {2, 1, 4};
 constexpr std::size_t kTop = 8;
 // Nothing is gained any more below that share of the compute time.
 constexpr double kEnough = 1.0005;
@@ -54,13 +54,13 @@ double JointPlanner::price(int step) const {
 }
 
 Assignment JointPlanner::uniform(double price,
-                                 std::size_t segments_per_block) const {
+                                 std::size_t segments_per_group) const {
   Assignment assignment;
-  std::size_t in_block = 0;
+  std::size_t in_group = 0;
   for (std::size_t i = 0; i < choices_.segments(); ++i) {
-    if (choices_.beginsPass(i) || in_block == segments_per_block) in_block = 0;
+    if (choices_.beginsPass(i) || in_group == segments_per_group) in_group = 0;
     assignment.price_ns_per_byte.push_back(price);
-    assignment.joins.push_back(in_block++ > 0 ? 1 : 0);
+    assignment.joins.push_back(in_group++ > 0 ? 1 : 0);
   }
   return assignment;
 }
@@ -92,10 +92,10 @@ std::optional<Assignment> JointPlanner::next() {
 // The price of moving first, then ever lower ones, then higher ones.
 std::optional<Assignment> JointPlanner::nextUniform() {
   const std::uint32_t at = uniform_at_++;
-  if (at >= kSteps * std::size(kBlocks)) return std::nullopt;
+  if (at >= kSteps * std::size(kGroupSizes)) return std::nullopt;
   const int down = static_cast<int>(at) % kSteps;
   const int step = down <= -kLowestStep ? -down : down + kLowestStep;
-  return uniform(price(step), kBlocks[at / kSteps]);
+  return uniform(price(step), kGroupSizes[at / kSteps]);
 }
 
 std::optional<Assignment> JointPlanner::nextSplit() {

@@ -5,7 +5,7 @@
 // that it drops, the cycle with its re-runs (extended_cycle.h), swaps for that,
 // and the time that the plan model says, re-runs included. Tried are, in this
 // order:
-//   1. one price everywhere, for blocks of one, two and four segments;
+//   1. one price everywhere, for segment groups of one, two and four;
 //   2. the best of these and "keep all" in mixtures of two: the first part of
 //      the step with one, the rest with the other, or every second or third;
 //   3. small changes of the best: a range of segments to a neighbouring price,
@@ -100,7 +100,7 @@ class JointPlanner {
   void tryOne(const Assignment& assignment);
   void keep(double duration_ns, const Assignment& assignment);
   double model(const ExtendedCycle& extended);
-  Assignment uniform(double price, std::size_t segments_per_block) const;
+  Assignment uniform(double price, std::size_t segments_per_group) const;
   double price(int step) const;
   std::uint32_t random(std::uint32_t below);
 

@@ -19,11 +19,11 @@ constexpr std::uint32_t kShortGap = 4;
 
 } // namespace
 
-// One block's cut. Blocks are solved from the last to the first: what a later
+// One group's cut. Groups are solved from the last to the first: what a later
 // one holds is there for the earlier ones.
-class RerunChoices::Block {
+class RerunChoices::Group {
  public:
-  Block(const RerunChoices& all, std::uint32_t begin, std::uint32_t end,
+  Group(const RerunChoices& all, std::uint32_t begin, std::uint32_t end,
         double price, std::vector<std::uint8_t>& held,
         std::vector<std::uint8_t>& dropped)
       : all_(all),
@@ -120,7 +120,7 @@ class RerunChoices::Block {
   NodeIndex first_ = 0;
   NodeIndex last_ = 0;
   MinCut cut_;
-  std::vector<MinCut::Vertex> rerun_; // per node of the block
+  std::vector<MinCut::Vertex> rerun_; // per node of the group
   std::unordered_map<ValueIndex, MinCut::Vertex> there_;
 };
 
@@ -146,7 +146,7 @@ std::vector<std::uint8_t> RerunChoices::choose(
     while (begins_pass_[begin] == 0 && assignment.joins[begin] != 0) --begin;
     const double price = assignment.price_ns_per_byte[begin];
     if (price > 0) {
-      Block(*this, first_op_[begin], end_op_[end - 1], price, held, dropped)
+      Group(*this, first_op_[begin], end_op_[end - 1], price, held, dropped)
           .solve();
     }
     end = begin;

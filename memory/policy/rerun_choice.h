@@ -1,9 +1,9 @@
 // Which values are dropped before a pass boundary and recomputed after it: for
-// given prices of kept bytes, by a minimum cut in each block.
+// given prices of kept bytes, by a minimum cut in each segment group.
 //
-// A *block* is a run of segments; the values that cross its borders are kept or
-// moved, never dropped, so that what is run again together stays within it.
-// For a block and a price per kept byte the choice that minimises
+// A *segment group* is a run of segments; the values that cross its borders are
+// kept or moved, never dropped, so that what is run again together stays within
+// it. For a group and a price per kept byte the choice that minimises
 //
 //   price * bytes kept + time of the nodes that are run again
 //
@@ -11,7 +11,7 @@
 // node R: it is run again. A without R of the value's node costs price * bytes,
 // R costs the node's duration, R demands A of the node's inputs, and A is given
 // where the program needs the value after the boundary. A low price drops what
-// a cheap op makes from what is kept anyway, a high one the whole block but its
+// a cheap op makes from what is kept anyway, a high one the whole group but its
 // input: chains of tensors and checkpoints of layers are the same choice.
 //
 // What is kept need not be what the program keeps: an input that the program
@@ -30,7 +30,7 @@ namespace chameleon::memory {
 // What is chosen from, per segment (all passes' one after the other).
 struct Assignment {
   std::vector<double> price_ns_per_byte; // <= 0: all is kept
-  std::vector<std::uint8_t> joins;       // to one block with the one before it
+  std::vector<std::uint8_t> joins;       // to one group with the one before it
 
   friend bool operator==(const Assignment&, const Assignment&) = default;
 };
@@ -44,11 +44,11 @@ class RerunChoices {
   bool beginsPass(std::size_t segment) const noexcept {
     return begins_pass_[segment] != 0;
   }
-  // Per value: it is dropped. A block has the price of its first segment.
+  // Per value: it is dropped. A group has the price of its first segment.
   std::vector<std::uint8_t> choose(const Assignment& assignment) const;
 
  private:
-  class Block;
+  class Group;
 
   const profiler::Cycle& cycle_;
   const RerunGraph& graph_;
