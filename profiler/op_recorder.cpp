@@ -49,7 +49,7 @@ void OpRecorder::record(std::uint32_t op, Token token,
     std::uint32_t flags = use.flags;
     std::uint32_t v = valueOf(block);
     if (v == kNone && blocks_.begins(block)) {
-      v = bear(use.slot, output++, round);
+      v = bindNew(use.slot, output++, round);
       blocks_.beginNow(block);
       flags |= Operand::kCreates;
     } else if (v == kNone) {
@@ -68,12 +68,12 @@ void OpRecorder::record(std::uint32_t op, Token token,
 
 void OpRecorder::recordResult(BlockSlot slot, std::uint32_t output,
                               std::uint32_t round) {
-  path_.addResult(bear(slot, output, round));
+  path_.addResult(bindNew(slot, output, round));
 }
 
 // A value that begins with the op recorded last.
-std::uint32_t OpRecorder::bear(BlockSlot slot, std::uint32_t output,
-                               std::uint32_t round) {
+std::uint32_t OpRecorder::bindNew(BlockSlot slot, std::uint32_t output,
+                                  std::uint32_t round) {
   LiveBlock& block = blocks_[slot];
   PathValue value;
   value.identity = block.identity;

@@ -52,7 +52,8 @@ class OpRecorder {
   std::uint32_t valueOf(const LiveBlock& block) const noexcept;
 
  private:
-  std::uint32_t bear(BlockSlot slot, std::uint32_t output, std::uint32_t round);
+  std::uint32_t bindNew(BlockSlot slot, std::uint32_t output,
+                        std::uint32_t round);
 
   LiveBlocks& blocks_;
   OpPath path_;

@@ -207,7 +207,7 @@ void Profiler::otherResult(OpTicket& ticket, std::uint32_t output,
   blocks_[slot].birth.path = 0;
   if (ticket.epoch != epoch_) return;
   if (ticket.position != kNone) {
-    if (matcher_.bear(ticket.position, output, slot, blocks_[slot])) {
+    if (matcher_.bindNew(ticket.position, output, slot, blocks_[slot])) {
       weighResult(ticket.position, output, slot);
     } else {
       leaveAtResult(ticket, output, slot);

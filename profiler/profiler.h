@@ -194,7 +194,7 @@ class Profiler {
   void bindResult(OpTicket& ticket, BlockSlot slot, LiveBlock& block) noexcept {
     const std::uint16_t output = ticket.outputs++;
     if (ticket.epoch != epoch_ || !ticket.is_on_path ||
-        !matcher_.bear(ticket.position, output, slot, block)) [[unlikely]] {
+        !matcher_.bindNew(ticket.position, output, slot, block)) [[unlikely]] {
       otherResult(ticket, output, slot);
       return;
     }
@@ -241,8 +241,8 @@ class Profiler {
   void leaveGroup();
   OpPath& close(OpPath path);
   void ended(const OpPath& path, std::uint32_t ops);
-  void bearAgain(const OpPath& recording, std::uint32_t begin,
-                 const OpPath& path);
+  void bindNewAgain(const OpPath& recording, std::uint32_t begin,
+                    const OpPath& path);
   void endRound();
   void beginRound(std::uint64_t first_op);
   void otherResult(OpTicket& ticket, std::uint32_t output,

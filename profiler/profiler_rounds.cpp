@@ -96,7 +96,7 @@ void Profiler::leaveGroup() {
   }
   const std::uint32_t ops = position - begin;
   matcher_.follow({inner, ops - 1, ops});
-  bearAgain(recorder_.path(), 0, *inner);
+  bindNewAgain(recorder_.path(), 0, *inner);
   recorder_.stop();
 }
 
@@ -125,7 +125,7 @@ void Profiler::goOnAt(const ContextMatch& match) {
   if (match.length != match.position + 1) return; // into its middle
   entered_at_ = recorder_.path().size() - match.length;
   if (entered_at_ == 0) { // this round is that path, so far
-    bearAgain(recorder_.path(), 0, *match.path);
+    bindNewAgain(recorder_.path(), 0, *match.path);
     recorder_.stop();
     entered_at_ = kNone;
     return;
@@ -147,7 +147,7 @@ void Profiler::cutIfCertain() {
 void Profiler::cutAt(std::uint32_t begin) {
   const std::uint32_t tail = recorder_.path().size() - begin;
   matcher_.nextRound();
-  bearAgain(recorder_.path(), begin, *matcher_.path());
+  bindNewAgain(recorder_.path(), begin, *matcher_.path());
   ended(close(recorder_.path().part(0, begin, history_.nextId())), begin);
   recorder_.stop();
   entered_at_ = kNone;
@@ -187,7 +187,7 @@ void Profiler::closeLoop(const ContextMatch& match) {
   for (std::uint32_t i = 0; i < match.length; ++i) {
     matcher_.bindOp(path, i % period, all, end + i);
   }
-  bearAgain(all, end, path);
+  bindNewAgain(all, end, path);
   // At its end or inside: a round ends when the next op comes.
   const std::uint32_t position = into == 0 ? period : into;
   matcher_.setCursor(&path, position);
@@ -220,8 +220,8 @@ void Profiler::splitAt(std::uint32_t position, const ContextMatch& match) {
 
 // Blocks that were born at recorded ops from `begin` on, and are bound to the
 // values of `path` by now, were born on that path.
-void Profiler::bearAgain(const OpPath& recording, std::uint32_t begin,
-                         const OpPath& path) {
+void Profiler::bindNewAgain(const OpPath& recording, std::uint32_t begin,
+                            const OpPath& path) {
   for (const PathValue& value : recording.values()) {
     if (value.carried() || value.birth_op < begin ||
         !blocks_.alive(value.slot, value.identity)) {

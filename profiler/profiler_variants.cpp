@@ -124,7 +124,7 @@ bool Profiler::endVariant() {
   }
   variant_rounds_.resize(std::min(variant_rounds_.size() + 1, kRemembered));
   variant_rounds_[variant_rounds_end_++ % kRemembered] = tokens;
-  bearAgain(recorder_.path(), 0, *path);
+  bindNewAgain(recorder_.path(), 0, *path);
   recorder_.stop();
   ended(*path, path->size());
   return true;

@@ -5,7 +5,7 @@
 // Matching is exact, but where nobody asks (trustOperands()). Tokens are equal
 // (of an expected op their quick halves), and each operand is the very block
 // that the path's value is bound to. A value is bound
-//   born      to the result of the matched op that bears it; after a jump into
+//   born      to the result of the matched op that makes it; after a jump into
 //             the middle of a path, to a block of the same bytes that was born
 //             in this round as the same output of an op with the same token;
 //             an external input, to a block that no op had used before;
@@ -100,15 +100,15 @@ class SequenceMatcher {
   // Binds the value that is result number `output` of the op at `position` to
   // a block that was just born, in this slot. False: no such result is
   // expected. REQUIRES: a path is followed.
-  bool bear(std::uint32_t position, std::uint32_t output, BlockSlot slot,
-            LiveBlock& block) noexcept {
+  bool bindNew(std::uint32_t position, std::uint32_t output, BlockSlot slot,
+               LiveBlock& block) noexcept {
     const PathOp& op = ops_[position];
     const std::uint32_t at = op.result_begin + output;
     if (at >= op.operand_end) return false;
     const std::uint32_t v = operands_[at].value();
     PathValue& value = values_[v];
     if (value.bytes != block.bytes && position != variant_at_) return false;
-    bear(v, value, slot, block);
+    bindNew(v, value, slot, block);
     return true;
   }
 
@@ -117,7 +117,7 @@ class SequenceMatcher {
   bool produceInVariant(std::uint32_t position, std::uint32_t output,
                         BlockSlot slot) {
     variant_at_ = position;
-    return bear(position, output, slot, blocks_[slot]);
+    return bindNew(position, output, slot, blocks_[slot]);
   }
 
   // A new round: another walk, from the beginning of `path` (null: unknown),
@@ -213,11 +213,11 @@ class SequenceMatcher {
     LiveBlock& block = blocks_[slot];
     blocks_.beginNow(block);
     next_->expects_new = 1;
-    bear(v, values_[v], slot, block);
+    bindNew(v, values_[v], slot, block);
   }
   // Value v of the path is that block, in this round.
-  void bear(std::uint32_t v, PathValue& value, BlockSlot slot,
-            LiveBlock& block) const noexcept {
+  void bindNew(std::uint32_t v, PathValue& value, BlockSlot slot,
+               LiveBlock& block) const noexcept {
     value.identity = block.identity;
     value.slot = slot;
     block.value = v;
