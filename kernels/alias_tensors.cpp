@@ -228,7 +228,7 @@ c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
 
 namespace {
 
-at::Tensor shadow_on(const at::Tensor& outer, c10::Device device) {
+at::Tensor metadata_tensor_on(const at::Tensor& outer, c10::Device device) {
   return at::Tensor(
       make_outer(*outer.unsafeGetTensorImpl(),
                  c10::Storage(c10::make_intrusive<c10::StorageImpl>(
@@ -239,12 +239,14 @@ at::Tensor shadow_on(const at::Tensor& outer, c10::Device device) {
 
 } // namespace
 
-at::Tensor make_shadow(const at::Tensor& outer) {
-  return shadow_on(outer, backend::target_device(outer.device().index()));
+at::Tensor make_metadata_tensor(const at::Tensor& outer) {
+  return metadata_tensor_on(outer,
+                            backend::target_device(outer.device().index()));
 }
 
-at::Tensor make_cuda_shadow(const at::Tensor& outer) {
-  return shadow_on(outer, {c10::DeviceType::CUDA, outer.device().index()});
+at::Tensor make_cuda_metadata_tensor(const at::Tensor& outer) {
+  return metadata_tensor_on(outer,
+                            {c10::DeviceType::CUDA, outer.device().index()});
 }
 
 } // namespace chameleon::kernels

@@ -101,9 +101,9 @@ at::Tensor new_alias_tensor();
 
 // A tensor of the target with the metadata of `outer` and no bytes: for asking
 // native what it would choose, which looks at shapes only.
-at::Tensor make_shadow(const at::Tensor& outer);
+at::Tensor make_metadata_tensor(const at::Tensor& outer);
 // The same on CUDA, which a simulated device asks as well.
-at::Tensor make_cuda_shadow(const at::Tensor& outer);
+at::Tensor make_cuda_metadata_tensor(const at::Tensor& outer);
 
 // A new chameleon tensor over `storage` with the metadata of `like`.
 c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,

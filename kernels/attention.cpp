@@ -22,9 +22,9 @@ namespace {
 
 // Same metadata on the target, no bytes: backend choices look at shapes only.
 at::Tensor without_bytes(const at::Tensor& outer) {
-  at::Tensor shadow = make_shadow(outer);
-  shadow.set_requires_grad(outer.requires_grad());
-  return shadow;
+  at::Tensor metadata = make_metadata_tensor(outer);
+  metadata.set_requires_grad(outer.requires_grad());
+  return metadata;
 }
 
 bool simulated_target(const at::Tensor& query) {
@@ -43,14 +43,14 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key,
             ? at::SDPBackend::math
             : at::SDPBackend::overrideable);
   }
-  std::optional<at::Tensor> mask_shadow;
+  std::optional<at::Tensor> mask_metadata;
   if (mask && mask->defined()) {
-    mask_shadow = mask->device().is_cpu() ? *mask : without_bytes(*mask);
+    mask_metadata = mask->device().is_cpu() ? *mask : without_bytes(*mask);
   }
   // A question, not an op: nobody above may see it.
   const int64_t choice = at::_ops::_fused_sdp_choice::redispatch(
       backend::target().dispatch_key, without_bytes(query), without_bytes(key),
-      without_bytes(value), mask_shadow, dropout_p, is_causal, scale,
+      without_bytes(value), mask_metadata, dropout_p, is_causal, scale,
       enable_gqa);
   return choice == static_cast<int64_t>(at::SDPBackend::flash_attention)
              ? static_cast<int64_t>(at::SDPBackend::overrideable)

@@ -19,8 +19,9 @@ using Result = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t>;
 
 constexpr int64_t kCudnn = 1; // as native numbers its ways
 
-Tensor shadow_of(const Optional& tensor) {
-  return tensor && tensor->defined() ? make_cuda_shadow(*tensor) : Tensor();
+Tensor metadata_of(const Optional& tensor) {
+  return tensor && tensor->defined() ? make_cuda_metadata_tensor(*tensor)
+                                     : Tensor();
 }
 
 // What native refuses before it chooses is left to it.
@@ -40,9 +41,9 @@ bool takes_cudnn(const Tensor& input, const Optional& weight,
     return false;
   }
   return at::native::_select_batch_norm_backend(
-             make_cuda_shadow(input), shadow_of(weight), shadow_of(bias),
-             shadow_of(mean), shadow_of(variance), training,
-             eps) == at::native::BatchNormBackend::Cudnn;
+             make_cuda_metadata_tensor(input), metadata_of(weight),
+             metadata_of(bias), metadata_of(mean), metadata_of(variance),
+             training, eps) == at::native::BatchNormBackend::Cudnn;
 }
 
 Optional dense(const Optional& tensor) {

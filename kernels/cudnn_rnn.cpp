@@ -57,7 +57,7 @@ Tensor dropout_state(const Tensor& input, const CudnnRnnOptions& options) {
 
 bool takes_cudnn(const Tensor& input) {
   if (backend::target().type == c10::DeviceType::CPU ||
-      !at::cudnn_is_acceptable(make_cuda_shadow(input))) {
+      !at::cudnn_is_acceptable(make_cuda_metadata_tensor(input))) {
     return false;
   }
   switch (input.scalar_type()) {

@@ -23,8 +23,8 @@ bool takes_cudnn(const Tensor& input, const Tensor& grid, int64_t interpolation,
              static_cast<int64_t>(GridSamplerInterpolation::Bilinear) &&
          padding == static_cast<int64_t>(GridSamplerPadding::Zeros) &&
          input.device() == grid.device() &&
-         at::native::cond_cudnn_grid_sampler(make_cuda_shadow(input),
-                                             make_cuda_shadow(grid));
+         at::native::cond_cudnn_grid_sampler(make_cuda_metadata_tensor(input),
+                                             make_cuda_metadata_tensor(grid));
 }
 
 Tensor grid_sampler(const Tensor& input, const Tensor& grid,
