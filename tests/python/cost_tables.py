@@ -52,7 +52,7 @@ def tables():
     lines = []
     for gpu, title in TITLES.items():
         lines += ["", f"| {title} | k | in memory, ms | swapping | "]
-        lines[-1] += "re-running too |"
+        lines[-1] += "recomputing too |"
         lines.append("|--|--|--|--|--|")
         for workload in modelled.workloads:
             for k in KS:

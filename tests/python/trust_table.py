@@ -36,14 +36,14 @@ def swapping_alone():
 
 
 def running_again():
-    """What re-running took where it was measured, and what was modelled."""
+    """What recomputing took where it was measured, and what was modelled."""
     points = json.loads(H100.read_text())["points"]
     roomy, half = points["resnet50 in_memory 0"], points["resnet50 chameleon 2"]
     measured, modelled = (
         half[time] / roomy[time] for time in ("ms", "modelled_ms")
     )
     return (
-        f"With re-running, half of its peak took {measured:.2f} times as long "
+        f"With recomputing, half of its peak took {measured:.2f} times as long "
         f"as all of it on an H100, measured; modelled {modelled:.2f}."
     )
 

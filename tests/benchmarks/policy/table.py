@@ -49,7 +49,7 @@ JOINT_HEAD = (
     "k",
     "in memory",
     "swapping",
-    "**re-running too**",
+    "**recomputing too**",
     "of in memory",
     "**of in memory**",
     "re-run",
@@ -154,11 +154,11 @@ def joint_cells(
 
 
 def markdown(results: Results) -> str:
-    """Two tables for each GPU: swapping alone, and re-running too."""
+    """Two tables for each GPU: swapping alone, and recomputing too."""
     lines = []
     for head, cells_of, title in (
         (HEAD, cells, "swapping alone"),
-        (JOINT_HEAD, joint_cells, "re-running too"),
+        (JOINT_HEAD, joint_cells, "recomputing too"),
     ):
         for gpu in gpus_of(results):
             rows = [
@@ -186,7 +186,7 @@ def geometric_mean(values: list[float]) -> str:
 def summary(results: Results) -> str:
     """One table: means of the times of a step, over that of one in memory."""
     lines = [
-        "| card | k | models | `lru` | swapping alone | re-running too |",
+        "| card | k | models | `lru` | swapping alone | recomputing too |",
         "|---|---|---|---|---|---|",
     ]
     for gpu in gpus_of(results):
