@@ -323,7 +323,7 @@ def test_memory_format_goes_with_the_alias_tensor(layout):
 
 
 def test_detached_tensors_may_be_written():
-    # .data forbids changes of its shape; the twin must not inherit that.
+    # .data forbids changes of its shape; the alias must not inherit that.
     x = torch.zeros(4, device="chameleon")
     x.data.add_(1)
     torch.add(x, x.data, out=x.data)

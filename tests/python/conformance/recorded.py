@@ -4,7 +4,7 @@
 TorchDispatchMode: composites that branch on the device show here. `kernels_of`
 sees every call through the dispatcher, those that native kernels make among
 themselves included, and every node of autograd, through the profiler's
-RecordFunction events: what the redirect runs on twins shows here.
+RecordFunction events: what the redirect runs on alias tensors shows here.
 
 The tables are all that a chameleon run may show differently, each row with its
 reason.

@@ -2,7 +2,7 @@
 
 Bit equality says that results agree; this says that they agree for the right
 reason: no composite takes another branch because of the device's name, no
-kernel another path because its operands are twins.
+kernel another path because its operands are alias tensors.
 """
 
 import warnings
