@@ -1,5 +1,5 @@
 // What the direct calls of a thread need of it: their alias tensors, and its
-// thread-local variables, which are found once a thread: that costs more than
+// thread-local variables, which are found once per thread: that costs more than
 // their use.
 //
 // Thread safety: belongs to its thread.

@@ -2,9 +2,11 @@
 // address range, mapped in large units up to the budget. One
 // implementation for every runtime.
 //
-// Not thread safe: the pager's lock guards it, except for contains(). Freed
-// extents carry the fence after which they may be reused; the caller makes its
-// *stream* wait for the fence of what it gets (extent->fence), never the host.
+// Thread safety: none, but for contains(); the pager's lock guards the rest.
+//
+// Freed extents carry the fence after which they may be reused; the caller
+// makes its *stream* wait for the fence of what it gets (extent->fence), never
+// the host.
 //
 // All bytes are counted as rounded (ExtentMap::round). Invariants: E1..E6 of
 // extent_map.h;

@@ -9,7 +9,7 @@
 namespace chameleon::memory {
 
 // Extents by the offset at which they start: open addressing, linear probing.
-// Extents in it must not move. Not thread safe.
+// Extents in it must not move. Thread safety: none; the arena's owner locks.
 class ExtentIndex {
  public:
   ExtentIndex();

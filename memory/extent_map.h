@@ -3,9 +3,9 @@
 // the arena and the host pool put memory behind it.
 // Which free extent is found, and how fast: free_index.h.
 //
-// Not thread safe: its owner locks. Extents come from chunks that are recycled
-// and freed with the map; in steady state nothing is allocated. Every decision
-// depends on the sequence of calls only, never on addresses or time.
+// Thread safety: none; its owner locks. Extents come from chunks that are
+// recycled and freed with the map; in steady state nothing is allocated. Every
+// decision depends on the sequence of calls only, never on addresses or time.
 //
 // Invariants (walked by check()):
 //   E1 extents tile [0, capacity) without gap or overlap, in address order;

@@ -3,7 +3,7 @@
 // work submitted to it, and stream_positions.h finds or makes an event that
 // covers a position only when somebody has to wait for it.
 //
-// Values; no thread safety of their own.
+// Thread safety: plain values.
 #pragma once
 
 #include <array>

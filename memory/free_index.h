@@ -8,7 +8,7 @@
 //
 // Allocates nothing after its construction: extents are linked by their own
 // `links`, and must not move, nor change offset or size, while they are in it,
-// but by resize(). Not thread safe: the map's owner locks. What is found
+// but by resize(). Thread safety: none; the map's owner locks. What is found
 // depends on the sequence of calls only, never on addresses or time.
 #pragma once
 

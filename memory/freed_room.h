@@ -7,7 +7,7 @@
 // that touch become one: else every search would be long where much room is
 // freed in small blocks.
 //
-// Not thread safe: the arena's owner locks.
+// Thread safety: none; the arena's owner locks.
 #pragma once
 
 #include <cstddef>

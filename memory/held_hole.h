@@ -3,9 +3,9 @@
 // it. Nobody else gets any of it before it is released. What becomes a block
 // meanwhile is the hole's no more.
 //
-// The arena sees what is held as in-call extents. Not thread safe: the pager's
-// lock guards it. Invariant: pieces lie in [begin, end), by offset, and no two
-// of them are neighbours.
+// The arena sees what is held as in-call extents. Thread safety: none; the
+// pager's lock guards it. Invariant: pieces lie in [begin, end), by offset, and
+// no two of them are neighbours.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@
 // it is one pass over the slabs' largest holes (a flat array; 64 GiB are 1,024
 // slabs), which is nothing beside the copy that follows.
 //
-// Not thread safe: the pager's lock guards it. An extent's fence says which
+// Thread safety: none; the pager's lock guards it. An extent's fence says which
 // copies still read or write its bytes: the copy stream that fills a new
 // extent waits for extent->fence first.
 //

@@ -10,7 +10,7 @@
 // address of a larger class is cut up. O(1), and memory is 8 bytes per address
 // on a stack: live addresses cost nothing.
 //
-// Not thread safe: the pager's lock guards it, except for contains().
+// Thread safety: none, but for contains(); the pager's lock guards the rest.
 //
 // Invariants: L1 the ranges of live addresses do not overlap; L2 live, stacked
 // and untouched ranges together are the whole range.

@@ -14,7 +14,7 @@
 // matching an operand is comparing that identity. Sequence and structure never
 // change after finish(); bindings, deaths and workspaces do.
 //
-// Memory: 36 to 40 bytes an op (index and times included; 4 more where any op
+// Memory: 36 to 40 bytes per op (index and times included; 4 more where any op
 // has a workspace), 8 an operand, 48 a value and 20 more a carried one.
 //
 // Thread safety: none; the caller synchronises. After finish() what does not

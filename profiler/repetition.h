@@ -26,7 +26,7 @@ class Repetition {
     std::uint32_t position = 0;
     std::uint32_t length = 0;
   };
-  // The nearest of more than `longer_than` ops. To be called once an op, else
+  // The nearest of more than `longer_than` ops. To be called once per op, else
   // it compares again what it has not kept.
   Place find(const OpPath& recording, std::uint32_t longer_than);
 

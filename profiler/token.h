@@ -1,8 +1,10 @@
 // The token of an op: 64 bits that stand for what the op does, without the
 // values and the tensors that it does it to. It is made of words. Equal words
-// give equal tokens; other words give another token, but for a chance of 2^-64.
-// What a token leads to is checked against identities and bytes before anything
-// moves, so a collision costs time, never bits.
+// give equal tokens. Other words give another token, but for a chance of 2^-64,
+// and of 2^-32 where the op and the number of elements of each operand are the
+// same, since the lower half says nothing else. What a token leads to is
+// checked against identities and bytes before anything moves, so a collision
+// costs time, never bits.
 //
 // kernels/op_token.h decides what the words are:
 //   1. one for the op: the number of its OpPlan;

@@ -8,8 +8,8 @@
 // first). Both only ever give room; with all gaps stretched to their ends the
 // room is what stage 1 made sure of, so this always succeeds.
 //
-// Cost: O((uses + ops) * log) where room is short, O(uses + ops) else. Thread
-// safety: a function of its arguments.
+// Cost: O((uses + ops) * log) where room is short, O(uses + ops) else.
+// Thread safety: a function of its arguments.
 #pragma once
 
 #include <cstdint>
