@@ -126,6 +126,10 @@ bool is_native_result_slow(const at::Tensor& tensor, const OpPlan& plan) {
           (tensor.layout() == c10::kStrided && tensor.has_storage()),
       plan.name, ": its result has layout ", tensor.layout(),
       "; chameleon works on dense (strided) tensors");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !tensor.is_quantized(), plan.name,
+      ": chameleon works on dense (strided) tensors; quantized tensors work "
+      "on the CPU");
   return true;
 }
 

@@ -61,7 +61,8 @@ struct Adoption {
 }
 
 // True: a tensor to adopt, dense or sparse. False: undefined, or on another
-// device than the target. Throws NotImplementedError for other layouts.
+// device than the target. Throws NotImplementedError for other layouts, and for
+// quantized tensors.
 bool is_native_result_slow(const at::Tensor& tensor, const OpPlan& plan);
 inline bool is_native_result(const at::Tensor& tensor, const OpPlan& plan) {
   return tensor.unsafeGetTensorImpl()->key_set() ==

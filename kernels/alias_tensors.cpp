@@ -156,6 +156,10 @@ std::size_t AliasTensorSet::add(const c10::TensorImpl& outer, bool writes,
       "of a list op that did not take place); copy it to the device "
       "instead, or use torch_chameleon.resident(...) to work on tensors "
       "in place");
+  TORCH_CHECK(
+      block != nullptr || storage->nbytes() != 0 || outer.sym_numel() == 0,
+      "chameleon: this tensor's storage was resized to 0 bytes; it has "
+      "no elements to work on before the storage is resized back");
   entries_.push_back({storage, block, writes,
                       overwrites && is_all_of_storage(outer), nullptr});
   const std::size_t index = entries_.size() - 1;

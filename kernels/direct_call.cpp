@@ -28,7 +28,7 @@ bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
 // The number of the operand on a block; `count`, the next one's, where there is
 // none so far: it has it from now on.
 template <std::size_t kMaxListed>
-[[gnu::always_inline]] inline std::size_t DirectCall<kMaxListed>::numberOf(
+inline std::size_t DirectCall<kMaxListed>::numberOf(
     const memory::Block* block, std::size_t count) noexcept {
   if (kMaxListed == 0 || collected_count_ <= kFew) {
     std::size_t at = 0;
@@ -49,17 +49,16 @@ template <std::size_t kMaxListed>
 
 // False: one of the tensors is not for the short way.
 template <std::size_t kMaxListed>
-[[gnu::always_inline]] inline bool
-DirectCall<kMaxListed>::findOperands() noexcept {
+inline bool DirectCall<kMaxListed>::findOperands() noexcept {
   const c10::DispatchKeySet plain = TensorAccess::outerKeys();
   profiler::QuickHasher quick(plan_.quick);
   std::size_t count = 0;
-  if (collected_count_ > kFew) [[unlikely]]
-    by_block_.fill(0);
+  if (kMaxListed > 0 && collected_count_ > kFew) by_block_.fill(0);
   for (std::size_t i = 0; i < collected_count_; ++i) {
     const auto [outer, argument] = collected_[i];
     c10::TensorImpl& impl = *outer->unsafeGetTensorImpl();
-    const bool listed = argument->kind == ArgumentKind::kTensorList;
+    const bool listed =
+        kMaxListed > 0 && argument->kind == ArgumentKind::kTensorList;
     if (!TensorAccess::isPlain(impl, plain)) [[unlikely]] {
       if (listed || !stays_on_cpu(*outer, *argument)) return false;
       operand_of_[i] = kNone;
@@ -72,9 +71,13 @@ DirectCall<kMaxListed>::findOperands() noexcept {
     writes_ |= writes;
     const std::size_t at = numberOf(block, count);
     operand_of_[i] = static_cast<Slot>(at);
+    // The alias tensors of a list lie in a row.
+    if (listed && i > 0 && collected_[i - 1].argument == argument &&
+        at != operand_of_[i - 1] + std::size_t{1}) [[unlikely]] {
+      return false;
+    }
     if (at < count) [[unlikely]] {
-      // The alias tensors of a list lie in a row.
-      if (listed || outers_[at] != &impl) return false;
+      if (outers_[at] != &impl) return false;
       if (writes || operands_[at].access != Access::kRead) {
         operands_[at].access = Access::kWrite; // and perhaps reads
       }
@@ -176,8 +179,7 @@ void DirectCall<kMaxListed>::finishWritten() {
 
 // The kernel gave it another shape, other memory, or a lazy bit.
 template <std::size_t kMaxListed>
-[[gnu::cold, gnu::noinline]] void DirectCall<kMaxListed>::finishWritten(
-    std::size_t operand) {
+void DirectCall<kMaxListed>::finishWritten(std::size_t operand) {
   const auto [block, access] = operands_[operand];
   c10::TensorImpl& outer = *outers_[operand];
   const c10::TensorImpl& alias_tensor =
@@ -234,7 +236,7 @@ void DirectCall<kMaxListed>::finishRecord(std::unique_ptr<RecordedCall> record,
 }
 
 template <std::size_t kMaxListed>
-[[gnu::flatten]] DirectCall<kMaxListed>::~DirectCall() {
+DirectCall<kMaxListed>::~DirectCall() {
   if (!held_) return;
   thread_->alias_tensors.popTo(alias_tensors_);
   device_->pager->end(call_);

@@ -47,7 +47,7 @@ class DirectCall {
 
   [[gnu::always_inline]] explicit DirectCall(const OpPlan& plan)
       : plan_(plan) {}
-  ~DirectCall(); // lets go of alias tensors, then unpins
+  [[gnu::flatten]] ~DirectCall(); // lets go of alias tensors, then unpins
   DirectCall(const DirectCall&) = delete;
   DirectCall& operator=(const DirectCall&) = delete;
 
@@ -130,11 +130,12 @@ class DirectCall {
   // So many are looked through one by one.
   static constexpr std::size_t kFew = 32;
 
-  bool findOperands() noexcept;
-  std::size_t numberOf(const memory::Block* block, std::size_t count) noexcept;
+  [[gnu::always_inline]] bool findOperands() noexcept;
+  [[gnu::always_inline]] std::size_t numberOf(const memory::Block* block,
+                                              std::size_t count) noexcept;
   bool writesInference() const noexcept;
   void finishWritten();
-  void finishWritten(std::size_t operand);
+  [[gnu::cold, gnu::noinline]] void finishWritten(std::size_t operand);
   void finishOther(at::Tensor& result, const Adoption& adoption);
   static profiler::Token tokenOf(const void* call);
 
