@@ -87,12 +87,19 @@ ADOPT = "memory::CallMemory::adopt("
 # and frees.
 STAGES = {
     "operands": (
-        ("kernels::DirectCall::begin(", "kernels::DirectCall::~DirectCall("),
+        tuple(
+            f"kernels::DirectCall<{listed}ul>::{method}("
+            for listed in (0, 1024)
+            for method in ("begin", "~DirectCall")
+        ),
         (BEGIN, END),
     ),
     "begin": ((BEGIN,), ()),
     "allocate": (("InKernelAllocator::allocate(",), ()),
-    "adopt": (("kernels::DirectCall::finish(",), ()),
+    "adopt": (
+        tuple(f"kernels::DirectCall<{n}ul>::finish(" for n in (0, 1024)),
+        (),
+    ),
     "end": ((END,), ()),
     "release": (("backend::release_block(",), ()),
     "general": (("kernels::call_native(",), ()),
