@@ -3,11 +3,13 @@
 What a process is handed directly (a Pipe, a SimpleQueue, its arguments) is
 pickled by the caller, who gets one sentence. A Queue pickles on a thread of its
 own, where nobody catches what is raised, and its reader would wait for ever:
-DataLoader's workers send their batches so. Here the sentence takes the batch's
-place, and is raised where the batch was waited for.
+DataLoader's workers send their batches so. Here the sentence takes the place of
+what was sent, and is raised where that was waited for: in the pickle itself,
+since a process that ends reports nothing any more.
 """
 
 import functools
+import threading
 from collections.abc import Callable
 from multiprocessing import queues, reduction
 from typing import Any, NoReturn
@@ -18,6 +20,8 @@ from torch.multiprocessing import reductions
 from torch.utils.data import get_worker_info
 
 from torch_chameleon._guards import refusal
+
+_FEEDER = "QueueFeederThread"  # so does Python name a Queue's thread
 
 
 class SharingError(RuntimeError):
@@ -61,16 +65,17 @@ def _stand_in(sent: Any, error: SharingError) -> Any:
     return sent[0], ExceptionWrapper(cause, where)
 
 
-def _tell_reader(report: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(report)
-    def told(queue: Any, error: Exception, sent: Any) -> None:
-        # A full queue has no room for it; then it is printed, as by torch.
-        if isinstance(error, SharingError) and queue._sem.acquire(False):
-            queue._buffer.appendleft(_stand_in(sent, error))
-        else:
-            report(error, sent)
+class _QueuePickler(reduction.ForkingPickler):
+    """What multiprocessing.queues pickles with."""
 
-    return told
+    @classmethod
+    def dumps(cls, obj: Any, protocol: int | None = None) -> Any:
+        try:
+            return super().dumps(obj, protocol)
+        except SharingError as error:
+            if threading.current_thread().name != _FEEDER:
+                raise  # to the caller, who puts into a SimpleQueue
+            return super().dumps(_stand_in(obj, error), protocol)
 
 
 def install() -> None:
@@ -83,5 +88,4 @@ def install() -> None:
     reduction.register(
         torch.UntypedStorage, _guard_sharing(reductions.reduce_storage)
     )
-    queue: Any = queues.Queue
-    queue._on_queue_feeder_error = _tell_reader(queue._on_queue_feeder_error)
+    vars(queues)["_ForkingPickler"] = _QueuePickler

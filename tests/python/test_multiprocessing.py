@@ -4,6 +4,7 @@ import os
 import queue
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -55,6 +56,23 @@ def test_a_bounded_queue_counts_right():
     assert tasks.empty()
     tasks.close()
     tasks.join_thread()
+
+
+def _put_and_end(results):
+    import torch_chameleon  # noqa: F401 (registers the device)
+
+    results.put(torch.ones(3).to("chameleon"))
+
+
+@pytest.mark.slow
+def test_a_reader_is_told_by_a_process_that_ends():
+    context = mp.get_context("spawn")
+    results = context.Queue()
+    worker = context.Process(target=_put_and_end, args=(results,))
+    worker.start()
+    with pytest.raises(RuntimeError, match="between processes"):
+        results.get(timeout=120)
+    worker.join()
 
 
 def test_other_errors_in_a_queue_are_printed_as_ever(capfd):
@@ -178,7 +196,10 @@ def test_early_end_of_a_pinning_loader():
             if index == 2:
                 break
     del loader, _batch
-    assert threading.active_count() <= before + 1
+    deadline = time.monotonic() + 30  # threads end in their own time
+    while threading.active_count() > before + 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_data_set_on_the_device():
