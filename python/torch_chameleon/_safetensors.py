@@ -36,6 +36,7 @@ _DTYPES = {
     "bool": "BOOL",
 }
 _ORDER = {name: place for place, name in enumerate(_DTYPES)}
+_METADATA = "__metadata__"
 _CHUNK_BYTES = 16 << 20  # is what host memory it takes
 _MOST_HEADER_BYTES = 100_000_000  # readers of the format take no more
 
@@ -70,6 +71,7 @@ def save_safetensors(
         >>> x = torch.ones(3, device="chameleon")
         >>> torch_chameleon.save_safetensors({"x": x}, "/tmp/x.safetensors")
     """
+    _check_names(tensors)
     for name, tensor in tensors.items():
         _check(name, tensor)
         if tensor.device.type == "chameleon":
@@ -130,7 +132,27 @@ def _check_sharing(tensors: Mapping[str, torch.Tensor]) -> None:
             )
 
 
+def _check_names(tensors: Mapping[str, torch.Tensor]) -> None:
+    for name in tensors:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"save_safetensors: {name!r} is no name; the format has "
+                "tensors by texts: write str(name)"
+            )
+        if name == _METADATA:
+            raise ValueError(
+                f"save_safetensors: no tensor can be named {name!r}, which is "
+                "where the format has its metadata; give it another name"
+            )
+        _check_text(name, f"the name {name!r}")
+
+
 def _check_metadata(metadata: Mapping[str, str] | None) -> None:
+    if not isinstance(metadata, Mapping | None):
+        raise TypeError(
+            f"save_safetensors: metadata is {metadata!r}; it must be texts by "
+            'texts, such as {"format": "pt"}'
+        )
     for name, value in (metadata or {}).items():
         for text in (name, value):
             if not isinstance(text, str):
@@ -138,6 +160,17 @@ def _check_metadata(metadata: Mapping[str, str] | None) -> None:
                     f"save_safetensors: metadata[{name!r}] is {value!r}; the "
                     "format has texts only, by texts: write str(value)"
                 )
+            _check_text(text, f"metadata[{name!r}]")
+
+
+def _check_text(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"save_safetensors: {what} has half of a character (a lone "
+            "surrogate), which no file can have"
+        ) from None
 
 
 def _header(
@@ -145,7 +178,7 @@ def _header(
 ) -> bytes:
     fields: dict[str, object] = {}
     if metadata is not None:
-        fields["__metadata__"] = dict(sorted(metadata.items()))
+        fields[_METADATA] = dict(sorted(metadata.items()))
     begin = 0
     for name, tensor in rows:
         shape = list(tensor.shape)

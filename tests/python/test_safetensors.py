@@ -104,12 +104,32 @@ def test_what_cannot_be_saved(tmp_path, make, kind, words):
 
 
 @pytest.mark.parametrize(
+    ("names", "kind", "words"),
+    [
+        ([1], TypeError, "1 is no name"),
+        (["w", None], TypeError, "None is no name"),
+        (["__metadata__"], ValueError, "'__metadata__'"),
+        (["\ud800"], ValueError, "surrogate"),
+    ],
+)
+def test_names_that_no_reader_takes(tmp_path, names, kind, words):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"old")
+    x = torch.ones(2, device="chameleon")
+    with pytest.raises(kind, match=words):
+        torch_chameleon.save_safetensors(dict.fromkeys(names, x), path)
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize(
     ("metadata", "kind", "words"),
     [
         ({"epoch": 3}, TypeError, r"metadata\['epoch'\] is 3; .* str\(value"),
         ({"note": None}, TypeError, "is None"),
         ({7: "x"}, TypeError, r"metadata\[7\]"),
         ({"x": "y" * 100_000_000}, ValueError, "no reader"),
+        ("abc", TypeError, "must be texts by texts"),
+        ({"x": "\ud800"}, ValueError, "surrogate"),
     ],
 )
 def test_metadata_that_no_reader_takes(tmp_path, metadata, kind, words):
