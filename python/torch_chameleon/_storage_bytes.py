@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from torch_chameleon import _C
+from torch_chameleon._after_import import after_import
 from torch_chameleon._replace_file import replace_file
 
 _FIRST = 1  # before torch's own entries, which start at 10
@@ -99,6 +101,35 @@ def _keep_the_old_file(save: _Method) -> _Method:
     return guarded
 
 
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "chameleon"
+
+
+def _guard_tensors(function: _Method, what: str) -> _Method:
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if _loses_files() and any(
+            _is_ours(leaf) for leaf in tree_leaves((args, kwargs))
+        ):
+            refuse_without_bytes(what)
+        return function(*args, **kwargs)
+
+    return guarded
+
+
+def _guard_safetensors(module: Any) -> None:
+    for name in ("save", "save_file"):  # its other writers end in these
+        method = _guard_tensors(vars(module)[name], f"safetensors' {name}")
+        setattr(module, name, method)
+
+
+def _guard_distributed_checkpoints(module: Any) -> None:
+    planner = module.DefaultSavePlanner
+    planner.set_up_planner = _guard_tensors(
+        planner.set_up_planner, "torch.distributed.checkpoint"
+    )
+
+
 def _never_restored(storage: Any, location: str) -> None:
     return None
 
@@ -108,6 +139,11 @@ def install() -> None:
     torch.serialization.register_package(_FIRST, _tag, _never_restored)
     save = _keep_the_old_file(torch.save)
     torch.save = torch.serialization.save = save
+    after_import("safetensors.torch", _guard_safetensors)
+    after_import(
+        "torch.distributed.checkpoint.default_planner",
+        _guard_distributed_checkpoints,
+    )
     for name, through_the_cpu in (
         ("_byteswap", _through_the_cpu_and_back),
         ("_write_file", _through_the_cpu_out),
