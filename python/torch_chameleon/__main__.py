@@ -25,6 +25,9 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in _COMMANDS.items():
         commands.add_parser(name, add_help=False, help=text)
+    if len(sys.argv) == 1:
+        parser.print_help(sys.stderr)
+        return 2
     options, rest = parser.parse_known_args()
     name = _MODULES.get(options.command, options.command)
     module = importlib.import_module(f"torch_chameleon.{name}")

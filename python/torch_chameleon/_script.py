@@ -8,10 +8,12 @@ import os
 import re
 import runpy
 import sys
+import tempfile
 from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 _WRONG = 2  # the exit status of a command line that is
+_SURELY_BYTES = 1 << 20  # no size is meant that has so many GiB
 
 
 def lacks_unit(size: str, below: float = math.inf) -> str | None:
@@ -28,6 +30,8 @@ def lacks_unit(size: str, below: float = math.inf) -> str | None:
         return None
     if not float(size):
         return f'"{size}" is no room for anything'
+    if float(size) >= _SURELY_BYTES:
+        return f'"{size}" has no unit: say "{float(size) / (1 << 20):.6g}MiB"'
     return f'"{size}" has no unit: say "{size.strip()}GiB" or "MiB"'
 
 
@@ -50,8 +54,40 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"{option} = {path} is a folder, not a file")
         if not os.path.isdir(folder):
             self.error(f"{option} = {path}: there is no folder {folder}")
-        if not os.access(folder, os.W_OK):
+        try:
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError:
             self.error(f"{option} = {path}: {folder} is not writable")
+
+    def warn_of_ours_behind(self, script: str, arguments: list[str]) -> None:
+        """Says which of our options stand behind the script, which gets them.
+
+        What the script's text names is its own.
+
+        Args:
+            script: The file.
+            arguments: What follows it.
+        """
+        for name in self.ours_among(script, arguments):
+            print(
+                f"{self.prog.removeprefix('python -m ')}: {name} stands behind "
+                f"{script} and goes to the script; for us it stands before it",
+                file=sys.stderr,
+            )
+
+    def ours_among(self, script: str, arguments: list[str]) -> list[str]:
+        """The options that `warn_of_ours_behind` names."""
+        given = {text.partition("=")[0] for text in arguments}
+        with open(script, errors="replace") as file:
+            text = file.read()
+        return sorted(
+            name
+            for name in given & set(self._option_string_actions)
+            if name.startswith("--")
+            and name != "--help"
+            and not re.search(rf"{name}(?![\w-])", text)
+        )
 
 
 class _Uncached(importlib.machinery.SourceFileLoader):

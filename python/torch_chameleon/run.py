@@ -36,6 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--budget: {wrong}")
     if options.report:
         parser.check_file("--report", options.report)
+    if not options.is_module:
+        parser.warn_of_ours_behind(options.program, options.arguments)
     try:
         for key in ("hbm_budget", "oversubscription"):
             text = getattr(options, key)

@@ -167,8 +167,8 @@ def test_budget_and_report(folder):
         f"{20 << 20} ['train.py', '--report', 'x']",
         "6.0",
         "20MiB",
-        "wrote out.html",
     ]
+    assert "torch_chameleon: wrote out.html" in done.stderr
     assert "What waits" in (folder / "out.html").read_text()
 
 

@@ -26,7 +26,7 @@ FACTS = {
     ("docs/limits.md", "80 %"): (_OPTIONS, "none: 80 % of"),
     ("docs/plan.md", "80 %"): (
         "python/torch_chameleon/plan/arguments.py",
-        "default: 80 %%",
+        "or 80 %% of this machine's",
     ),
     ("docs/plan.md", "90 %"): (_OPTIONS, "90 % of free HBM"),
     ("docs/troubleshooting.md", "80 %"): (_OPTIONS, "none: 80 % of"),

@@ -337,6 +337,10 @@ def test_a_run_has_room_on_any_card(gpu):
         (["--steps", "one"], "must be a number, 2 or more"),
         (["--gpu", "h300"], "--gpu = 'h300' must be one of h200, h100"),
         (["--plot", "nowhere/plan.png"], "there is no folder nowhere"),
+        (["--plot", "plan.xyz"], "no picture ends so"),
+        (["--json", "/proc/x.json"], "/proc is not writable"),
+        (["--budget", "16777216"], 'say "16MiB"'),
+        (["--gpu", "rtx4090", "--budget", "100GiB"], "than rtx4090 has, 24"),
         (["--json", "."], "is a folder, not a file"),
         (["--gpus", "t4"], "train.py"),
     ],
@@ -368,11 +372,23 @@ def test_sizes_and_the_card_of_the_environment(tmp_path, monkeypatch):
     assert options.arguments == ["--lr", "1"]
 
 
-def test_our_options_behind_the_script_are_pointed_out(tmp_path):
+def test_the_budgets_of_the_environment(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setenv("CHAMELEON_HBM_BUDGET", str(3 << 29))
+    monkeypatch.setenv("CHAMELEON_HOST_BUDGET", "3GiB")
+    options = arguments.parse(["--gpu", "RTX4090", str(tmp_path / "train.py")])
+    assert (options.budget, options.host) == (3 << 29, 3 << 30)
+    assert options.gpu == "rtx4090"
+
+
+def test_our_options_behind_the_script_are_pointed_out(tmp_path, capsys):
     script = tmp_path / "train.py"
-    script.write_text('reader.add_argument("--steps")')
-    options = arguments.parse([str(script), "--steps", "9", "--budget=16GiB"])
-    assert arguments.ours_among(options) == ["--budget"]
+    script.write_text('add("--steps"); add("--budget-of-time")')
+    arguments.parse([str(script), "--steps", "9", "--budget=16GiB"])
+    assert capsys.readouterr().err == (
+        f"torch_chameleon plan: --budget stands behind {script} and goes to "
+        "the script; for us it stands before it\n"
+    )
 
 
 def run_plan(*arguments: str) -> subprocess.CompletedProcess[str]:

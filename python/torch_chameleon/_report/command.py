@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not os.path.isfile(options.script):
         parser.error(f"no file {options.script}")
     parser.check_file("--out", options.out)
+    parser.warn_of_ours_behind(options.script, options.arguments)
     as_cuda()
     with page_about(options.out):
         _script.run_script(options.script, options.arguments)
@@ -60,7 +61,7 @@ def page_about(path: str) -> Iterator[None]:
     finally:
         if was_used(_C.current_device()):
             report(where)
-            print(f"wrote {path}")
+            print(f"torch_chameleon: wrote {path}", file=sys.stderr)
         else:
             print(
                 "torch_chameleon: no page, since no tensor was on the device: "

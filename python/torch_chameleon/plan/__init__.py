@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from torch_chameleon.plan.arguments import ours_among, parse
+from torch_chameleon.plan.arguments import parse
 from torch_chameleon.plan.planner import Planner
 from torch_chameleon.plan.process import ScriptError
 from torch_chameleon.plan.report import text_of
@@ -33,12 +33,6 @@ def main(arguments: list[str] | None = None) -> int:
         The exit status: 0 if the script fits, swapped or not, else 1.
     """
     options = parse(arguments)
-    for name in ours_among(options):
-        print(
-            f"torch_chameleon plan: {name} stands behind {options.script} and "
-            "goes to the script; for plan it stands before it",
-            file=sys.stderr,
-        )
     try:
         with _signals_as_interrupt():
             return _main(options)

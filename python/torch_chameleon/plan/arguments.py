@@ -4,7 +4,6 @@ import argparse
 import importlib.util
 import os
 import pathlib
-import re
 
 from torch_chameleon import _C
 from torch_chameleon._script import CommandParser, lacks_unit
@@ -38,39 +37,45 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """
     reader = _parser()
     options = reader.parse_args(arguments)
+    if options.gpu.lower() in _cards():
+        options.gpu = options.gpu.lower()
     try:
-        _C.gpu_profile(options.gpu)
+        card = _C.gpu_profile(options.gpu)
     except ValueError as error:
         reader.error(f"--gpu = {options.gpu!r} {error}")
+    if options.budget is not None and options.budget > card["memory_bytes"]:
+        reader.error(
+            f"--budget {_C.format_bytes(options.budget)} is more than "
+            f"{card['name']} has, {_C.format_bytes(card['memory_bytes'])}; say "
+            'another card, or --gpu "base=..., memory=..."'
+        )
     if not os.path.isfile(options.script):
         reader.error(f"no file {options.script}")
     for name in ("plot", "json"):
         path = getattr(options, name)
         if path is not None:
             reader.check_file(f"--{name}", path)
-    if options.plot and importlib.util.find_spec("matplotlib") is None:
-        reader.error("--plot needs matplotlib: pip install matplotlib")
+    if options.plot:
+        _check_picture(reader, options.plot)
+    reader.warn_of_ours_behind(options.script, options.arguments)
     return options
 
 
-def ours_among(options: argparse.Namespace) -> list[str]:
-    """Options of `plan` behind the script's name, which the script gets.
+def _cards() -> list[str]:
+    return [row["name"] for row in _C.gpu_profiles()]
 
-    What the script's text names is its own.
 
-    Args:
-        options: As `parse` gave them.
-    """
-    known = _parser()._option_string_actions
-    given = {text.partition("=")[0] for text in options.arguments}
-    text = pathlib.Path(options.script).read_text(errors="replace")
-    return sorted(
-        name
-        for name in given & set(known)
-        if name.startswith("--")
-        and name != "--help"
-        and not re.search(rf"{name}\b", text)
-    )
+def _check_picture(reader: CommandParser, path: pathlib.Path) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        reader.error("--plot needs matplotlib: pip install matplotlib")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.lower().removeprefix(".") not in known:
+        reader.error(
+            f"--plot = {path}: no picture ends so; matplotlib makes "
+            + ", ".join(f".{kind}" for kind in sorted(known))
+        )
 
 
 def _parser() -> CommandParser:
@@ -86,7 +91,7 @@ def _parser() -> CommandParser:
         "--gpu",
         metavar="CARD",
         default=os.environ.get("CHAMELEON_SIMULATED_GPU") or "h200",
-        help=f"{', '.join(row['name'] for row in _C.gpu_profiles())}; or "
+        help=f"{', '.join(_cards())}; or "
         'figures such as "base=h200, memory=96GiB" (default: '
         "CHAMELEON_SIMULATED_GPU, or h200)",
     )
@@ -94,16 +99,18 @@ def _parser() -> CommandParser:
         "--budget",
         metavar="SIZE",
         type=_size,
-        help='device memory to live in, such as "16GiB" (default: what the '
-        "device takes by itself, 90 %% of what is free on the card beside a "
-        "context)",
+        default=_of_environment("CHAMELEON_HBM_BUDGET"),
+        help='device memory to live in, such as "16GiB" (default: '
+        "CHAMELEON_HBM_BUDGET, or what the device takes by itself, 90 %% of "
+        "what is free on the card beside a context)",
     )
     add(
         "--host",
         metavar="SIZE",
         type=_size,
-        help='host memory to move tensors to, such as "64GiB" (default: 80 %% '
-        "of this machine's)",
+        default=_of_environment("CHAMELEON_HOST_BUDGET"),
+        help='host memory to move tensors to, such as "64GiB" (default: '
+        "CHAMELEON_HOST_BUDGET, or 80 %% of this machine's)",
     )
     add(
         "--steps",
@@ -136,6 +143,12 @@ def _parser() -> CommandParser:
         "arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS
     ).required = False
     return reader
+
+
+def _of_environment(name: str) -> int | None:
+    """A size that is set for every program; a number is bytes there."""
+    text = os.environ.get(name)
+    return _C.parse_bytes(text) if text else None
 
 
 def _size(text: str) -> int:

@@ -36,6 +36,8 @@ _PLANNED = (
     *("physical_device", "simulated_gpu", "policy"),
     *("hbm_budget", "host_budget", "oversubscription", "max_slowdown"),
 )
+_ASKED = {"hbm_budget": "--budget", "host_budget": "--host"}
+_told: set[str] = set()  # of these, what the user was told about
 _set_option = _C.set_option
 NOTE = "torch_chameleon plan: "  # begins a line for the user on stderr
 _LEAST_STEPS = 2  # the first one makes the optimizer's state
@@ -151,6 +153,13 @@ def _set_up(run: Run) -> None:
 def _set_by_script(key: str, text: str | None) -> None:
     if key not in _PLANNED:
         _set_option(key, text)
+    elif key in _ASKED and key not in _told:
+        _told.add(key)
+        print(
+            f"{NOTE}the script sets {key} = {text}, which plan leaves aside; "
+            f"say {_ASKED[key]} to plan with it",
+            file=sys.stderr,
+        )
 
 
 def _watch_for_the_cpu(budgets: _Budgets, script: str) -> None:
