@@ -331,7 +331,7 @@ def test_detached_tensors_may_be_written():
 
 
 def test_long_lists_and_repeated_tensors():
-    for count in (1, 63, 64, 65, 200):
+    for count in (1, 32, 33, 200, 1024, 1025):
         native = [_randn(3) for _ in range(count)]
         ours = on_device(native)
         torch._foreach_add_(native, 1.0)
@@ -342,6 +342,38 @@ def test_long_lists_and_repeated_tensors():
     torch._foreach_add_([one, one], 1.0)
     torch._foreach_add_([ours, ours], 1.0)
     assert same_bits(one, ours)
+
+
+# By number, each once: of a list's tensors and of those of a later one.
+TWICE = {
+    "the same list": [0, 1, 2, 3],
+    "a part of it": [1, 2],
+    "another order": [1, 0, 2, 3],
+    "with others": [0, 1, 7, 8],
+    "others first": [7, 0, 1, 8],
+    "one of them twice": [0, 0, 1, 2],
+}
+
+
+@pytest.mark.parametrize("repeat", [1, 30], ids=["short", "long"])
+@pytest.mark.parametrize("name", TWICE)
+def test_lists_that_share_tensors(name, repeat):
+    """A kernel reads and writes what it would natively."""
+    second = TWICE[name]
+    native = [_randn(3) for _ in range(10 * repeat)]
+    ours = on_device(native)
+    for tensors in (native, ours):
+        a, b = [], []
+        for i in range(repeat):
+            each = tensors[10 * i : 10 * i + 10]
+            a += each[: len(second)]
+            b += [each[k] for k in second]
+        torch._foreach_addcmul_(a, b, b)
+        torch._foreach_mul_(b, a)
+        a[0].copy_(torch.cat([*a, *b])[:3])
+    assert all(map(same_bits, native, ours))
+    versions = [[x._version for x in tensors] for tensors in (native, ours)]
+    assert versions[0] == versions[1]
 
 
 def test_long_lists_still_run_in_chunks(tight):

@@ -90,6 +90,12 @@ QUANTIZED = {
     "dynamic": lambda: torch.quantize_per_tensor_dynamic(
         torch.ones(3, device="chameleon"), torch.quint8, False
     ).int_repr(),
+    "in no op": lambda: torch.quantize_per_tensor(
+        torch.ones(3, device="chameleon"), 0.1, 0, torch.quint8
+    ),
+    "made of integers": lambda: torch._make_per_tensor_quantized_tensor(
+        torch.ones(3, dtype=torch.uint8, device="chameleon"), 0.1, 0
+    ),
     "moved": lambda: torch.quantize_per_tensor(
         torch.ones(3), 0.1, 0, torch.quint8
     ).to("chameleon"),

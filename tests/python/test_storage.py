@@ -203,6 +203,28 @@ def test_a_tensor_larger_than_its_storage(use):
     assert x.cpu().shape == (2, 4)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        torch.sum,
+        torch.clone,
+        lambda x: x.fill_(1),
+        lambda x: x + 1,
+        lambda x: torch.add(torch.ones_like(x), 1, out=x),
+        lambda x: torch._foreach_add_([x], 1),
+        lambda x: torch._foreach_mul([x], [x]),
+    ],
+)
+def test_a_tensor_whose_storage_is_gone(use):
+    """Natively an op on it ends the process."""
+    x = torch.ones(2, 4, device="chameleon")
+    x.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="resized to 0 bytes"):
+        use(x)
+    x.untyped_storage().resize_(32)
+    assert x.fill_(2).sum() == 16
+
+
 @pytest.mark.parametrize("shapes", [((0,), (3,)), ((2, 0), (2, 3))])
 @pytest.mark.parametrize("source", ["cpu", "chameleon"])
 def test_copies_of_nothing_are_checked(shapes, source):
