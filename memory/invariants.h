@@ -34,7 +34,7 @@ class InvariantWalker {
   // Then each op's operands are looked at before it runs, too. 0: neither.
   void checkEvery(std::uint64_t calls) noexcept {
     every_ = calls;
-    core_.watched = true;
+    if (calls != 0) core_.watched = true;
   }
   bool isOn() const noexcept { return every_ != 0; }
   void checkOperands(const CallState& call) const; // of a call that has begun

@@ -207,7 +207,7 @@ class Pager {
   // are; 0, the default: none.
   void recordDecisions(std::size_t limit) {
     core_.decisions.start(limit);
-    core_.watched = true;
+    if (limit != 0) core_.watched = true;
   }
   const DecisionLog& decisions() const noexcept { return core_.decisions; }
   PolicyCosts policyCosts() const;
