@@ -5,6 +5,8 @@
 // (pager_core.h) is, and REQUIRES(pager_lock). A member that the lock guards is
 // GUARDED_BY(pager_lock). The analysis cannot tell the locks of two pagers
 // apart; a Locked is never passed from one pager to another.
+//
+// Thread safety: plain values, which the thread with the lock passes on.
 #pragma once
 
 #include "backend/runtime/thread_annotations.h"

@@ -1,5 +1,7 @@
 // Assertions for broken invariants, in three levels (mimalloc's scheme).
 // Never used for bad input or for memory that runs out: those are Errors.
+//
+// Thread safety: any thread.
 #pragma once
 
 #include <cstdio>

@@ -2,7 +2,7 @@
 // inconvenient, so that a missing wait fails a test on this machine instead
 // of giving a wrong number on a GPU now and then.
 //
-// Values; no thread safety of their own.
+// Thread safety: plain values.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,8 @@
 // calling thread, so their work is complete when it was submitted and wait()
 // on one blocks the caller; the adversarial modes (cpu_adversary.h) take the
 // first of these comforts away and check every caller.
+//
+// Thread safety: that of DeviceRuntime.
 #pragma once
 
 #include <cstddef>

@@ -4,6 +4,8 @@
 //
 // Each row asks for one version of one function by name, so its signature
 // does not depend on the toolkit that we were compiled with.
+//
+// Thread safety: any thread; the table is filled once and never changes.
 #pragma once
 
 #include <cuda.h>

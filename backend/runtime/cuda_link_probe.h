@@ -1,4 +1,6 @@
 // Measures the link between one GPU and pinned host memory.
+//
+// Thread safety: any thread; one probe at a time, or they measure each other.
 #pragma once
 
 #include "backend/runtime/cuda_context.h"

@@ -5,6 +5,8 @@
 //
 // Compute streams are the framework's; nothing here waits for one on the host
 // but synchronize(), and no driver callback runs host code.
+//
+// Thread safety: that of DeviceRuntime.
 #pragma once
 
 #include <cstddef>

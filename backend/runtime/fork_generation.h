@@ -1,5 +1,7 @@
 // Tells a forked child from the process that made an object: threads do not
 // survive fork(), and locks may be left held.
+//
+// Thread safety: any thread; an atomic.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,8 @@
 // whose entries are numbered from 1; an event is "entry `count` of `line` and
 // all before it are done", packed into Event::id. So an event owns nothing,
 // and asking for it is one comparison.
+//
+// Thread safety: plain values.
 #pragma once
 
 #include <cstddef>

@@ -2,7 +2,7 @@
 // NaN in every floating-point type and takes the whole pages among them out of
 // reach, so that a read of freed or evicted memory cannot go unseen.
 //
-// Not thread safe: its owner locks.
+// Thread safety: none; its owner locks.
 #pragma once
 
 #include <cstdint>

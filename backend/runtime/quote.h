@@ -1,6 +1,7 @@
 // A user's text as messages show it. It may be anything: longer than a screen,
-// with escapes for the terminal, or no text at all. Functions of their
-// arguments.
+// with escapes for the terminal, or no text at all.
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <string>

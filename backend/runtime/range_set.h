@@ -1,6 +1,6 @@
 // A set of bytes of the address space, as disjoint ranges in address order.
 //
-// Not thread safe: its owner locks.
+// Thread safety: none; its owner locks.
 #pragma once
 
 #include <cstddef>

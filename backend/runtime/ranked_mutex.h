@@ -5,6 +5,8 @@
 //
 // The order is argued in memory/README.md and backend/runtime/README.md. Locks
 // of one rank are never held together by one thread.
+//
+// Thread safety: any thread, as std::mutex.
 #pragma once
 
 #include <condition_variable>

@@ -6,6 +6,8 @@
 // have to wait for the device: synchronize(), a launch queue that is full, and
 // asking for the same event again and again (a microsecond each time). So a run
 // takes the same virtual time on every machine, however slow it is itself.
+//
+// Thread safety: that of DeviceRuntime.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,8 @@
 // Says to Clang's thread safety analysis which lock guards a member and which
 // lock a function needs; ci/lint runs it (-Wthread-safety). Other compilers see
 // nothing. See clang.llvm.org/docs/ThreadSafetyAnalysis.html.
+//
+// Thread safety: macros; nothing runs.
 #pragma once
 
 #ifdef __clang__

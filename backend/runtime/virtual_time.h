@@ -21,7 +21,8 @@
 // the host sees events complete about kAhead entries late, and always the same
 // ones.
 //
-// Not thread safe. Threads of one process share this one host clock.
+// Thread safety: none; its owner locks. Threads of one process share this one
+// host clock.
 #pragma once
 
 #include <cstddef>

@@ -2,7 +2,7 @@
 // between lines: vector clocks. A wait makes a line follow another one's
 // position and all that this position itself follows.
 //
-// Not thread safe: its owner locks.
+// Thread safety: none; its owner locks.
 #pragma once
 
 #include <cstdint>

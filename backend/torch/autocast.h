@@ -1,6 +1,8 @@
 // Autocast below the device: native kernels call ops too (a fused encoder
 // layer calls matrix products), and those are cast natively. So while a native
 // kernel runs, autocast of the target is what autocast of the device is.
+//
+// Thread safety: belongs to its thread, as autocast does.
 #pragma once
 
 #include <c10/core/DispatchKeySet.h>

@@ -1,6 +1,8 @@
 // What CUDA kernels allocate during an op call comes from the arena; all else
 // is the native allocator's, which keeps its caching, statistics, pools and
 // graphs for plain CUDA tensors in the same process.
+//
+// Thread safety: that of CUDA's own allocator: any thread.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -1,5 +1,7 @@
 // c10::DeviceAllocator of the chameleon device: gives out blocks, answers
 // torch.accelerator's memory questions in logical bytes.
+//
+// Thread safety: any thread, as of any c10::Allocator.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>

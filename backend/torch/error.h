@@ -2,6 +2,8 @@
 // exception: memory -> c10::OutOfMemoryError (torch.OutOfMemoryError),
 // arguments -> c10::ValueError, everything else -> c10::Error, but for what the
 // Python layer has a type of its own.
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <string>

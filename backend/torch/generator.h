@@ -1,5 +1,7 @@
 // Random numbers: a generator tagged "chameleon:i" over one of the target, so
 // that a seeded run consumes one stream exactly as the native device does.
+//
+// Thread safety: as of native generators, callers hold its mutex.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -5,6 +5,8 @@
 //
 // A DataPtr it gives out has context == data and one stateless deleter that
 // finds the extent by its address, on any thread.
+//
+// Thread safety: any thread; a scope belongs to the thread that opened it.
 #pragma once
 
 #include <c10/core/Allocator.h>

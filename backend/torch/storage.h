@@ -1,6 +1,8 @@
 // Outer storages: the c10::StorageImpl that users' tensors hold, whose DataPtr
 // carries a logical address as its data and a memory::Block as its context.
 // A storage is ours if its deleter is; there is no subclass to look for.
+//
+// Thread safety: any thread; release_block() takes no lock.
 #pragma once
 
 #include <atomic>

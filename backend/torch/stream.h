@@ -2,6 +2,8 @@
 // calling thread; their ids only keep torch.Stream objects apart. On CUDA they
 // are CUDA's own, by the same ids: torch.cuda and torch.chameleon always agree
 // on the current one.
+//
+// Thread safety: any thread; current streams are kept per thread.
 #pragma once
 
 #include <array>

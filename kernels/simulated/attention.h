@@ -1,5 +1,7 @@
 // Which attention kernel PyTorch would take on the simulated GPU, and those
 // kernels: CUDA's own ops, redirected like all others.
+//
+// Thread safety: any thread; constant after registration.
 #pragma once
 
 #include <array>

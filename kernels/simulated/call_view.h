@@ -1,5 +1,7 @@
 // One op call as the models of time and memory see it: shapes and types of its
 // arguments and results, after the call. No bytes.
+//
+// Thread safety: belongs to its call.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,8 @@
 // A simulated device has no values. Whoever asks for one gets zeros, or an
 // error where the option `simulated_reads` is "raise"; the first time with a
 // warning, since a program may take another turn than with real values.
+//
+// Thread safety: any thread.
 #pragma once
 
 #include <string_view>

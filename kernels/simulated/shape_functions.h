@@ -2,6 +2,8 @@
 // because the shape depends on values. Values do not exist here, so these ops
 // get a stand-in: the largest result that there can be (a mask is all true,
 // all elements differ), or one, where there is no largest.
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,7 @@
 // The kernel of an op on a device without data: shapes, strides and types from
 // the op's Meta kernel or a shape function, memory and time from tables.
+//
+// Thread safety: any thread; a call belongs to its own.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -5,6 +5,8 @@
 //
 // Where the number of elements depends on values it is the largest one can be:
 // coalesce() finds all indices different, sums hold the elements of both.
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,5 +1,7 @@
 // What CUDA kernels allocate beside their results, which Meta kernels do not
 // show: workspaces and temporaries, at their peak.
+//
+// Thread safety: functions of their arguments.
 #pragma once
 
 #include <cstddef>

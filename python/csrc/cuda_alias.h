@@ -1,5 +1,7 @@
 // For programs that were written for CUDA: in calls of chosen functions of
 // torch "cuda" means this device. See torch_chameleon/_as_cuda/.
+//
+// Thread safety: the GIL is held.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -4,6 +4,8 @@
 //
 // Off until a profiler asks for device activities; then, from its start to its
 // stop, the timeline records. One that was recording already goes on after it.
+//
+// Thread safety: as Kineto calls it, one session at a time.
 #pragma once
 
 namespace chameleon::python {

@@ -1,4 +1,6 @@
 // Whom the bindings ask: the pager of a device, the block of a tensor.
+//
+// Thread safety: any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,6 @@
 // Known GPUs, and what a recorded step would take on them.
+//
+// Thread safety: called once, at import, with the GIL.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

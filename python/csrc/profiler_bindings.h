@@ -1,4 +1,6 @@
 // The profiler's half of torch_chameleon._C.
+//
+// Thread safety: called once, at import, with the GIL.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

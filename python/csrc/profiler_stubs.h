@@ -1,5 +1,7 @@
 // torch.autograd.profiler.profile(use_device="chameleon"), which does not go
 // through Kineto by default: an event before and behind each op of torch.
+//
+// Thread safety: installed once, at import; the stubs run on any thread.
 #pragma once
 
 namespace chameleon::python {

@@ -1,6 +1,8 @@
 // `tensor.data = new_data` across devices: the tensor object keeps its
 // identity (optimizers, ties, hooks and weak references point at it) and shows
 // other bytes on another device from now on.
+//
+// Thread safety: the GIL is held.
 #pragma once
 
 #include <ATen/core/Tensor.h>

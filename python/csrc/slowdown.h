@@ -1,5 +1,7 @@
 // What users see of steps that swapping makes slow: a UserWarning, once a
 // process for each cause, or torch_chameleon.SlowdownError.
+//
+// Thread safety: any thread; takes the GIL.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

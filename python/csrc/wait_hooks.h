@@ -1,5 +1,7 @@
 // A thread that waits for another op call must not hold the GIL: the other
 // call may need it to end.
+//
+// Thread safety: installed once, at import; the hooks run on any thread.
 #pragma once
 
 namespace chameleon::python {

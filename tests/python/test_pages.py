@@ -138,6 +138,18 @@ def test_tables_name_every_source_file_and_no_other(folder):
     assert [y for y in names if not any(fnmatch(x, y) for x in files)] == []
 
 
+def test_headers_say_what_threads_may_do():
+    headers = [
+        path
+        for paths in sources().values()
+        for path in paths
+        if path.suffix == ".h"
+        and "overlay" not in path.parts  # is in every process that plan runs
+        and "Thread safety:" not in path.read_text()
+    ]
+    assert headers == []
+
+
 def test_the_first_page_is_short():
     assert len((ROOT / "README.md").read_text().split()) <= 900
 
