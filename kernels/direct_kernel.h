@@ -233,7 +233,7 @@ class DirectKernel<Return(Arguments...)> {
   }
 
   template <std::size_t... I>
-  Kept run(Call& call, const typename Call::Scope& scope, const Slots& slots,
+  Kept run(Call& call, const Call::Scope& scope, const Slots& slots,
            std::index_sequence<I...>, Arguments&... arguments) const {
     const auto native = [&]() -> Return {
       return typed_.redispatch(
