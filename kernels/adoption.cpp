@@ -10,6 +10,7 @@
 #include "backend/torch/stream.h"
 #include "kernels/alias_tensors.h"
 #include "kernels/nested.h"
+#include "kernels/other_layouts.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/sparse_parts.h"
 #include "kernels/tensor_access.h"
@@ -126,10 +127,7 @@ bool is_native_result_slow(const at::Tensor& tensor, const OpPlan& plan) {
           (tensor.layout() == c10::kStrided && tensor.has_storage()),
       plan.name, ": its result has layout ", tensor.layout(),
       "; chameleon works on dense (strided) tensors");
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !tensor.is_quantized(), plan.name,
-      ": chameleon works on dense (strided) tensors; quantized tensors work "
-      "on the CPU");
+  if (tensor.is_quantized()) refuse_quantized(plan.name);
   return true;
 }
 
