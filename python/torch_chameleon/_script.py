@@ -13,7 +13,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 _WRONG = 2  # the exit status of a command line that is
-_SURELY_BYTES = 1 << 20  # no size is meant that has so many GiB
+_NEVER_GIB = 1 << 20  # a number so large was meant in bytes
 
 
 def lacks_unit(size: str, below: float = math.inf) -> str | None:
@@ -30,7 +30,7 @@ def lacks_unit(size: str, below: float = math.inf) -> str | None:
         return None
     if not float(size):
         return f'"{size}" is no room for anything'
-    if float(size) >= _SURELY_BYTES:
+    if float(size) >= _NEVER_GIB:
         return f'"{size}" has no unit: say "{float(size) / (1 << 20):.6g}MiB"'
     return f'"{size}" has no unit: say "{size.strip()}GiB" or "MiB"'
 
@@ -69,15 +69,14 @@ class CommandParser(argparse.ArgumentParser):
             script: The file.
             arguments: What follows it.
         """
-        for name in self.ours_among(script, arguments):
+        for name in self._ours_among(script, arguments):
             print(
                 f"{self.prog.removeprefix('python -m ')}: {name} stands behind "
                 f"{script} and goes to the script; for us it stands before it",
                 file=sys.stderr,
             )
 
-    def ours_among(self, script: str, arguments: list[str]) -> list[str]:
-        """The options that `warn_of_ours_behind` names."""
+    def _ours_among(self, script: str, arguments: list[str]) -> list[str]:
         given = {text.partition("=")[0] for text in arguments}
         with open(script, errors="replace") as file:
             text = file.read()

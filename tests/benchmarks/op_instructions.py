@@ -82,24 +82,26 @@ void end(const char* name) {
 
 BEGIN, END = "memory::CallPins::begin(", "memory::CallPins::end("
 ADOPT = "memory::CallMemory::adopt("
+
+
+def direct(method: str) -> tuple[str, ...]:
+    """Returns a method of each DirectCall: by the room it has for lists."""
+    return tuple(
+        f"kernels::DirectCall<{listed}ul>::{method}(" for listed in (0, 1024)
+    )
+
+
 # A stage is what runs in and below some functions, less what runs in and below
 # others. Stages do not overlap, except that a kernel contains what it allocates
 # and frees.
 STAGES = {
     "operands": (
-        tuple(
-            f"kernels::DirectCall<{listed}ul>::{method}("
-            for listed in (0, 1024)
-            for method in ("begin", "~DirectCall")
-        ),
+        (*direct("begin"), *direct("~DirectCall")),
         (BEGIN, END),
     ),
     "begin": ((BEGIN,), ()),
     "allocate": (("InKernelAllocator::allocate(",), ()),
-    "adopt": (
-        tuple(f"kernels::DirectCall<{n}ul>::finish(" for n in (0, 1024)),
-        (),
-    ),
+    "adopt": (direct("finish"), ()),
     "end": ((END,), ()),
     "release": (("backend::release_block(",), ()),
     "general": (("kernels::call_native(",), ()),
