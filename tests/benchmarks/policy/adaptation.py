@@ -55,7 +55,7 @@ def run(budget: int, policy: str, arguments: list) -> dict:
     from point import simulate
     from torch_chameleon import swap_stats
 
-    simulate("h200", budget, policy, "")
+    simulate("h200", budget, policy)
     torch.set_default_dtype(torch.bfloat16)
     rows = adaptation.judge(adaptation.run(*arguments))
     return {"rows": rows, "peak_bytes": swap_stats()["peak_resident_bytes"]}

@@ -34,7 +34,7 @@ def run(shape: str, k: float, steps: int, marks: str) -> dict:
     from integration.training_shapes import SHAPES
     from point import UNLIMITED, simulate
 
-    simulate("h100", UNLIMITED, "joint", "")
+    simulate("h100", UNLIMITED, "joint")
     config = tc.config
     config.step_marks = marks
     step = SHAPES[shape]()
