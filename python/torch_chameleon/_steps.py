@@ -21,9 +21,9 @@ _UNMARKED = 16  # optimizers' steps without a mark: the program sets none
 _since_mark = _UNMARKED
 _told_by_optimizer = False  # the last one's end counted
 _optimizers = OptimizerGroup()
-_PATIENCE = 4  # steps' worth of backward passes without a mark or an optimizer
+_PATIENCE = 3  # steps that may have no mark and no optimizer
 _backwards = 0  # since one of these, and before it since the one before
-_usual_backwards = 1
+_usual_backwards = 0
 
 
 def listen(listener: Callable[[], None]) -> None:
