@@ -55,7 +55,7 @@ Tensor dropout_state(const Tensor& input, const CudnnRnnOptions& options) {
 
 } // namespace
 
-bool takes_cudnn(const Tensor& input) {
+bool takes_cudnn_rnn(const Tensor& input) {
   if (backend::target().type == c10::DeviceType::CPU ||
       !at::cudnn_is_acceptable(make_cuda_metadata_tensor(input))) {
     return false;

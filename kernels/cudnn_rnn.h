@@ -24,11 +24,11 @@ struct CudnnRnnOptions {
 };
 
 // Whether native would, had it this input.
-bool takes_cudnn(const at::Tensor& input);
+bool takes_cudnn_rnn(const at::Tensor& input);
 
 // Output, last hidden state and last cell state (undefined but for LSTM).
 // `sizes`: of the batch at each step, for packed sequences; else empty.
-// Composed of differentiable ops. REQUIRES: takes_cudnn(input).
+// Composed of differentiable ops. REQUIRES: takes_cudnn_rnn(input).
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cudnn_rnn(
     const at::Tensor& input, const at::Tensor& hx, const at::Tensor& cx,
     at::TensorList params, at::IntArrayRef sizes,

@@ -329,7 +329,7 @@ Outputs3 lstm(const Tensor& input, at::TensorList hx, at::TensorList params,
               bool biases, int64_t layers, double dropout, bool train,
               bool bidirectional, bool batch_first) {
   const bool projections = has_projections(hx);
-  if (takes_cudnn(input)) {
+  if (takes_cudnn_rnn(input)) {
     return cudnn_rnn(input, hx[0], hx[1], params, {},
                      {CudnnRnn::kLstm, biases, layers, dropout, train,
                       bidirectional, batch_first});
@@ -362,7 +362,7 @@ Outputs3 lstm_packed(const Tensor& data, const Tensor& batch_sizes,
                      int64_t layers, double dropout, bool train,
                      bool bidirectional) {
   const bool projections = has_projections(hx);
-  if (takes_cudnn(data)) {
+  if (takes_cudnn_rnn(data)) {
     return cudnn_rnn(
         data, hx[0], hx[1], params, checked_sizes(batch_sizes.contiguous()),
         {CudnnRnn::kLstm, biases, layers, dropout, train, bidirectional});
@@ -386,7 +386,7 @@ template <RecurrentCell cell>
 Outputs2 rnn(const Tensor& input, const Tensor& hx, at::TensorList params,
              bool biases, int64_t layers, double dropout, bool train,
              bool bidirectional, bool batch_first) {
-  if (takes_cudnn(input)) {
+  if (takes_cudnn_rnn(input)) {
     return without_cells(cudnn_rnn(input, hx, {}, params, {},
                                    {kModeOf<cell>, biases, layers, dropout,
                                     train, bidirectional, batch_first}));
@@ -406,7 +406,7 @@ Outputs2 rnn_packed(const Tensor& data, const Tensor& batch_sizes,
                     const Tensor& hx, at::TensorList params, bool biases,
                     int64_t layers, double dropout, bool train,
                     bool bidirectional) {
-  if (takes_cudnn(data)) {
+  if (takes_cudnn_rnn(data)) {
     return without_cells(cudnn_rnn(
         data, hx, {}, params, checked_sizes(batch_sizes.contiguous()),
         {kModeOf<cell>, biases, layers, dropout, train, bidirectional}));

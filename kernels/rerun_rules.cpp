@@ -10,7 +10,7 @@
 namespace chameleon::kernels {
 namespace {
 
-struct Row {
+struct RuleRow {
   std::string_view op; // without its overload
   RerunRule why;
 };
@@ -19,7 +19,7 @@ using enum RerunRule;
 
 // Sorted by name. Beside what torch.use_deterministic_algorithms() lists: ops
 // that do not repeat on the CPU either.
-constexpr Row kRows[] = {
+constexpr RuleRow kRows[] = {
     // Rows are added from several threads, or in no order.
     {"_adaptive_avg_pool2d_backward", kNondeterministic},
     {"_adaptive_avg_pool3d_backward", kNondeterministic},
@@ -192,7 +192,7 @@ RerunRule rerun_rule(const c10::OperatorHandle& op, const OpPlan& plan) {
   }
   const auto* const row =
       std::find_if(std::begin(kRows), std::end(kRows),
-                   [&](const Row& each) { return each.op == name; });
+                   [&](const RuleRow& each) { return each.op == name; });
   return row != std::end(kRows) ? row->why : kMay;
 }
 

@@ -33,7 +33,7 @@ CUstream_st* stream_of(int device, std::uint64_t id) {
   return stream_with(device, static_cast<c10::StreamId>(id)).stream();
 }
 
-int device_count() noexcept {
+int native_device_count() noexcept {
   return runtime::cuda_driver().ok() ? c10::cuda::device_count() : 0;
 }
 
@@ -43,7 +43,7 @@ void initialise() {
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   runtime::CudaSupport support;
   support.options.stream_of = &stream_of;
-  support.device_count = &device_count;
+  support.device_count = &native_device_count;
   runtime::set_cuda_support(support);
 }
 
@@ -71,13 +71,13 @@ void prepare(const StreamOfDevice& stream) noexcept {
   }
 }
 
-void prepare_thread(c10::DeviceIndex device) noexcept {
+void prepare_native_thread(c10::DeviceIndex device) noexcept {
   prepare({device, c10::cuda::getCurrentCUDAStream(device).id()});
 }
 
 // Each op asks, so this is where a stream shows that torch.cuda.stream() has
 // made current.
-c10::StreamId current_stream(c10::DeviceIndex device) {
+c10::StreamId native_current_stream(c10::DeviceIndex device) {
   if (memory_pools_are_open()) [[unlikely]]
     refuse_capture(device);
   const StreamOfDevice stream{device,
@@ -97,11 +97,14 @@ bool was_seeded(c10::DeviceIndex device) {
       ->reset_rnn_state();
 }
 
-constexpr NativeCuda kTable{
-    &device_count,   &initialise,     &install_cuda_in_kernel_allocator,
-    &current_stream, &prepare_thread, &was_seeded};
+constexpr NativeCuda kTable{&native_device_count,
+                            &initialise,
+                            &install_cuda_in_kernel_allocator,
+                            &native_current_stream,
+                            &prepare_native_thread,
+                            &was_seeded};
 
-const bool registered = [] {
+const bool table_set = [] {
   set_native_cuda(&kTable);
   return true;
 }();

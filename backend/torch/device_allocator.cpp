@@ -16,6 +16,10 @@ constexpr auto kAll =
 
 class DeviceAllocator final : public c10::DeviceAllocator {
  public:
+  static DeviceAllocator& instance() {
+    static auto* allocator = new DeviceAllocator; // leaked: outlives storages
+    return *allocator;
+  }
   c10::DataPtr allocate(std::size_t bytes) override {
     return allocate_block(bytes, current_device());
   }
@@ -80,18 +84,15 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   }
 };
 
-DeviceAllocator& instance() {
-  static auto* allocator = new DeviceAllocator; // leaked: outlives storages
-  return *allocator;
-}
-
-const bool registered = [] {
-  c10::SetAllocator(kChameleon, &instance());
+const bool allocator_set = [] {
+  c10::SetAllocator(kChameleon, &DeviceAllocator::instance());
   return true;
 }();
 
 } // namespace
 
-c10::DeviceAllocator* device_allocator() noexcept { return &instance(); }
+c10::DeviceAllocator* device_allocator() noexcept {
+  return &DeviceAllocator::instance();
+}
 
 } // namespace chameleon::backend

@@ -58,7 +58,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-const bool registered = [] {
+const bool hooks_set = [] {
   at::RegisterPrivateUse1HooksInterface(new Hooks); // leaked, as all hooks are
   return true;
 }();

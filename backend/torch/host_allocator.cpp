@@ -14,6 +14,10 @@ namespace {
 
 class HostAllocator final : public at::HostAllocator {
  public:
+  static HostAllocator& instance() {
+    static auto* allocator = new HostAllocator; // leaked: outlives its tensors
+    return *allocator;
+  }
   c10::DataPtr allocate(std::size_t bytes) override {
     if (at::HostAllocator* cuda = cuda_host_allocator("pinned memory")) {
       return cuda->allocate(bytes);
@@ -67,11 +71,6 @@ class HostAllocator final : public at::HostAllocator {
   std::map<const std::byte*, std::size_t> ranges_; // guarded by mutex_
 };
 
-HostAllocator& instance() {
-  static auto* allocator = new HostAllocator; // leaked: outlives its tensors
-  return *allocator;
-}
-
 void HostAllocator::release(void* data) {
   if (data == nullptr) return;
   {
@@ -81,8 +80,8 @@ void HostAllocator::release(void* data) {
   c10::free_cpu(data);
 }
 
-const bool registered = [] {
-  at::setHostAllocator(kChameleon, &instance());
+const bool host_allocator_set = [] {
+  at::setHostAllocator(kChameleon, &HostAllocator::instance());
   return true;
 }();
 
@@ -95,14 +94,14 @@ at::HostAllocator* cuda_host_allocator(std::string_view use) {
 
 at::HostAllocator* host_allocator() {
   at::HostAllocator* const cuda = cuda_host_allocator("pinned memory");
-  return cuda != nullptr ? cuda : &instance();
+  return cuda != nullptr ? cuda : &HostAllocator::instance();
 }
 
 bool is_pinned(const void* address) {
   if (is_used() && target().type == c10::DeviceType::CUDA) {
     return at::detail::getCUDAHooks().isPinnedPtr(address);
   }
-  return instance().owns(address);
+  return HostAllocator::instance().owns(address);
 }
 
 } // namespace chameleon::backend

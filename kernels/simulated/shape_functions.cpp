@@ -473,7 +473,7 @@ void without_masks(const OpPlan& plan, Stack& stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
 }
 
-const std::unordered_map<std::string_view, ShapeFunction>& table() {
+const std::unordered_map<std::string_view, ShapeFunction>& shape_table() {
   static const auto* rows =
       new std::unordered_map<std::string_view, ShapeFunction>{
           {"aten::_cummax_helper", &in_place},
@@ -546,8 +546,8 @@ const std::unordered_map<std::string_view, ShapeFunction>& table() {
 } // namespace
 
 ShapeFunction find_shape_function(std::string_view name) {
-  const auto row = table().find(name);
-  return row == table().end() ? nullptr : row->second;
+  const auto row = shape_table().find(name);
+  return row == shape_table().end() ? nullptr : row->second;
 }
 
 } // namespace chameleon::kernels::simulated

@@ -14,7 +14,7 @@ using c10::TensorImpl;
 std::size_t elements(const TensorImpl& tensor) {
   return static_cast<std::size_t>(tensor.numel());
 }
-std::size_t size(const TensorImpl& tensor, int64_t dim) {
+std::size_t dim_size(const TensorImpl& tensor, int64_t dim) {
   return static_cast<std::size_t>(
       tensor.size(dim < 0 ? dim + tensor.dim() : dim));
 }
@@ -32,11 +32,11 @@ std::size_t flash_backward(const CallView& call) {
   const TensorImpl& query = *call.argument(1);
   const TensorImpl& key = *call.argument(2);
   const std::size_t rows =
-      size(query, 0) * size(query, 1) * up(size(query, 2), 128);
-  std::size_t bytes = rows * (up(size(query, -1), 32) + 1) * kFloat;
-  if (size(key, 1) != size(query, 1)) {
-    bytes += 2 * size(query, 0) * size(query, 1) * size(key, 2) *
-             size(key, -1) * query.dtype().itemsize();
+      dim_size(query, 0) * dim_size(query, 1) * up(dim_size(query, 2), 128);
+  std::size_t bytes = rows * (up(dim_size(query, -1), 32) + 1) * kFloat;
+  if (dim_size(key, 1) != dim_size(query, 1)) {
+    bytes += 2 * dim_size(query, 0) * dim_size(query, 1) * dim_size(key, 2) *
+             dim_size(key, -1) * query.dtype().itemsize();
   }
   return bytes;
 }
@@ -44,7 +44,7 @@ std::size_t flash_backward(const CallView& call) {
 // A float a row; and grad query in float where the type is a shorter one.
 std::size_t efficient_backward(const CallView& call) {
   const TensorImpl& query = *call.argument(1);
-  const std::size_t rows = elements(query) / size(query, -1);
+  const std::size_t rows = elements(query) / dim_size(query, -1);
   const bool is_short = query.dtype().itemsize() < kFloat;
   return rows * kFloat + (is_short ? elements(query) * kFloat : 0);
 }
@@ -116,7 +116,7 @@ using Formula = std::size_t (*)(const CallView&);
 //
 // Not here, because their size is the library's secret: workspaces of cuDNN
 // convolutions, and cuBLAS' (one a stream, kept, 32 MiB on Hopper).
-const std::unordered_map<std::string_view, Formula>& table() {
+const std::unordered_map<std::string_view, Formula>& workspace_table() {
   static const auto* rows = new std::unordered_map<std::string_view, Formula>{
       {"aten::_scaled_dot_product_flash_attention_backward", &flash_backward},
       {"aten::_scaled_dot_product_efficient_attention_backward",
@@ -142,13 +142,13 @@ const std::unordered_map<std::string_view, Formula>& table() {
 } // namespace
 
 std::size_t workspace_bytes(const CallView& call) {
-  const auto row = table().find(base_name(call.plan.name));
-  return row == table().end() ? 0 : row->second(call);
+  const auto row = workspace_table().find(base_name(call.plan.name));
+  return row == workspace_table().end() ? 0 : row->second(call);
 }
 
 std::vector<std::string_view> workspace_ops() {
   std::vector<std::string_view> names;
-  for (const auto& [name, formula] : table()) names.push_back(name);
+  for (const auto& [name, formula] : workspace_table()) names.push_back(name);
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -136,8 +136,9 @@ struct Replaced {
 };
 constexpr std::size_t kMostFunctions = 128;
 constexpr std::size_t kMostTypes = 16;
-std::array<Replaced<PyCFunctionWithKeywords>, kMostFunctions> functions;
-std::array<Replaced<newfunc>, kMostTypes> types;
+std::array<Replaced<PyCFunctionWithKeywords>, kMostFunctions>
+    replaced_functions;
+std::array<Replaced<newfunc>, kMostTypes> replaced_types;
 richcmpfunc compare_devices = nullptr;
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
@@ -154,16 +155,16 @@ PyObject* with_python_errors(const Call& call) {
 template <std::size_t Place>
 PyObject* call_function(PyObject* self, PyObject* args, PyObject* kwargs) {
   return with_python_errors([&] {
-    const Arguments ours(args, kwargs, functions[Place].or_none);
-    return functions[Place].original(self, ours.args(), ours.kwargs());
+    const Arguments ours(args, kwargs, replaced_functions[Place].or_none);
+    return replaced_functions[Place].original(self, ours.args(), ours.kwargs());
   });
 }
 
 template <std::size_t Place>
 PyObject* construct(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return with_python_errors([&] {
-    const Arguments ours(args, kwargs, types[Place].or_none);
-    return types[Place].original(type, ours.args(), ours.kwargs());
+    const Arguments ours(args, kwargs, replaced_types[Place].or_none);
+    return replaced_types[Place].original(type, ours.args(), ours.kwargs());
   });
 }
 
@@ -237,8 +238,8 @@ void alias_cuda_in(py::handle callable, bool or_none) {
         reinterpret_cast<void*>(definition->ml_meth));
     static constexpr auto kEntries =
         function_entries(std::make_index_sequence<kMostFunctions>());
-    if (const auto entry =
-            replace(functions, kEntries, {original, definition, or_none})) {
+    if (const auto entry = replace(replaced_functions, kEntries,
+                                   {original, definition, or_none})) {
       definition->ml_meth =
           reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(entry));
     }
@@ -250,7 +251,7 @@ void alias_cuda_in(py::handle callable, bool or_none) {
     static constexpr auto kEntries =
         constructor_entries(std::make_index_sequence<kMostTypes>());
     if (const auto entry =
-            replace(types, kEntries, {type->tp_new, type, or_none})) {
+            replace(replaced_types, kEntries, {type->tp_new, type, or_none})) {
       type->tp_new = entry;
       PyType_Modified(type);
     }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "backend/runtime/options.h"

@@ -39,10 +39,10 @@ void end(void* range) noexcept {
   delete static_cast<at::RecordFunction*>(range);
 }
 
-constexpr memory::PhaseHooks kHooks{&begin, &end};
+constexpr memory::PhaseHooks kPhaseHooks{&begin, &end};
 
 } // namespace
 
-void install_phase_hooks() { memory::PhaseRange::setHooks(&kHooks); }
+void install_phase_hooks() { memory::PhaseRange::setHooks(&kPhaseHooks); }
 
 } // namespace chameleon::python
