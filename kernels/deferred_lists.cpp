@@ -2,12 +2,15 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include <c10/util/Exception.h>
 
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/in_kernel_allocator.h"
+#include "backend/torch/stream.h"
 #include "kernels/deferral_rules.h"
 #include "kernels/list_run.h"
 
@@ -22,6 +25,8 @@ struct Pending {
   std::mutex mutex;
   std::unique_ptr<ListRun> run;
   std::thread::id owner; // who records
+  // A step ends after the run, as seen on this stream.
+  std::optional<runtime::Stream> step_ends;
 };
 
 // Leaked: a run may be left when the process exits.
@@ -50,8 +55,13 @@ class Lock {
 };
 
 void drop_run() {
-  pending().run.reset();
+  Pending& now = pending();
+  memory::Pager& pager = *now.run->device().pager;
+  now.run.reset();
   backend::set_work_deferred(false);
+  if (const auto stream = std::exchange(now.step_ends, {})) {
+    pager.meter().step(*stream);
+  }
 }
 
 // REQUIRES: the lock.
@@ -101,8 +111,9 @@ void finish() {
 bool goes_with(const ListRun& run, const backend::DeviceContext& device,
                std::size_t length) {
   return pending().owner == std::this_thread::get_id() &&
-         &run.device() == &device && run.length() == length &&
-         run.isOnStreamOfThread() && run.opCount() < ListRun::kMaxOps;
+         !pending().step_ends && &run.device() == &device &&
+         run.length() == length && run.isOnStreamOfThread() &&
+         run.opCount() < ListRun::kMaxOps;
 }
 
 } // namespace
@@ -130,6 +141,19 @@ bool defer_list_op(const OpPlan& plan, const c10::OperatorHandle& op,
     if (was_new || !first) break;
   }
   return false;
+}
+
+void end_step(const backend::DeviceContext& device) {
+  const runtime::Stream stream = backend::current_stream(device.index);
+  if (may_wait()) { // else what is put off may be running just now
+    const Lock lock;
+    Pending& now = pending();
+    if (now.run && &now.run->device() == &device) {
+      now.step_ends = stream;
+      return;
+    }
+  }
+  device.pager->meter().step(stream);
 }
 
 std::size_t deferred_op_count() {

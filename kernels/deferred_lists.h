@@ -56,6 +56,10 @@ inline bool is_under_pressure(const memory::Pager& pager) {
 bool defer_list_op(const OpPlan& plan, const c10::OperatorHandle& op,
                    torch::jit::Stack& stack);
 
+// A step of the training ends here: after what is put off, and without running
+// that, so that gradients which the program drops now die chunk by chunk.
+void end_step(const backend::DeviceContext& device);
+
 // How many are put off just now. For tests.
 std::size_t deferred_op_count();
 

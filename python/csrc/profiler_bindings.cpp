@@ -5,7 +5,7 @@
 
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/error.h"
-#include "backend/torch/stream.h"
+#include "kernels/deferred_lists.h"
 #include "kernels/op_plan.h"
 #include "profiler/timeline_writer.h"
 #include "profiler/trace.h"
@@ -210,8 +210,8 @@ LastCycle last_cycle(c10::DeviceIndex index) {
 
 void bind_profiler(py::module_& m) {
   m.def("step", [](c10::DeviceIndex index) {
-    if (DeviceContext* device = used(index)) {
-      device->pager->meter().step(backend::current_stream(device->index));
+    if (auto* device = backend::context_if_used(resolve_index(index))) {
+      kernels::end_step(*device);
     }
   });
   m.def("last_step", &last_step);

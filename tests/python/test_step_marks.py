@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.utils.checkpoint
 import torch_chameleon
-from torch_chameleon import _C, _steps
+from support import MIB, same_bits
+from torch_chameleon import _C, _steps, _testing
 from torch_chameleon._optimizer_group import OptimizerGroup
 
 
@@ -162,6 +163,39 @@ def test_a_closure_evaluates_as_often_as_it_likes(marks):
 
 
 AT_FIRST = _steps._PATIENCE  # backward passes: an optimizer may yet follow
+
+
+@pytest.mark.parametrize("marks_by", ["manual", "auto"])
+def test_what_was_put_off_belongs_to_the_step_before_the_mark(tight, marks_by):
+    tight(2 * MIB)
+
+    def run(device):
+        torch.manual_seed(0)
+        weights = [torch.rand(128, 256).to(device) for _ in range(8)]
+        optimizer = torch.optim.SGD(weights, lr=0.1, foreach=True)
+        other = torch.ones(2, device=device)
+        ops = []
+        for _ in range(3):
+            for weight in weights:
+                weight.grad = weight.cos()
+            optimizer.step()
+            if device == "chameleon":
+                if marks_by == "manual":
+                    torch_chameleon.step()
+                assert _testing.deferred_op_count() == 1
+            optimizer.zero_grad()
+            other += 1
+            if device == "chameleon":
+                ops.append(torch_chameleon.profiler.last_step()["ops"])
+        return weights, ops
+
+    with torch_chameleon.config.patch(step_marks=marks_by):
+        ours, ops = run("chameleon")
+    native, _ = run("cpu")
+    assert all(map(same_bits, ours, native))
+    update = ops[1] - len(native) - 1  # cosines, and `other` of the step before
+    assert update > 1  # it ran in chunks
+    assert ops[2] == ops[1]
 
 
 def backward(weight):
