@@ -111,6 +111,8 @@ Layout::Layout(std::span<const Part> parts, std::size_t most_looks,
                std::size_t& looks)
     : most_looks_(most_looks), looks_(&looks) {
   std::size_t offset = 0;
+  pieces_.reserve(parts.size());
+  holes_.reserve(parts.size() / 2 + 1); // two that are free are no neighbours
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
     pieces_.push_back({part.kind, part.bytes, part.cost, offset, i,
@@ -163,6 +165,7 @@ std::size_t Layout::misfit(const Place& place) const {
   }
   std::ranges::sort(blocks, std::greater<>());
   Holes holes;
+  holes.reserve(holes_.size());
   for (const Hole& hole : holes_) {
     const std::size_t at = pieces_[hole.piece].offset;
     if (at < begin || at >= end) holes.push_back(hole);
