@@ -35,7 +35,8 @@
 
 namespace chameleon::memory {
 
-// Called around every wait of a thread for another call.
+// Called around every wait of a thread for another call: the Python layer gives
+// up the GIL there.
 struct WaitHooks {
   void* (*before)() = nullptr;
   void (*after)(void*) = nullptr;

@@ -18,6 +18,7 @@ void DecisionLog::start(std::size_t limit) {
   limit_ = limit;
   dropped_ = 0;
   on_.store(limit > 0, std::memory_order_relaxed);
+  if (limit > 0) watched_ = true;
 }
 
 void DecisionLog::add(const DecisionRecord& record) {

@@ -45,7 +45,11 @@ struct DecisionRecord {
 
 class DecisionLog {
  public:
-  // Forgets what there is. 0: off.
+  // `watched`: set when it starts; whoever makes decisions looks there first.
+  explicit DecisionLog(std::atomic<bool>& watched) : watched_(watched) {}
+
+  // Notes so many decisions from now on, after it has forgotten those there
+  // are; 0, the default: none.
   void start(std::size_t limit);
   bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
   void add(const DecisionRecord& record);
@@ -53,6 +57,7 @@ class DecisionLog {
   std::size_t dropped() const; // beyond the limit
 
  private:
+  std::atomic<bool>& watched_;
   std::atomic<bool> on_{false};
   mutable runtime::RankedMutex<runtime::LockRank::kLog>
       mutex_; // a leaf; guards what is below

@@ -65,10 +65,11 @@ class Meter {
   void restartWatch(const Locked& /*locked*/) noexcept REQUIRES(pager_lock) {
     watch_.restart();
   }
-  // See Pager::SlowdownHook.
+  // Called with a cause of slow steps and words for the user, once for each
+  // cause; by begin(), without a lock of ours. May not throw.
   using SlowdownHook = void (*)(SlowdownCause cause,
                                 const std::string& message);
-  static SlowdownHook slowdown_hook;
+  static SlowdownHook slowdown_hook; // process-wide; set before first use
 
   // ---- what is measured ----------------------------------------------------
   // Starts or stops what timeline() shows: every op and every copy is timed

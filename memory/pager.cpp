@@ -57,7 +57,8 @@ Pager::Pager(runtime::DeviceRuntime& runtime, const Limits& limits,
              .walker = walker_}),
       host_access_(core_, residency_, table_, recomputer_, pins_),
       budgets_(core_, meter_, residency_, table_, compaction_, room_,
-               recomputer_) {}
+               recomputer_),
+      policy_(core_, meter_, table_, plans_) {}
 
 Error Pager::open(std::string_view policy) {
   Result<std::unique_ptr<Policy>> made =
@@ -111,57 +112,6 @@ Error Pager::begin(Call& call, runtime::Stream stream,
                    const OpIdentity* identity) {
   const OpKind kind{.name = op, .memory = memory, .may_retry = may_retry};
   return begin(call, {kind, stream, operands, identity});
-}
-
-// ---- policy ----------------------------------------------------------------
-
-Error Pager::setPolicy(std::string_view name) {
-  // Without the lock: plans may be made, or waited for.
-  Result<std::unique_ptr<Policy>> made = make_policy(name, [this] {
-    const PagerLock locked(core_);
-    return plans_.policyInputs();
-  }());
-  if (!made.ok()) return made.takeError();
-  std::unique_ptr<Policy> policy = std::move(*made);
-  {
-    const PagerLock locked(core_);
-    policy->budgetChanged(core_.limits.hbm_budget_bytes);
-    for (Block* block = table_.firstLive(locked); block != nullptr;
-         block = block->next_live) {
-      if (block->device == nullptr) continue;
-      core_.policy->left(*block);
-      policy->entered(*block);
-    }
-    std::swap(core_.policy, policy);
-    core_.profiler.trustOperands(false); // the new one says anew
-    meter_.restartWatch(locked);
-  }
-  policy.reset(); // it may have asked the gate until now
-  const PagerLock locked(core_);
-  plans_.policyChanged();
-  return {};
-}
-
-Error Pager::setRecompute(bool on) {
-  std::string policy;
-  {
-    const PagerLock locked(core_);
-    if (std::exchange(core_.recompute, on) == on) return {};
-    policy = core_.policy->name();
-  }
-  return setPolicy(policy); // another one, which knows
-}
-
-PolicyCosts Pager::policyCosts() const {
-  const PagerLock locked(core_);
-  return core_.policy->costs();
-}
-
-SavedPlans Pager::savedPlans() const {
-  SavedPlans plans(plans_.saved());
-  const PagerLock locked(core_);
-  core_.policy->savePlans(plans);
-  return plans;
 }
 
 // ---- on request ------------------------------------------------------------

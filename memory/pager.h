@@ -45,6 +45,7 @@
 #include "memory/plan_runner.h"
 #include "memory/policy/link_model.h"
 #include "memory/policy/policy.h"
+#include "memory/policy_control.h"
 #include "memory/recompute_records.h"
 #include "memory/recomputer.h"
 #include "memory/residency.h"
@@ -157,10 +158,7 @@ class Pager {
 
   // ---- control -------------------------------------------------------------
   Budgets& budgets() noexcept { return budgets_; }
-  runtime::Error setPolicy(std::string_view name);
-  // Plans may drop blocks and run ops again in place of moving bytes; off by
-  // default. What was dropped comes back all the same.
-  runtime::Error setRecompute(bool on);
+  PolicyControl& policy() noexcept { return policy_; }
   // Lock-free, for every op: the budget, and what is used just now.
   struct Levels {
     std::size_t logical_bytes;
@@ -172,10 +170,6 @@ class Pager {
     return core_.admission.budgetBytes();
   }
   Levels levels() const noexcept;
-  // Gives a block's bytes up, wherever they are. False: it is pinned or cannot
-  // be made again.
-  bool drop(Block& block) { return recomputer_.dropBlock(block); }
-  void dropAll() { recomputer_.dropAll(); } // what can be
   // Evicts one block (kInvalidArgument: it is pinned) / every unpinned block
   // (tests, and users who want HBM).
   runtime::Error evict(Block& block);
@@ -186,38 +180,14 @@ class Pager {
   runtime::Error synchronize();
   void trim(); // frees released blocks, empty host slabs
 
-  // Called around every wait of a thread for another call (the Python layer
-  // gives up the GIL there). Process-wide; set once before first use.
-  using WaitHooks = memory::WaitHooks;
-  static void setWaitHooks(WaitHooks hooks) { Admission::wait_hooks = hooks; }
-
-  StressHooks& stress() noexcept { return stress_; } // for tests
-
-  // Called with a cause of slow steps and words for the user, once for each
-  // cause; by begin(), without a lock of ours. May not throw.
-  using SlowdownHook = Meter::SlowdownHook;
-  static void setSlowdownHook(SlowdownHook hook) { // once, before first use
-    Meter::slowdown_hook = hook;
-  }
+  // For tests.
+  Recomputer& recomputer() noexcept { return recomputer_; }
+  StressHooks& stress() noexcept { return stress_; }
 
   // ---- measuring -----------------------------------------------------------
   Meter& meter() noexcept { return meter_; } // steps, timed ops, the link
   profiler::Profiler& profiler() noexcept { return core_.profiler; }
-  // Notes so many decisions from now on, after it has forgotten those there
-  // are; 0, the default: none.
-  void recordDecisions(std::size_t limit) {
-    core_.decisions.start(limit);
-    if (limit != 0) core_.watched = true;
-  }
-  const DecisionLog& decisions() const noexcept { return core_.decisions; }
-  PolicyCosts policyCosts() const;
-  // The plans found so far, and those that were loaded and did not fit yet.
-  SavedPlans savedPlans() const;
-  // Plans of an earlier run, followed where they fit (saved_plans.h). Their
-  // number, or why this is no text of theirs.
-  runtime::Result<std::size_t> loadPlans(std::string_view text) {
-    return plans_.saved().addText(text);
-  }
+  DecisionLog& decisions() noexcept { return core_.decisions; }
 
   // Op calls so far. The latest has this number, in decisions and timelines.
   std::uint64_t calls() const noexcept {
@@ -262,6 +232,7 @@ class Pager {
   CallPins pins_;
   HostAccess host_access_;
   Budgets budgets_;
+  PolicyControl policy_;
 };
 
 } // namespace chameleon::memory

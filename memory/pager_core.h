@@ -25,6 +25,7 @@
 //   CallPins         an op call's way in and its way out
 //   HostAccess       copies between blocks and ordinary memory
 //   Budgets          limits that change while the pager runs
+//   PolicyControl    which policy is followed, and plans that outlive a run
 //
 // Thread safety: members are safe from any thread or say that the lock guards
 // them. A method that takes a `Locked` needs the lock, and gets the proof.
@@ -104,7 +105,7 @@ struct PagerCore {
   profiler::Profiler profiler;
   Admission admission;
   Counters counters;
-  DecisionLog decisions;
+  DecisionLog decisions{watched};
   std::atomic<std::uint64_t> ticks{0}; // op calls so far
   // Memory in one piece of more bytes is made ready before a kernel's operands
   // are pinned; once blocks leave, else SIZE_MAX.

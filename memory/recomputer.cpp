@@ -31,7 +31,7 @@ void Recomputer::record(CallState& call, std::unique_ptr<RecordedOp> op,
   table_.freeUnheld(locked);
 }
 
-bool Recomputer::dropBlock(Block& block) {
+bool Recomputer::drop(Block& block) {
   const PagerLock locked(core_);
   table_.drainReleased(locked);
   return block.state() == BlockState::kDropped ||

@@ -44,8 +44,10 @@ class Recomputer final : public LastResort {
   // See Pager.
   void record(CallState& call, std::unique_ptr<RecordedOp> op,
               std::span<Block* const> created);
-  bool dropBlock(Block& block);
-  void dropAll();
+  // Gives a block's bytes up, wherever they are. False: it is pinned or cannot
+  // be made again.
+  bool drop(Block& block);
+  void dropAll(); // what can be
   // All calls are recorded, so that there is something to drop when the host is
   // full.
   bool recordsAll(const Locked& /*locked*/) const noexcept

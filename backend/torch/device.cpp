@@ -114,7 +114,8 @@ DeviceContext& make_context(c10::DeviceIndex index, std::string_view what) {
       runtime::option_text("policy").value_or("forecast");
   auto pager = value_or_throw(memory::Pager::create(
       *device, limits_from_options(*device), policy, index));
-  throw_if(pager->setRecompute(runtime::option_text("recompute") == "auto"));
+  throw_if(pager->policy().setRecompute(runtime::option_text("recompute") ==
+                                        "auto"));
   pager->invariants().checkEvery(runtime::debug_interval());
   pager->meter().setMaxSlowdown(runtime::option_number("max_slowdown"));
   const bool is_cuda = device->name() == "cuda";
@@ -231,11 +232,12 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
       applied =
           used->pager->budgets().setOversubscription(limits.oversubscription);
     } else if (key == "recompute") {
-      applied = used->pager->setRecompute(runtime::option_text(key) == "auto");
+      applied = used->pager->policy().setRecompute(runtime::option_text(key) ==
+                                                   "auto");
     } else if (key == "max_slowdown") {
       used->pager->meter().setMaxSlowdown(runtime::option_number(key));
     } else if (key == "policy") {
-      applied = used->pager->setPolicy(
+      applied = used->pager->policy().set(
           runtime::option_text("policy").value_or("forecast"));
     }
   }

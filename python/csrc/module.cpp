@@ -212,7 +212,7 @@ void bind_decisions(py::module_& m) {
   m.def(
       "start_decision_log",
       [](std::size_t limit, c10::DeviceIndex index) {
-        pager(index, "start_decision_log()").recordDecisions(limit);
+        pager(index, "start_decision_log()").decisions().start(limit);
       },
       py::arg("limit"), py::arg("index") = -1);
   m.def(

@@ -153,7 +153,7 @@ std::pair<std::string, std::size_t> saved_plans(c10::DeviceIndex index) {
   const py::gil_scoped_release no_gil;
   DeviceContext* const device = used(index);
   TORCH_CHECK(device != nullptr, kNoPlan);
-  const memory::SavedPlans plans = device->pager->savedPlans();
+  const memory::SavedPlans plans = device->pager->policy().savedPlans();
   TORCH_CHECK(plans.size() > 0, kNoPlan);
   return {plans.text(), plans.size()};
 }
@@ -224,7 +224,8 @@ void bind_profiler(py::module_& m) {
   m.def("load_plans", [](c10::DeviceIndex index, const std::string& text) {
     return backend::value_or_throw(
         backend::context(resolve_index(index), "load_plans()")
-            .pager->loadPlans(text));
+            .pager->policy()
+            .loadPlans(text));
   });
   m.def("record_timeline", [](c10::DeviceIndex index, bool enabled) {
     const py::gil_scoped_release no_gil;

@@ -37,7 +37,7 @@ void bind_slowdown(py::module_& module) {
   module.def("set_slowdown_error", [](const py::object& type) {
     error_type = py::object(type).release().ptr(); // for good
   });
-  memory::Pager::setSlowdownHook(&warn);
+  memory::Meter::slowdown_hook = &warn;
   backend::set_slowdown_thrower(&raise);
 }
 

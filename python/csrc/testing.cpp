@@ -130,9 +130,9 @@ void bind_stress(py::module_& m) {
   });
   m.def("drop", [](const at::Tensor& tensor) {
     memory::Block* const block = block_of(tensor);
-    return block != nullptr && block->pager->drop(*block);
+    return block != nullptr && block->pager->recomputer().drop(*block);
   });
-  m.def("drop_all", [] { pager(-1, "drop_all()").dropAll(); });
+  m.def("drop_all", [] { pager(-1, "drop_all()").recomputer().dropAll(); });
 }
 
 std::string_view residency_name(memory::BlockState state) {
@@ -155,7 +155,7 @@ void bind_state(py::module_& m) {
   });
   m.def("forecast_costs", [] {
     memory::Pager& used = pager(-1, "forecast_costs()");
-    const memory::PolicyCosts policy = used.policyCosts();
+    const memory::PolicyCosts policy = used.policy().costs();
     const profiler::ProfilerState state = used.profiler().state();
     py::dict row;
     row["ops"] = state.path_ops; // of the step that is followed

@@ -23,7 +23,7 @@ void take_gil_back(void* state) {
 
 void install_wait_hooks() {
   constexpr memory::WaitHooks kHooks{&give_up_gil, &take_gil_back};
-  memory::Pager::setWaitHooks(kHooks);
+  memory::Admission::wait_hooks = kHooks;
   kernels::register_deferred_lists(kHooks);
 }
 

@@ -161,7 +161,7 @@ class Replay {
         memory::Pager::create(*runtime_, {budget, std::size_t{2} << 40, 64.0},
                               arguments.policy)
             .value();
-    fail(pager_->setRecompute(arguments.recompute));
+    fail(pager_->policy().setRecompute(arguments.recompute));
     for (std::size_t i = 0; i < cycle.ops(); ++i) {
       const std::uint32_t name = profiler::op_names().add(trace.ops[i].op);
       if (may_rerun(trace.ops[i].op)) profiler::op_names().allowRerun(name);
@@ -312,7 +312,7 @@ int run(const Arguments& arguments) {
   const profiler::Cycle cycle = profiler::make_cycle(*trace).value();
   Replay replay(*trace, cycle, arguments);
   for (int i = 0; i < arguments.steps ||
-                  (i < kMost && replay.pager().policyCosts().is_trying);
+                  (i < kMost && replay.pager().policy().costs().is_trying);
        ++i) {
     replay.step();
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <gtest/gtest.h>
 #include <map>
 #include <memory>
@@ -33,7 +34,7 @@ class Program {
           std::size_t budget)
       : runtime_(runtime),
         pager_(Pager::create(runtime, {budget, 1 << 28, 64}, policy).value()) {
-    pager_->recordDecisions(1 << 20);
+    pager_->decisions().start(1 << 20);
   }
 
   void train(int steps, std::size_t layers) {
@@ -163,7 +164,8 @@ INSTANTIATE_TEST_SUITE_P(All, Decisions,
                                                           900 * kKiB)));
 
 TEST(DecisionLog, IsOffUntilStartedAndBounded) {
-  DecisionLog log;
+  std::atomic<bool> watched{false};
+  DecisionLog log(watched);
   EXPECT_FALSE(log.on());
   log.start(3);
   EXPECT_TRUE(log.on());

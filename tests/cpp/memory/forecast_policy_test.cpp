@@ -19,7 +19,7 @@ namespace {
 // second one is there (the first leaves more than usual, headroom_trial.h), or
 // for five seconds at most. It is followed from the next step on.
 void settle(Pager& pager, Training& training, std::uint64_t plans = 2) {
-  for (int i = 0; i < 500 && pager.policyCosts().plans_made < plans; ++i) {
+  for (int i = 0; i < 500 && pager.policy().costs().plans_made < plans; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     training.step();
   }
@@ -146,7 +146,7 @@ TEST(ForecastPolicy, TheStepSaysWhatWasPlanned) {
   EXPECT_EQ(step.ops, static_cast<std::int64_t>(step.plan->ops()));
   EXPECT_EQ(step.forecast_misses, 0);
   EXPECT_GE(step.bound_ns, step.compute_ns);
-  ASSERT_FALSE(device.pager->setPolicy("lru"));
+  ASSERT_FALSE(device.pager->policy().set("lru"));
   training.step();
   training.step();
   EXPECT_EQ(device.pager->meter().lastStep()->plan, nullptr);
@@ -177,7 +177,7 @@ TEST(ForecastPolicy, WhichBlocksTheyAreCountsWhereSomethingMoves) {
     EXPECT_GT(misses(), 0);
   }
   EXPECT_EQ(misses(), 0);
-  ASSERT_FALSE(pager.setPolicy("lru")); // which never says that all fits
+  ASSERT_FALSE(pager.policy().set("lru")); // which never says that all fits
   EXPECT_GT(misses(), 0);
 }
 
@@ -268,7 +268,7 @@ TEST(ForecastPolicy, ChangesUnderLoad) {
   };
   train();
   for (const char* policy : {"forecast", "lru", "forecast"}) {
-    ASSERT_FALSE(device.pager->setPolicy(policy));
+    ASSERT_FALSE(device.pager->policy().set(policy));
     train();
   }
   settle(*device.pager, training);

@@ -348,11 +348,11 @@ class PagerSlowdown : public testing::Test {
  protected:
   PagerSlowdown() {
     warnings.clear();
-    Pager::setSlowdownHook([](SlowdownCause, const std::string& message) {
+    Meter::slowdown_hook = [](SlowdownCause, const std::string& message) {
       warnings.push_back(message);
-    });
+    };
   }
-  ~PagerSlowdown() override { Pager::setSlowdownHook(nullptr); }
+  ~PagerSlowdown() override { Meter::slowdown_hook = nullptr; }
 
   runtime::Error op(std::uint32_t name) {
     Call call;

@@ -29,7 +29,7 @@ class CycleRun {
         pager_(Pager::create(*runtime_, {budget_bytes, 1 << 30, 64}, "forecast")
                    .value()),
         blocks_(cycle.values()) {
-    EXPECT_FALSE(pager_->setRecompute(recompute));
+    EXPECT_FALSE(pager_->policy().setRecompute(recompute));
     may_ = profiler::op_names().add("recompute_test::may");
     may_not_ = profiler::op_names().add("recompute_test::may_not");
     profiler::op_names().allowRerun(may_);
@@ -165,7 +165,7 @@ TEST(PagerRecompute, PlansAreCarriedOut) {
   EXPECT_LT(stats.bytes_in, swaps.pager().stats().bytes_in / 2);
   both.pager().invariants().check(3);
   // What was dropped comes back though nothing more is.
-  EXPECT_FALSE(both.pager().setRecompute(false));
+  EXPECT_FALSE(both.pager().policy().setRecompute(false));
   both.step();
   both.pager().invariants().check(3);
 }

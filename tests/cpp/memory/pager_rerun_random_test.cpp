@@ -90,7 +90,7 @@ class PagerRerunRandomTest : public RerunTest,
       case 4:
       case 5:
       case 6:
-        drops_ += pager->drop(*any()->block) ? 1 : 0;
+        drops_ += pager->recomputer().drop(*any()->block) ? 1 : 0;
         break;
       case 7:
         ASSERT_FALSE(failed(pager->evict(*any()->block)));
@@ -176,7 +176,7 @@ TEST_F(PagerRerunThreadsTest, MakeTheSameBlocksAtOnce) {
               {chain.back(), root == chain.back() ? leaf(64, 3) : root})[0]);
     }
     for (std::size_t i = 1; i < chain.size(); ++i) {
-      ASSERT_TRUE(pager->drop(*chain[i]->block));
+      ASSERT_TRUE(pager->recomputer().drop(*chain[i]->block));
     }
     std::vector<std::thread> threads;
     for (int t = 0; t < kThreads; ++t) {

@@ -31,7 +31,7 @@ TEST_F(PagerRerunTest, ComesBackWhenAnOpNeedsIt) {
   const std::int64_t resident = stats().resident_bytes;
   const std::int64_t logical = stats().logical_bytes;
   const std::int64_t ops = stats().ops;
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   EXPECT_TRUE(isDropped(y));
   check();
   EXPECT_EQ(stats().resident_bytes, resident - 4096);
@@ -53,7 +53,7 @@ TEST_F(PagerRerunTest, ComesBackWhenAnOpNeedsIt) {
 TEST_F(PagerRerunTest, ATimelineShowsThemApart) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   pager->meter().recordTimeline(true);
   const Handle z = unary({y}, kBytes);
   expectBytes(z);
@@ -71,10 +71,10 @@ TEST_F(PagerRerunTest, EachRecordRunsOnce) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
   EXPECT_EQ(alive, 1);
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   expectBytes(y);
   EXPECT_EQ(alive, 0); // the record, and its hold on x
-  EXPECT_FALSE(pager->drop(*y->block));
+  EXPECT_FALSE(pager->recomputer().drop(*y->block));
   pager->release(x->block); // nothing is held
   EXPECT_EQ(stats().held_bytes, 0);
   *x = {create(kBytes), {}};
@@ -87,7 +87,7 @@ TEST_F(PagerRerunTest, OtherStreamsWaitForWhatIsMadeAgain) {
   const Handle x = leaf(kBytes, 1);
   std::vector<Handle> made;
   for (int i = 0; i < 8; ++i) made.push_back(unary({x}, kBytes));
-  pager->dropAll();
+  pager->recomputer().dropAll();
   for (const Handle& y : made) {
     EXPECT_TRUE(isDropped(y));
     (void)unary({y}, kBytes); // makes it, on this stream
@@ -104,7 +104,7 @@ TEST_F(PagerRerunTest, OtherStreamsWaitForWhatIsMadeAgain) {
 TEST_F(PagerRerunTest, ReadsOfTheHostBringItBack) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   expectBytes(y);
   EXPECT_EQ(stats().rerun_ops, 1);
 }
@@ -112,12 +112,13 @@ TEST_F(PagerRerunTest, ReadsOfTheHostBringItBack) {
 TEST_F(PagerRerunTest, WritesOfTheHostBringBackWhatTheyLeave) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   const Bytes piece = pattern(100, 77);
   ASSERT_FALSE(failed(pager->write(*y->block, 50, piece.data(), 100, stream)));
   std::copy(piece.begin(), piece.end(), y->bytes.begin() + 50);
   expectBytes(y);
-  EXPECT_FALSE(pager->drop(*y->block)); // another value than recorded
+  EXPECT_FALSE(
+      pager->recomputer().drop(*y->block)); // another value than recorded
   EXPECT_EQ(alive, 0);
 }
 
@@ -126,7 +127,7 @@ TEST_F(PagerRerunTest, WritesOfTheHostToOperandsWaitForTheReruns) {
   for (const bool away : {false, true}) {
     const Handle x = leaf(kBytes, 1);
     const Handle y = unary({x}, kBytes);
-    ASSERT_TRUE(pager->drop(*y->block));
+    ASSERT_TRUE(pager->recomputer().drop(*y->block));
     if (away) {
       ASSERT_FALSE(failed(pager->evict(*x->block)));
     }
@@ -150,7 +151,7 @@ TEST_F(PagerRerunTest, DropsWhatIsOnTheHost) {
     if (fetched) {
       unary({y}, kBytes);
     }
-    ASSERT_TRUE(pager->drop(*y->block));
+    ASSERT_TRUE(pager->recomputer().drop(*y->block));
     EXPECT_EQ(stats().host_bytes, 0);
     check();
     expectBytes(y);
@@ -162,7 +163,7 @@ TEST_F(PagerRerunTest, ChainsComeBackInOrder) {
   std::vector<Handle> chain{x};
   for (int i = 0; i < 20; ++i) chain.push_back(unary({chain.back()}, kBytes));
   for (std::size_t i = 1; i < chain.size(); ++i) {
-    ASSERT_TRUE(pager->drop(*chain[i]->block));
+    ASSERT_TRUE(pager->recomputer().drop(*chain[i]->block));
   }
   check();
   expectBytes(chain.back());
@@ -187,7 +188,7 @@ TEST_F(PagerRerunTest, DeadOperandsAreHeldAndTemporariesFreedAtOnce) {
   EXPECT_EQ(held->state(), BlockState::kDropped);
   EXPECT_EQ(stats().resident_bytes, 5 * 4096);
   check();
-  ASSERT_TRUE(pager->drop(*d->block));
+  ASSERT_TRUE(pager->recomputer().drop(*d->block));
   ASSERT_FALSE(failed(pager->evictAll()));
   check();
   expectBytes(d);
@@ -203,7 +204,7 @@ TEST_F(PagerRerunTest, RecordsGoWithWhatTheyMake) {
   Handle c = unary({b}, kBytes);
   b.reset();
   a.reset();
-  ASSERT_TRUE(pager->drop(*c->block));
+  ASSERT_TRUE(pager->recomputer().drop(*c->block));
   EXPECT_EQ(stats().held_bytes, 2 * 4096);
   c.reset(); // nobody asks for it any more
   EXPECT_EQ(stats().held_bytes, 0);
@@ -236,7 +237,7 @@ TEST_F(PagerRerunTest, ClosuresAreBounded) {
   }
   std::size_t dropped = 0;
   for (std::size_t i = 1; i < chain.size(); ++i) {
-    if (pager->drop(*chain[i]->block)) ++dropped;
+    if (pager->recomputer().drop(*chain[i]->block)) ++dropped;
   }
   EXPECT_EQ(dropped, length - 2); // each border keeps its bytes
   expectBytes(chain.back());
@@ -248,13 +249,13 @@ TEST_F(PagerRerunTest, ClosuresAreBounded) {
 TEST_F(PagerRerunTest, AllResultsOfAnOpComeBackTogether) {
   const Handle x = leaf(kBytes, 1);
   std::vector<Handle> y = run({9, {R}, {100, 5000, 512}, {}}, {x});
-  ASSERT_TRUE(pager->drop(*y[0]->block));
-  ASSERT_TRUE(pager->drop(*y[2]->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y[0]->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y[2]->block));
   y[2].reset(); // dropped and dead
   expectBytes(y[0]);
   EXPECT_EQ(stats().rerun_ops, 1);
   expectBytes(y[1]);
-  EXPECT_FALSE(pager->drop(*y[1]->block));
+  EXPECT_FALSE(pager->recomputer().drop(*y[1]->block));
 }
 
 TEST_F(PagerRerunTest, InPlaceWritersFinishTheValue) {
@@ -265,7 +266,7 @@ TEST_F(PagerRerunTest, InPlaceWritersFinishTheValue) {
   inPlace({y, z});
   inPlace({y, x});
   EXPECT_EQ(alive, 4);
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   const Handle other = unary({y}, kBytes);
   EXPECT_EQ(stats().rerun_ops, 4);
   expectBytes(y);
@@ -277,16 +278,16 @@ TEST_F(PagerRerunTest, OverwritersBeginAValue) {
   const Handle y = leaf(kBytes, 2);
   run({50, {O, R}, {}, {}}, {y, x}); // y = f(x)
   inPlace({y, x});
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   expectBytes(y);
   EXPECT_EQ(stats().rerun_ops, 2);
   // Two at once, and what was dropped before it is overwritten.
   const Handle a = unary({x}, kBytes);
   const Handle b = leaf(100, 3);
-  ASSERT_TRUE(pager->drop(*a->block));
+  ASSERT_TRUE(pager->recomputer().drop(*a->block));
   run({51, {O, O, R}, {}, {}}, {a, b, x});
-  ASSERT_TRUE(pager->drop(*a->block));
-  ASSERT_TRUE(pager->drop(*b->block));
+  ASSERT_TRUE(pager->recomputer().drop(*a->block));
+  ASSERT_TRUE(pager->recomputer().drop(*b->block));
   check();
   expectBytes(a);
   expectBytes(b);
@@ -299,7 +300,7 @@ TEST_F(PagerRerunTest, SideEffectsGoToOtherMemory) {
   const Handle y = run(norm, {x, statistics})[0];
   inPlace({y});
   inPlace({statistics}); // its value does not matter
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   expectBytes(y);
   expectBytes(statistics);
   EXPECT_EQ(stats().rerun_ops, 2);
@@ -310,13 +311,13 @@ TEST_F(PagerRerunTest, WritingAnOperandBringsBackWhatWasMadeOfIt) {
   const Handle y = unary({x}, kBytes);
   const Handle z = unary({y}, kBytes);
   const Handle kept = unary({x}, kBytes);
-  ASSERT_TRUE(pager->drop(*y->block));
-  ASSERT_TRUE(pager->drop(*z->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*z->block));
   inPlace({x}); // as an optimizer does
   EXPECT_FALSE(isDropped(y));
   EXPECT_TRUE(isDropped(z)); // needs y alone
-  EXPECT_FALSE(pager->drop(*y->block));
-  EXPECT_FALSE(pager->drop(*kept->block)); // void
+  EXPECT_FALSE(pager->recomputer().drop(*y->block));
+  EXPECT_FALSE(pager->recomputer().drop(*kept->block)); // void
   for (const Handle& each : {x, y, z, kept}) expectBytes(each);
 }
 
@@ -327,9 +328,9 @@ TEST_F(PagerRerunTest, WritesThatAreNotRecordedEndARecord) {
   inPlace({y});
   recordAll();
   EXPECT_EQ(alive, 0);
-  EXPECT_FALSE(pager->drop(*y->block));
+  EXPECT_FALSE(pager->recomputer().drop(*y->block));
   inPlace({y}); // a writer without a maker
-  EXPECT_FALSE(pager->drop(*y->block));
+  EXPECT_FALSE(pager->recomputer().drop(*y->block));
   expectBytes(y);
 }
 
@@ -340,33 +341,34 @@ TEST_F(PagerRerunTest, RecordsFormNoCircle) {
   const Handle b = unary({a[1]}, kBytes);
   const Handle c = unary({b}, kBytes);
   inPlace({a[0], c});
-  EXPECT_FALSE(pager->drop(*a[0]->block));
-  ASSERT_TRUE(pager->drop(*a[1]->block));
-  ASSERT_TRUE(pager->drop(*b->block));
-  ASSERT_TRUE(pager->drop(*c->block));
+  EXPECT_FALSE(pager->recomputer().drop(*a[0]->block));
+  ASSERT_TRUE(pager->recomputer().drop(*a[1]->block));
+  ASSERT_TRUE(pager->recomputer().drop(*b->block));
+  ASSERT_TRUE(pager->recomputer().drop(*c->block));
   for (const Handle& each : {a[0], c, b, a[1]}) expectBytes(each);
   // Without that dependence it is a step as any other.
   a = run({71, {R}, {kBytes, kBytes}, {}}, {x});
   const Handle d = unary({a[1]}, kBytes);
   const Handle e = unary({x}, kBytes);
   inPlace({a[0], e, a[1]});
-  ASSERT_TRUE(pager->drop(*a[0]->block));
-  ASSERT_TRUE(pager->drop(*a[1]->block));
-  ASSERT_TRUE(pager->drop(*d->block));
+  ASSERT_TRUE(pager->recomputer().drop(*a[0]->block));
+  ASSERT_TRUE(pager->recomputer().drop(*a[1]->block));
+  ASSERT_TRUE(pager->recomputer().drop(*d->block));
   for (const Handle& each : {d, a[0], a[1]}) expectBytes(each);
 }
 
 TEST_F(PagerRerunTest, NothingIsDroppedThatAnybodyUses) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
-  EXPECT_FALSE(pager->drop(*x->block)); // nobody knows how it was made
+  EXPECT_FALSE(
+      pager->recomputer().drop(*x->block)); // nobody knows how it was made
   Call call;
   const Operand operand{y->block, R};
   ASSERT_FALSE(
       failed(pager->begin(call, stream, {&operand, 1}, nullptr, "pin", true)));
-  EXPECT_FALSE(pager->drop(*y->block));
+  EXPECT_FALSE(pager->recomputer().drop(*y->block));
   pager->end(call);
-  EXPECT_TRUE(pager->drop(*y->block));
+  EXPECT_TRUE(pager->recomputer().drop(*y->block));
 }
 
 TEST_F(PagerRerunTest, NothingIsRecordedThatAnotherCallMayWrite) {
@@ -377,7 +379,7 @@ TEST_F(PagerRerunTest, NothingIsRecordedThatAnotherCallMayWrite) {
       failed(pager->begin(call, stream, {&operand, 1}, nullptr, "pin", true)));
   pager->hold(call);
   const Handle y = unary({x}, kBytes);
-  EXPECT_FALSE(pager->drop(*y->block));
+  EXPECT_FALSE(pager->recomputer().drop(*y->block));
   EXPECT_EQ(alive, 0);
   pager->end(call);
   check();
@@ -386,7 +388,7 @@ TEST_F(PagerRerunTest, NothingIsRecordedThatAnotherCallMayWrite) {
 TEST_F(PagerRerunTest, AThreadInsideACallMayMakeThem) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   Call call;
   const Operand operand{x->block, R};
   ASSERT_FALSE(
@@ -401,7 +403,7 @@ TEST_F(PagerRerunTest, FailuresLeaveEverythingAsItWas) {
   inPlace({y[0], x});
   const Handle z = unary({y[0]}, kBytes);
   for (const Handle& each : {y[0], y[1], z}) {
-    ASSERT_TRUE(pager->drop(*each->block));
+    ASSERT_TRUE(pager->recomputer().drop(*each->block));
   }
   for (int fail_at = 0; fail_at < 3; ++fail_at) {
     int runs = 0;
@@ -432,7 +434,7 @@ TEST_F(PagerRerunTest, OutOfMemoryOnTheWayLosesNothing) {
   recordAll();
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   {
     std::vector<Handle> others;
     std::vector<Operand> operands;
@@ -464,7 +466,7 @@ TEST_F(PagerRerunTest, RestoresInLittleMemory) {
                            : unary({chain[0], chain.back()}, kBytes));
   }
   for (std::size_t i = 1; i < chain.size(); ++i) {
-    ASSERT_TRUE(pager->drop(*chain[i]->block));
+    ASSERT_TRUE(pager->recomputer().drop(*chain[i]->block));
   }
   expectBytes(chain.back());
   for (const Handle& each : chain) expectBytes(each);
@@ -474,8 +476,8 @@ TEST_F(PagerRerunTest, RestoresInLittleMemory) {
 TEST_F(PagerRerunTest, ItIsInTheLogOfDecisions) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
-  pager->recordDecisions(100);
-  ASSERT_TRUE(pager->drop(*y->block));
+  pager->decisions().start(100);
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   expectBytes(y);
   const std::vector<DecisionRecord> log = pager->decisions().records();
   EXPECT_EQ(log.front().decision, Decision::kDrop);
@@ -489,9 +491,9 @@ TEST_F(PagerRerunTest, ItIsInTheLogOfDecisions) {
 TEST_F(PagerRerunTest, LimitsAndPoliciesChangeMeanwhile) {
   const Handle x = leaf(kBytes, 1);
   const Handle y = unary({x}, kBytes);
-  ASSERT_TRUE(pager->drop(*y->block));
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
   ASSERT_FALSE(failed(pager->budgets().setHbmBudget(512 * kKiB)));
-  ASSERT_FALSE(failed(pager->setPolicy("forecast")));
+  ASSERT_FALSE(failed(pager->policy().set("forecast")));
   pager->recordUse(*y->block, runtime::Stream{3});
   ASSERT_FALSE(failed(pager->evict(*y->block)));
   ASSERT_FALSE(failed(pager->evictAll()));
@@ -505,7 +507,7 @@ TEST_F(PagerRerunTest, LimitsAndPoliciesChangeMeanwhile) {
 TEST_F(PagerRerunTest, HeldBlocksAreVictimsOfAnyPolicy) {
   for (const char* policy : {"lru", "forecast"}) {
     open(16 * kKiB, 64 * kKiB);
-    ASSERT_FALSE(failed(pager->setPolicy(policy)));
+    ASSERT_FALSE(failed(pager->policy().set(policy)));
     recordAll();
     Handle x = leaf(kBytes, 1); // cannot be made again
     const Handle y = unary({x}, kBytes);
@@ -515,7 +517,7 @@ TEST_F(PagerRerunTest, HeldBlocksAreVictimsOfAnyPolicy) {
     std::vector<Handle> others;
     for (std::uint64_t i = 0; i < 4; ++i) others.push_back(leaf(kBytes, i));
     EXPECT_NE(held->state(), BlockState::kResident);
-    ASSERT_TRUE(pager->drop(*y->block));
+    ASSERT_TRUE(pager->recomputer().drop(*y->block));
     expectBytes(y);
     EXPECT_EQ(stats().held_bytes, 0);
   }
@@ -526,7 +528,7 @@ TEST_F(PagerRerunTest, HeldBlocksAreVictimsOfAnyPolicy) {
 TEST_F(PagerRerunTest, TheLastResortIsToDrop) {
   for (const bool recompute : {false, true}) {
     open(64 * kKiB, 16 * kKiB);
-    ASSERT_FALSE(failed(pager->setRecompute(recompute)));
+    ASSERT_FALSE(failed(pager->policy().setRecompute(recompute)));
     std::vector<Handle> chain{leaf(kBytes, 1)};
     Error error;
     for (std::uint64_t i = 0; i < 60 && !error; ++i) {
@@ -556,7 +558,7 @@ TEST_F(PagerRerunTest, TheLastResortIsToDrop) {
 // What the program freed and only records hold goes first.
 TEST_F(PagerRerunTest, WhatIsHeldInVainGoesFirst) {
   open(32 * kKiB, 8 * kKiB);
-  ASSERT_FALSE(failed(pager->setRecompute(true)));
+  ASSERT_FALSE(failed(pager->policy().setRecompute(true)));
   recordAll();
   std::vector<Handle> made;
   for (std::uint64_t i = 0; i < 7; ++i) {
@@ -574,7 +576,7 @@ TEST_F(PagerRerunTest, APagerMayEndWithRecords) {
   Handle y = unary({x}, kBytes);
   const Handle z = unary({y}, kBytes);
   y.reset();
-  ASSERT_TRUE(pager->drop(*z->block));
+  ASSERT_TRUE(pager->recomputer().drop(*z->block));
   pager->trim();
 }
 
@@ -600,8 +602,8 @@ class PagerRerunBudgetTest : public PagerRerunTest {
 
 TEST_F(PagerRerunBudgetTest, WhatWouldNotFitIsMadeFirst) {
   make();
-  ASSERT_TRUE(pager->drop(*large->block));
-  ASSERT_TRUE(pager->drop(*small->block));
+  ASSERT_TRUE(pager->recomputer().drop(*large->block));
+  ASSERT_TRUE(pager->recomputer().drop(*small->block));
   ASSERT_FALSE(failed(pager->budgets().setHbmBudget(84 * kKiB)));
   EXPECT_TRUE(isDropped(large));
   ASSERT_FALSE(failed(pager->budgets().setHbmBudget(32 * kKiB)));
@@ -614,15 +616,15 @@ TEST_F(PagerRerunBudgetTest, WhatWouldNotFitIsMadeFirst) {
 TEST_F(PagerRerunBudgetTest, WhatDoesNotFitIsNotDropped) {
   make();
   ASSERT_FALSE(failed(pager->budgets().setHbmBudget(32 * kKiB)));
-  EXPECT_FALSE(pager->drop(*large->block));
-  EXPECT_TRUE(pager->drop(*small->block));
+  EXPECT_FALSE(pager->recomputer().drop(*large->block));
+  EXPECT_TRUE(pager->recomputer().drop(*small->block));
   expectBytes(large);
   expectBytes(small);
 }
 
 TEST_F(PagerRerunBudgetTest, IsRefusedWhereItCannotBeMade) {
   make();
-  ASSERT_TRUE(pager->drop(*large->block));
+  ASSERT_TRUE(pager->recomputer().drop(*large->block));
   before_rerun = [] { return Error(ErrorCode::kOutOfDeviceMemory, "no"); };
   const Error error = pager->budgets().setHbmBudget(32 * kKiB);
   ASSERT_TRUE(failed(error));

@@ -24,18 +24,18 @@ class PagerStressTest : public PagerTest {
 
   void SetUp() override {
     hook_depth = 0;
-    Pager::setWaitHooks({[]() -> void* {
-                           ++hook_depth;
-                           return &hook_depth;
-                         },
-                         [](void* token) {
-                           EXPECT_EQ(token, &hook_depth);
-                           --hook_depth;
-                         }});
+    Admission::wait_hooks = {[]() -> void* {
+                               ++hook_depth;
+                               return &hook_depth;
+                             },
+                             [](void* token) {
+                               EXPECT_EQ(token, &hook_depth);
+                               --hook_depth;
+                             }};
   }
   void TearDown() override {
     EXPECT_EQ(hook_depth.load(), 0);
-    Pager::setWaitHooks({});
+    Admission::wait_hooks = {};
     PagerTest::TearDown();
   }
 

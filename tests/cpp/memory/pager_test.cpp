@@ -469,11 +469,11 @@ TEST_F(PagerTest, SetPolicyKeepsBlocks) {
   open(128 * kKiB);
   Block* const first = filled(64 * kKiB, 1);
   filled(64 * kKiB, 2);
-  const Error error = pager->setPolicy("clock");
+  const Error error = pager->policy().set("clock");
   ASSERT_TRUE(failed(error));
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   EXPECT_NE(error.message().find("lru"), std::string::npos);
-  EXPECT_FALSE(failed(pager->setPolicy("lru")));
+  EXPECT_FALSE(failed(pager->policy().set("lru")));
   check();
   filled(64 * kKiB, 3);
   EXPECT_EQ(first->device, nullptr);

@@ -262,7 +262,7 @@ class PlannedTransfersTest : public PagerTransfersTest {
   }
   std::vector<DecisionRecord> decisionsOfAStep() {
     for (int i = 0; i < 6; ++i) step();
-    pager->recordDecisions(1 << 16);
+    pager->decisions().start(1 << 16);
     pager->resetStats();
     step();
     return pager->decisions().records();
@@ -344,24 +344,24 @@ TEST_F(PlannedTransfersTest, AFaultDoesNotWaitForWhatIsFetchedAhead) {
   openTraining();
   // Whether a plan still fits is looked at in rounds 128, 256 and 512.
   for (int i = 0; i < 300; ++i) step();
-  ASSERT_FALSE(pager->policyCosts().is_trying);
+  ASSERT_FALSE(pager->policy().costs().is_trying);
   const std::int64_t planned = timeOf([&] { step(); });
   pager->resetStats();
   EXPECT_EQ(timeOf([&] { step(); }), planned);
   EXPECT_EQ(pager->stats().faults, 0);
   std::int64_t evicted = 0;
   std::int64_t ahead = 0;
-  const std::uint64_t plans_before = pager->policyCosts().plans_made;
+  const std::uint64_t plans_before = pager->policy().costs().plans_made;
   for (Block* const weight : weights_) {
     if (weight->state() != BlockState::kResident) continue; // as planned
     ASSERT_FALSE(pager->evict(*weight));
     ++evicted;
-    pager->recordDecisions(1 << 20);
+    pager->decisions().start(1 << 20);
     const std::int64_t time = timeOf([&] { step(); });
     // A copy that is under way is not taken back.
     EXPECT_LE(time, planned + kLatency + 2 * kShared);
     const auto records = pager->decisions().records();
-    pager->recordDecisions(0);
+    pager->decisions().start(0);
     const auto first = std::ranges::find_if(records, [&](const auto& record) {
       return record.block == weight->identity &&
              (record.decision == Decision::kFetch ||
@@ -371,7 +371,7 @@ TEST_F(PlannedTransfersTest, AFaultDoesNotWaitForWhatIsFetchedAhead) {
     ahead += first->decision == Decision::kFetch ? 1 : 0;
   }
   EXPECT_GT(evicted, std::int64_t{kLayers});
-  const std::uint64_t plans = pager->policyCosts().plans_made - plans_before;
+  const std::uint64_t plans = pager->policy().costs().plans_made - plans_before;
   EXPECT_EQ(ahead, static_cast<std::int64_t>(plans));
   EXPECT_LE(ahead, 2);
   EXPECT_EQ(pager->stats().faults + ahead, evicted);

@@ -21,7 +21,7 @@ TEST(Planning, OpsNeverWaitForIt) {
         device.pager->budgets().setHbmBudget(kBudget + i * kBytes / 4));
     for (int step = 0; step < 3; ++step) training.step();
   }
-  EXPECT_GT(device.pager->policyCosts().plans_made, 10U);
+  EXPECT_GT(device.pager->policy().costs().plans_made, 10U);
   EXPECT_EQ(device.pager->profiler().state().lock_waits, 0U);
   EXPECT_EQ(device.pager->meter().durations().lockWaits(), 0U);
 }
