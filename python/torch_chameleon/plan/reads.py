@@ -7,6 +7,7 @@ noted, for what depends on it may be otherwise with values.
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -22,6 +23,11 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _MOST = 1000
 _NAMED = 3
+_PATIENCE = 100_000  # reads at one place; a step of reinforcement has fewer
+
+
+class EndlessLoopError(BaseException):
+    """Leaves the script, which waits for a value that never comes."""
 
 
 class Reads:
@@ -30,6 +36,7 @@ class Reads:
     def __init__(self, script: str) -> None:
         self._script = os.path.abspath(script)
         self._places: dict[tuple[str, int], None] = {}  # in order
+        self._since_step: Counter[tuple[str, int]] = Counter()
 
     def install(self) -> None:
         """Turns it on, for the rest of the process."""
@@ -39,6 +46,10 @@ class Reads:
     def places(self) -> list[str]:
         """Lines that read, as "file:line"; the script's own where it did."""
         return [f"{file}:{line}" for file, line in self._places]
+
+    def step_ended(self) -> None:
+        """Listens to the ends of steps."""
+        self._since_step.clear()
 
     def sentence(self) -> str:
         """Where values were read, in words."""
@@ -65,19 +76,30 @@ class Reads:
         return wrapped
 
     def _note(self, frame: FrameType | None) -> None:
-        if len(self._places) >= _MOST:
+        place = self._place(frame)
+        if place is None:
             return
+        if len(self._places) < _MOST:
+            self._places[place] = None
+        self._since_step[place] += 1
+        if self._since_step[place] > _PATIENCE:
+            file, line = place
+            raise EndlessLoopError(
+                f"{file}:{line} has read {_PATIENCE:,} values since the last "
+                "step; under plan each is 1 or False, so a loop that waits for "
+                "another one never ends: bound its number of turns"
+            )
+
+    def _place(self, frame: FrameType | None) -> tuple[str, int] | None:
         first = None
         while frame is not None:
             file = frame.f_code.co_filename
             if file == self._script:
-                self._places[os.path.basename(file), frame.f_lineno] = None
-                return
+                return os.path.basename(file), frame.f_lineno
             if first is None and not file.startswith((_TORCH, _OURS, "<")):
                 first = (os.path.basename(file), frame.f_lineno)
             frame = frame.f_back
-        if first is not None:
-            self._places[first] = None
+        return first
 
 
 def _asks_for_overflow(caller: FrameType) -> bool:

@@ -27,7 +27,7 @@ from torch_chameleon import _C, _script, _steps, config, profiler
 from torch_chameleon._as_cuda import as_cuda
 from torch_chameleon.plan import machine, no_uploads, no_values, overlay
 from torch_chameleon.plan.kinds import Convolutions
-from torch_chameleon.plan.reads import Reads
+from torch_chameleon.plan.reads import EndlessLoopError, Reads
 from torch_chameleon.plan.steps import are_enough, figures_of
 
 _UNLIMITED = 2 << 40
@@ -229,6 +229,7 @@ def _train(run: Run) -> dict[str, Any]:
     reads.install()
     budgets = _Budgets(run)
     _steps.listen(budgets.step_ended)
+    _steps.listen(reads.step_ended)
     _watch_for_the_cpu(budgets, run.script)
     error = None
     with (
@@ -239,7 +240,7 @@ def _train(run: Run) -> dict[str, Any]:
             _script.run_script(run.script, run.arguments)
         except _EnoughStepsError:
             pass
-        except _StoppedError as stopped:
+        except (_StoppedError, EndlessLoopError) as stopped:
             return {"error": str(stopped)}
         except torch.OutOfMemoryError as exhausted:
             error = str(exhausted)

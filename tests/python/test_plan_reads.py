@@ -1,0 +1,44 @@
+"""Values that a script reads under plan, where there are none."""
+
+import pytest
+import torch
+from torch_chameleon.plan import reads
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    for name in reads._READS:  # what install() replaces comes back
+        monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))
+    monkeypatch.setattr(reads, "_PATIENCE", 3)
+    made = reads.Reads(__file__)
+    made.install()
+    return made
+
+
+def test_a_loop_that_waits_for_a_value_ends(seen):
+    def wait():
+        x = torch.zeros(2, device="chameleon")
+        while x.sum().item() > 0.5:
+            pass
+
+    place = r"^test_plan_reads.py:\d+"
+    with pytest.raises(
+        reads.EndlessLoopError, match=f"{place} has read 3 values since"
+    ):
+        wait()
+
+
+def test_steps_may_read_as_often_as_they_like(seen):
+    x = torch.zeros(2, device="chameleon")
+    for _ in range(20):
+        assert x.sum().item() == 1
+        seen.step_ended()
+    assert len(seen.places()) == 1
+
+
+def test_places_are_counted_apart(seen):
+    x = torch.zeros(2, device="chameleon")
+    for _ in range(3):
+        assert float(x[0]) == 1
+        assert not bool(x[0] > 0)
+    assert len(seen.places()) == 2
