@@ -9,6 +9,8 @@
 
 namespace chameleon::runtime {
 
+inline constexpr std::size_t kPageBytes = 4096;
+
 // `bytes` of inaccessible address space, aligned to `alignment` (a power of
 // two, at least a page). Costs no memory.
 Result<std::byte*> reserve_address_space(std::size_t bytes,

@@ -46,13 +46,6 @@ class ClockedCpuRuntime final : public DeviceRuntime {
   }
 
   // ---- time ----------------------------------------------------------------
-  Stream copyInStream() const noexcept override {
-    return time_->copyInStream();
-  }
-  Stream copyOutStream() const noexcept override {
-    return time_->copyOutStream();
-  }
-  Stream moveStream() const noexcept override { return time_->moveStream(); }
   Error copy(Stream stream, std::span<const Copy> copies) override {
     if (Error error = time_->copy(stream, copies)) return error;
     for (const Copy& each : copies) {

@@ -17,14 +17,9 @@ namespace chameleon::runtime {
 
 namespace {
 
-// Compute streams have the framework's ids, which are small or pointers.
-constexpr Stream kCopyIn{~std::uint64_t{0}};
-constexpr Stream kCopyOut{~std::uint64_t{1}};
-constexpr Stream kMoves{~std::uint64_t{2}}; // as compute: on the calling thread
-
 LineIndex copy_line(Stream stream) {
-  if (stream == kCopyIn) return kCopyInLine;
-  if (stream == kCopyOut) return kCopyOutLine;
+  if (stream == kCopyInStream) return kCopyInLine;
+  if (stream == kCopyOutStream) return kCopyOutLine;
   return kNoLine;
 }
 
@@ -101,9 +96,6 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   // ---- streams and events ------------------------------------------------
-  Stream copyInStream() const noexcept override { return kCopyIn; }
-  Stream copyOutStream() const noexcept override { return kCopyOut; }
-  Stream moveStream() const noexcept override { return kMoves; }
 
   Error copy(Stream stream, std::span<const Copy> copies) override {
     if (Error error = ready(FaultPoint::kCopy)) return error;

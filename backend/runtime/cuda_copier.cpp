@@ -9,10 +9,6 @@ namespace chameleon::runtime {
 
 namespace {
 
-CUdeviceptr pointer(const std::byte* address) {
-  return reinterpret_cast<CUdeviceptr>(address);
-}
-
 // Calls piece(offset, bytes) for pieces of at most `piece_bytes`, in the order
 // in which none overwrites what a later one reads. Where some of them have been
 // moved and one cannot be, tried twice, bytes are lost for good: the GPU counts
@@ -41,7 +37,7 @@ Error in_pieces(const Copy& copy, std::size_t piece_bytes,
 
 CudaCopier::~CudaCopier() {
   if (bounce_free_ != nullptr) context_.driver().cuEventDestroy(bounce_free_);
-  if (bounce_ != nullptr) context_.driver().cuMemFree(pointer(bounce_));
+  if (bounce_ != nullptr) context_.driver().cuMemFree(device_pointer(bounce_));
 }
 
 Error CudaCopier::transfer(CUstream stream, std::span<const Copy> copies) {
@@ -93,10 +89,10 @@ Error CudaCopier::move(CUstream stream, std::span<const Copy> copies) {
 }
 
 Error CudaCopier::submit(CUstream stream, const Copy& copy) const {
-  return context_.check(
-      context_.driver().cuMemcpyAsync(pointer(copy.destination),
-                                      pointer(copy.source), copy.bytes, stream),
-      "cuMemcpyAsync");
+  return context_.check(context_.driver().cuMemcpyAsync(
+                            device_pointer(copy.destination),
+                            device_pointer(copy.source), copy.bytes, stream),
+                        "cuMemcpyAsync");
 }
 
 Error CudaCopier::submitAll(CUstream stream, std::span<const Copy> copies) {
@@ -127,8 +123,8 @@ CUresult CudaCopier::submitBatch(CUstream stream,
   from.reserve(copies.size());
   sizes.reserve(copies.size());
   for (const Copy& copy : copies) {
-    to.push_back(pointer(copy.destination));
-    from.push_back(pointer(copy.source));
+    to.push_back(device_pointer(copy.destination));
+    from.push_back(device_pointer(copy.source));
     sizes.push_back(copy.bytes);
   }
   CUmemcpyAttributes attributes{};

@@ -15,10 +15,6 @@ namespace {
 
 constexpr std::size_t kPlainPercent = 90; // of what is free
 
-CUdeviceptr pointer(const std::byte* address) {
-  return reinterpret_cast<CUdeviceptr>(address);
-}
-
 CUmemAllocationProp properties_of(CUdevice device) {
   CUmemAllocationProp result{};
   result.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -62,14 +58,15 @@ Result<std::byte*> CudaDeviceMemory::reserve(std::size_t bytes) {
 }
 
 Error CudaDeviceMemory::commit(std::byte* address, std::size_t bytes) {
-  CHAMELEON_CHECK((pointer(address) | bytes) % unit_bytes_ == 0 || !maps_,
-                  "a commit is unaligned");
+  CHAMELEON_CHECK(
+      (device_pointer(address) | bytes) % unit_bytes_ == 0 || !maps_,
+      "a commit is unaligned");
   if (!maps_) return commitPlain(address, bytes);
   const CudaDriver& driver = context_.driver();
   std::size_t mapped = 0;
   Error error;
   while (mapped < bytes && !error) {
-    error = mapUnit(pointer(address) + mapped);
+    error = mapUnit(device_pointer(address) + mapped);
     if (!error) mapped += unit_bytes_;
   }
   if (!error) {
@@ -77,11 +74,11 @@ Error CudaDeviceMemory::commit(std::byte* address, std::size_t bytes) {
     access.location = {CU_MEM_LOCATION_TYPE_DEVICE, context_.device()};
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     error = context_.check(
-        driver.cuMemSetAccess(pointer(address), bytes, &access, 1),
+        driver.cuMemSetAccess(device_pointer(address), bytes, &access, 1),
         "cuMemSetAccess");
   }
   // All or nothing; nobody has used what was mapped.
-  if (error && mapped != 0) driver.cuMemUnmap(pointer(address), mapped);
+  if (error && mapped != 0) driver.cuMemUnmap(device_pointer(address), mapped);
   return error;
 }
 
@@ -104,10 +101,11 @@ Error CudaDeviceMemory::mapUnit(CUdeviceptr address) {
 
 Error CudaDeviceMemory::decommit(std::byte* address, std::size_t bytes) {
   if (!maps_) return {};
-  CHAMELEON_CHECK((pointer(address) | bytes) % unit_bytes_ == 0,
+  CHAMELEON_CHECK((device_pointer(address) | bytes) % unit_bytes_ == 0,
                   "a decommit is unaligned");
-  return context_.check(context_.driver().cuMemUnmap(pointer(address), bytes),
-                        "cuMemUnmap");
+  return context_.check(
+      context_.driver().cuMemUnmap(device_pointer(address), bytes),
+      "cuMemUnmap");
 }
 
 void CudaDeviceMemory::unreserve(std::byte* address,
@@ -115,12 +113,12 @@ void CudaDeviceMemory::unreserve(std::byte* address,
   const CudaDriver& driver = context_.driver();
   if (maps_) {
     const std::size_t rounded = (bytes + unit_bytes_ - 1) & ~(unit_bytes_ - 1);
-    driver.cuMemAddressFree(pointer(address), rounded);
+    driver.cuMemAddressFree(device_pointer(address), rounded);
     return;
   }
   const std::lock_guard lock(mutex_);
   CHAMELEON_CHECK(plain_.erase(address) == 1, "unreserve of no reservation");
-  driver.cuMemFree(pointer(address));
+  driver.cuMemFree(device_pointer(address));
 }
 
 // ---- without virtual memory management -------------------------------------

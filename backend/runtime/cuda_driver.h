@@ -8,6 +8,7 @@
 // Thread safety: any thread; the table is filled once and never changes.
 #pragma once
 
+#include <cstddef>
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
@@ -74,5 +75,9 @@ Result<const CudaDriver*> cuda_driver();
 // "cuMemCreate failed: out of memory (CUDA_ERROR_OUT_OF_MEMORY)".
 // REQUIRES: result is not CUDA_SUCCESS.
 Error cuda_error(const CudaDriver& driver, CUresult result, const char* call);
+
+inline CUdeviceptr device_pointer(const std::byte* address) noexcept {
+  return reinterpret_cast<CUdeviceptr>(address);
+}
 
 } // namespace chameleon::runtime

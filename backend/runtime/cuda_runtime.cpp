@@ -25,13 +25,6 @@ namespace chameleon::runtime {
 
 namespace {
 
-// Compute streams have the framework's ids, which are small or pointers.
-constexpr Stream kCopyIn{~std::uint64_t{0}};
-constexpr Stream kCopyOut{~std::uint64_t{1}};
-constexpr Stream kMoves{~std::uint64_t{2}};
-
-constexpr std::size_t kHostPageBytes = 4096;
-
 void warn_on_stderr(std::string_view text) {
   std::fprintf(stderr, "chameleon: warning: %.*s\n",
                static_cast<int>(text.size()), text.data());
@@ -163,7 +156,7 @@ class Runtime final : public CudaRuntime, private UseGuard {
   }
   Result<std::byte*> reserveAddresses(std::size_t bytes) override {
     if (Error error = ready(FaultPoint::kReserve)) return error;
-    Result<std::byte*> base = reserve_address_space(bytes, kHostPageBytes);
+    Result<std::byte*> base = reserve_address_space(bytes, kPageBytes);
     if (!base.ok()) return base;
     const std::lock_guard lock(mutex_);
     addresses_.push_back(*base);
@@ -201,15 +194,13 @@ class Runtime final : public CudaRuntime, private UseGuard {
   }
 
   // ---- streams and events ------------------------------------------------
-  Stream copyInStream() const noexcept override { return kCopyIn; }
-  Stream copyOutStream() const noexcept override { return kCopyOut; }
-  Stream moveStream() const noexcept override { return kMoves; }
 
   Error copy(Stream stream, std::span<const Copy> copies) override {
     if (Error error = ready(FaultPoint::kCopy)) return error;
     const CudaContext::Scope scope(context());
-    if (stream == kCopyIn) return parts_->copier->transfer(parts_->in, copies);
-    if (stream == kCopyOut) {
+    if (stream == kCopyInStream)
+      return parts_->copier->transfer(parts_->in, copies);
+    if (stream == kCopyOutStream) {
       return parts_->copier->transfer(parts_->out, copies);
     }
     return parts_->copier->move(handleOf(stream), copies);
@@ -301,9 +292,9 @@ class Runtime final : public CudaRuntime, private UseGuard {
   }
 
   CUstream handleOf(Stream stream) const noexcept {
-    if (stream == kCopyIn) return parts_->in;
-    if (stream == kCopyOut) return parts_->out;
-    if (stream == kMoves) return parts_->moves;
+    if (stream == kCopyInStream) return parts_->in;
+    if (stream == kCopyOutStream) return parts_->out;
+    if (stream == kMoveStream) return parts_->moves;
     if (stream_of_ != nullptr) return stream_of_(ordinal_, stream.id);
     return reinterpret_cast<CUstream>(stream.id);
   }

@@ -30,6 +30,10 @@ struct Stream {
   bool operator==(const Stream&) const = default;
 };
 inline constexpr Stream kDefaultComputeStream{0};
+// The runtime's own. Ids of compute streams are small, or pointers.
+inline constexpr Stream kCopyInStream{~std::uint64_t{0}};
+inline constexpr Stream kCopyOutStream{~std::uint64_t{1}};
+inline constexpr Stream kMoveStream{~std::uint64_t{2}};
 
 // A point on a stream. 0 is "already complete" and is never destroyed.
 struct Event {
@@ -135,11 +139,11 @@ class DeviceRuntime {
   virtual TransferGaps transferGaps() const noexcept { return {}; }
 
   // ---- streams and events --------------------------------------------
-  virtual Stream copyInStream() const noexcept = 0;
-  virtual Stream copyOutStream() const noexcept = 0;
+  virtual Stream copyInStream() const noexcept { return kCopyInStream; }
+  virtual Stream copyOutStream() const noexcept { return kCopyOutStream; }
   // For moves inside the device: they run beside kernels, and while these wait
   // for copies.
-  virtual Stream moveStream() const noexcept = 0;
+  virtual Stream moveStream() const noexcept { return kMoveStream; }
   // Submits copies to `stream`. On the move stream, and on a compute stream
   // (copies inside the device), they run in order, and the two ranges of one
   // Copy may overlap (memmove semantics). On a copy stream those of one call

@@ -203,12 +203,6 @@ constexpr Key kKeys[] = {
      set_switch<&GpuProfile::efficient_attention>},
 };
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1);
-}
-
 Error invalid(const std::string& what) {
   return {ErrorCode::kInvalidArgument, what};
 }

@@ -8,6 +8,8 @@ namespace {
 
 constexpr std::size_t kMostBytes = 80; // shown
 
+constexpr bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
 // Bytes of the character at the start; 0: it is none (RFC 3629).
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) {
@@ -40,6 +42,12 @@ bool is_control(std::string_view character) {
 }
 
 } // namespace
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+  return text;
+}
 
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {

@@ -1,5 +1,5 @@
-// A user's text as messages show it. It may be anything: longer than a screen,
-// with escapes for the terminal, or no text at all.
+// A user's text, as it is read and as messages show it. It may be anything:
+// longer than a screen, with escapes for the terminal, or no text at all.
 //
 // Thread safety: functions of their arguments.
 #pragma once
@@ -8,6 +8,9 @@
 #include <string_view>
 
 namespace chameleon::runtime {
+
+// Without white space at either end.
+std::string_view trimmed(std::string_view text);
 
 bool is_utf8(std::string_view text);
 

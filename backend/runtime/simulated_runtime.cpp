@@ -21,13 +21,7 @@ namespace chameleon::runtime {
 
 namespace {
 
-// Compute streams have the framework's ids, which are small or pointers.
-constexpr Stream kCopyIn{~std::uint64_t{0}};
-constexpr Stream kCopyOut{~std::uint64_t{1}};
-constexpr Stream kMoves{~std::uint64_t{2}};
-
 constexpr std::size_t kCommitBytes = std::size_t{2} << 20; // as CUDA's VMM
-constexpr std::size_t kHostPageBytes = 4096;
 constexpr Picoseconds kPerNs = 1000;
 constexpr Picoseconds kQuestion = 1000 * kPerNs;
 
@@ -92,7 +86,7 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
         return error;
       }
     }
-    Result<std::byte*> slab = reserve_address_space(bytes, kHostPageBytes);
+    Result<std::byte*> slab = reserve_address_space(bytes, kPageBytes);
     if (!slab.ok()) giveBackHost(bytes);
     return slab;
   }
@@ -102,9 +96,6 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   // ---- streams and events ------------------------------------------------
-  Stream copyInStream() const noexcept override { return kCopyIn; }
-  Stream copyOutStream() const noexcept override { return kCopyOut; }
-  Stream moveStream() const noexcept override { return kMoves; }
 
   Error copy(Stream stream, std::span<const Copy> copies) override {
     if (Error error = usable(FaultPoint::kCopy)) return error;
@@ -311,9 +302,9 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   VirtualTime::Line lineOf(Stream stream) {
-    if (stream == kCopyIn) return VirtualTime::kIn;
-    if (stream == kCopyOut) return VirtualTime::kOut;
-    if (stream == kMoves) return VirtualTime::kMoves;
+    if (stream == kCopyInStream) return VirtualTime::kIn;
+    if (stream == kCopyOutStream) return VirtualTime::kOut;
+    if (stream == kMoveStream) return VirtualTime::kMoves;
     for (const auto& [known, line] : compute_lines_) {
       if (known == stream) return line;
     }

@@ -97,15 +97,6 @@ class EmulatedRuntime final : public QueuedRuntime {
   runtime::TransferGaps transferGaps() const noexcept override {
     return runtime_->transferGaps();
   }
-  runtime::Stream copyInStream() const noexcept override {
-    return runtime_->copyInStream();
-  }
-  runtime::Stream copyOutStream() const noexcept override {
-    return runtime_->copyOutStream();
-  }
-  runtime::Stream moveStream() const noexcept override {
-    return runtime_->moveStream();
-  }
   runtime::Error copy(runtime::Stream stream,
                       std::span<const runtime::Copy> copies) override;
   runtime::Result<runtime::Event> record(runtime::Stream stream) override;
