@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/runtime/cpu_runtime.h"
+#include "tests/cpp/support/refusing_runtime.h"
 
 namespace chameleon::memory {
 namespace {
@@ -23,7 +24,7 @@ using runtime::Result;
 using runtime::Stream;
 
 // Streams and events by hand: an event completes when the test says so.
-class ManualRuntime final : public runtime::DeviceRuntime {
+class ManualRuntime final : public support::RefusingRuntime {
  public:
   struct Made {
     Stream stream;
@@ -47,13 +48,13 @@ class ManualRuntime final : public runtime::DeviceRuntime {
   }
 
   Result<Event> record(Stream stream) override {
-    if (fails) return none();
+    if (fails) return refusal();
     if (idle) return Event{};
     events.push_back({stream});
     return Event{events.size()};
   }
   Error wait(Stream stream, Event event) override {
-    if (fails) return none();
+    if (fails) return refusal();
     EXPECT_TRUE(events.at(event.id - 1).alive);
     waits.emplace_back(stream, event.id);
     return {};
@@ -64,7 +65,7 @@ class ManualRuntime final : public runtime::DeviceRuntime {
     return events.at(event.id - 1).complete;
   }
   Error synchronize(Event event) override {
-    if (fails) return none();
+    if (fails) return refusal();
     EXPECT_TRUE(events.at(event.id - 1).alive);
     events.at(event.id - 1).complete = true;
     return {};
@@ -79,25 +80,6 @@ class ManualRuntime final : public runtime::DeviceRuntime {
     }
     return true;
   }
-  Stream copyInStream() const noexcept override { return {1001}; }
-  Stream copyOutStream() const noexcept override { return {1002}; }
-  Stream moveStream() const noexcept override { return {1003}; }
-
-  std::string_view name() const noexcept override { return "manual"; }
-  runtime::MemoryInfo deviceMemory() const noexcept override { return {}; }
-  runtime::MemoryInfo hostMemory() const noexcept override { return {}; }
-  std::size_t commitGranularity() const noexcept override { return 1; }
-  Result<std::byte*> reserve(std::size_t) override { return none(); }
-  Error commit(std::byte*, std::size_t) override { return none(); }
-  Error decommit(std::byte*, std::size_t) override { return none(); }
-  void unreserve(std::byte*, std::size_t) noexcept override {}
-  Result<std::byte*> allocateHost(std::size_t) override { return none(); }
-  void freeHost(std::byte*, std::size_t) noexcept override {}
-  Error copy(Stream, std::span<const Copy>) override { return none(); }
-  std::int64_t now_ns() const noexcept override { return 0; }
-
- private:
-  static Error none() { return {ErrorCode::kDevice, "no"}; }
 };
 
 class StreamPositionsTest : public testing::Test {

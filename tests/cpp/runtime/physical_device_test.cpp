@@ -7,6 +7,7 @@
 #ifdef CHAMELEON_WITH_CUDA
 #include "tests/cpp/support/emulated_driver.h"
 #endif
+#include "tests/cpp/support/refusing_runtime.h"
 
 namespace chameleon::runtime {
 namespace {
@@ -123,7 +124,7 @@ TEST_F(PhysicalDevice, AutoIsCpuWhereNoGpuWorks) {
 #endif
 
 // A runtime that only says what memory there is.
-class Sizes final : public DeviceRuntime {
+class Sizes final : public support::RefusingRuntime {
  public:
   Sizes(std::string_view name, std::size_t device, std::size_t host)
       : name_(name), device_(device), host_(host) {}
@@ -132,27 +133,8 @@ class Sizes final : public DeviceRuntime {
     return {device_, 2 * device_};
   }
   MemoryInfo hostMemory() const noexcept override { return {host_, 2 * host_}; }
-  std::size_t commitGranularity() const noexcept override { return 1; }
-  Result<std::byte*> reserve(std::size_t) override { return none(); }
-  Error commit(std::byte*, std::size_t) override { return none(); }
-  Error decommit(std::byte*, std::size_t) override { return none(); }
-  void unreserve(std::byte*, std::size_t) noexcept override {}
-  Result<std::byte*> allocateHost(std::size_t) override { return none(); }
-  void freeHost(std::byte*, std::size_t) noexcept override {}
-  Stream copyInStream() const noexcept override { return {}; }
-  Stream copyOutStream() const noexcept override { return {}; }
-  Stream moveStream() const noexcept override { return {}; }
-  Error copy(Stream, std::span<const Copy>) override { return none(); }
-  Result<Event> record(Stream) override { return none(); }
-  Error wait(Stream, Event) override { return none(); }
-  bool query(Event) noexcept override { return true; }
-  Error synchronize(Event) override { return none(); }
-  void destroy(Event) noexcept override {}
-  bool drain(Stream) noexcept override { return true; }
-  std::int64_t now_ns() const noexcept override { return 0; }
 
  private:
-  static Error none() { return {ErrorCode::kUnavailable, "sizes only"}; }
   std::string_view name_;
   std::size_t device_;
   std::size_t host_;
