@@ -20,7 +20,7 @@ constexpr std::size_t kUnitBytes = std::size_t{32} << 20;
 // Of the budget. What is smaller is quick to compute: an op's wait for it is
 // short, and it is not worth a search. (A copy in waits in front of all that
 // are queued behind it, however small it is.)
-constexpr std::size_t kLargeShare = std::size_t{1} << 14;
+constexpr std::size_t kApartShare = std::size_t{1} << 14;
 
 // How many places an allocation looks at: a look takes as long as the link
 // takes for some 4 KiB, and the better place is worth less than a copy.
@@ -86,7 +86,7 @@ Arena::~Arena() {
 Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use,
                         StreamIndex stream) {
   const bool search =
-      apart_ && (stream == kCopyIn || bytes >= budget_bytes_ / kLargeShare);
+      apart_ && (stream == kCopyIn || bytes >= budget_bytes_ / kApartShare);
   Extent* extent = search ? choose(ExtentMap::round(bytes), end, use, stream)
                           : extents_.allocate(bytes, end, use);
   if (extent == nullptr) {

@@ -9,7 +9,7 @@
 namespace chameleon::memory {
 namespace {
 
-using Kind = Part::Kind;
+using PartKind = Part::Kind;
 
 // What it costs to make holes for what fits into none, by its bytes: a guess.
 constexpr std::size_t kMisfit = 32;
@@ -25,9 +25,9 @@ struct Place {
 };
 
 // One after another, the cheapest first.
-class Places {
+class PlaceQueue {
  public:
-  explicit Places(std::vector<Place> places) : left_(std::move(places)) {
+  explicit PlaceQueue(std::vector<Place> places) : left_(std::move(places)) {
     std::ranges::make_heap(left_, std::greater<>());
   }
   std::optional<Place> next() {
@@ -60,7 +60,7 @@ class Layout {
 
   // Those that could be emptied for less than `most_cost`, if there were holes
   // for their blocks.
-  Places places(std::size_t bytes, std::size_t most_cost) const;
+  PlaceQueue places(std::size_t bytes, std::size_t most_cost) const;
   // Bytes of the place's blocks that fit into none of the holes, when all are
   // moved into holes that are there.
   std::size_t misfit(const Place& place) const;
@@ -82,7 +82,7 @@ class Layout {
 
  private:
   struct Piece {
-    Kind kind;
+    PartKind kind;
     std::size_t bytes;
     std::size_t cost;
     std::size_t offset;
@@ -117,24 +117,25 @@ Layout::Layout(std::span<const Part> parts, std::size_t most_looks,
     const Part& part = parts[i];
     pieces_.push_back({part.kind, part.bytes, part.cost, offset, i,
                        i + 1 < parts.size() ? i + 1 : kEnd});
-    if (part.kind == Kind::kFree) holes_.push_back({part.cost, part.bytes, i});
+    if (part.kind == PartKind::kFree)
+      holes_.push_back({part.cost, part.bytes, i});
     offset += part.bytes;
   }
   std::sort(holes_.begin(), holes_.end());
 }
 
-Places Layout::places(std::size_t bytes, std::size_t most_cost) const {
+PlaceQueue Layout::places(std::size_t bytes, std::size_t most_cost) const {
   std::vector<Place> found;
   std::size_t first = start();
   std::size_t held = 0;
   std::size_t cost = 0;
   const auto cost_of = [](const Piece& piece) {
-    return piece.kind == Kind::kFree ? 0 : piece.cost;
+    return piece.kind == PartKind::kFree ? 0 : piece.cost;
   };
   for (std::size_t i = first; i != kEnd; i = pieces_[i].next) {
     const Piece& piece = pieces_[i];
     ++*looks_;
-    if (piece.kind == Kind::kStays || piece.kind == Kind::kSlides) {
+    if (piece.kind == PartKind::kStays || piece.kind == PartKind::kSlides) {
       first = piece.next;
       held = cost = 0;
       continue;
@@ -149,7 +150,7 @@ Places Layout::places(std::size_t bytes, std::size_t most_cost) const {
       found.push_back({cost, first, piece.next});
     }
   }
-  return Places(std::move(found));
+  return PlaceQueue(std::move(found));
 }
 
 // As empty() does it, but on the holes alone: most places are none.
@@ -161,7 +162,7 @@ std::size_t Layout::misfit(const Place& place) const {
     const Piece& piece = pieces_[i];
     end += piece.bytes;
     ++*looks_;
-    if (piece.kind == Kind::kMovable) blocks.push_back(piece.bytes);
+    if (piece.kind == PartKind::kMovable) blocks.push_back(piece.bytes);
   }
   std::ranges::sort(blocks, std::greater<>());
   Holes holes;
@@ -193,8 +194,8 @@ std::optional<Place> Layout::slide(std::size_t bytes) const {
   for (std::size_t i = start(); i != kEnd; i = pieces_[i].next) {
     const Piece& piece = pieces_[i];
     ++*looks_;
-    if (piece.kind == Kind::kStays) first = kEnd;
-    if (piece.kind != Kind::kFree) {
+    if (piece.kind == PartKind::kStays) first = kEnd;
+    if (piece.kind != PartKind::kFree) {
       cost += piece.cost;
       continue;
     }
@@ -205,7 +206,7 @@ std::optional<Place> Layout::slide(std::size_t bytes) const {
     free_bytes += piece.bytes;
     while (free_bytes - pieces_[first].bytes >= bytes) {
       free_bytes -= pieces_[first].bytes;
-      for (first = pieces_[first].next; pieces_[first].kind != Kind::kFree;
+      for (first = pieces_[first].next; pieces_[first].kind != PartKind::kFree;
            first = pieces_[first].next) {
         cost -= pieces_[first].cost;
       }
@@ -221,11 +222,11 @@ bool Layout::empty(const Place& place, std::size_t most_cost) {
   *looks_ += pieces_.size();
   std::vector<Piece> blocks;
   for (std::size_t i = place.first; i != place.end; i = pieces_[i].next) {
-    if (pieces_[i].kind == Kind::kMovable) blocks.push_back(pieces_[i]);
-    pieces_[i].kind = Kind::kStays;
+    if (pieces_[i].kind == PartKind::kMovable) blocks.push_back(pieces_[i]);
+    pieces_[i].kind = PartKind::kStays;
   }
   std::erase_if(holes_, [&](const Hole& hole) {
-    return pieces_[hole.piece].kind == Kind::kStays;
+    return pieces_[hole.piece].kind == PartKind::kStays;
   });
   std::sort(blocks.begin(), blocks.end(), [](const Piece& a, const Piece& b) {
     return std::tie(b.bytes, a.part) < std::tie(a.bytes, b.part);
@@ -254,7 +255,7 @@ bool Layout::makeHole(std::size_t bytes, std::size_t most_cost) {
   const std::optional<Place> sliding = slide(bytes);
   if (sliding) most_cost = std::min(most_cost, cost_ + sliding->cost + 1);
   if (cost_ >= most_cost) return false;
-  Places cheaper = places(bytes, most_cost - cost_);
+  PlaceQueue cheaper = places(bytes, most_cost - cost_);
   while (*looks_ < most_looks_) {
     const std::optional<Place> place = cheaper.next();
     if (!place) break;
@@ -273,11 +274,12 @@ bool Layout::makeHole(std::size_t bytes, std::size_t most_cost) {
 // The place as one hole.
 Layout::Piece Layout::emptied(const Place& place) const {
   Piece hole = pieces_[place.first];
-  hole = {Kind::kFree, 0, 0, hole.offset, hole.part, place.end};
+  hole = {PartKind::kFree, 0, 0, hole.offset, hole.part, place.end};
   for (std::size_t i = place.first; i != place.end; i = pieces_[i].next) {
     const Piece& piece = pieces_[i];
     hole.bytes += piece.bytes;
-    if (piece.kind == Kind::kFree) hole.cost = std::max(hole.cost, piece.cost);
+    if (piece.kind == PartKind::kFree)
+      hole.cost = std::max(hole.cost, piece.cost);
   }
   return hole;
 }
@@ -290,7 +292,7 @@ std::size_t Layout::slideTogether(const Place& place) {
   for (std::size_t i = place.first; i != place.end; i = pieces_[i].next) {
     Piece& piece = pieces_[i];
     last = i;
-    if (piece.kind == Kind::kFree) {
+    if (piece.kind == PartKind::kFree) {
       std::erase_if(holes_, [i](const Hole& hole) { return hole.piece == i; });
       free_bytes += piece.bytes;
       wait = std::max(wait, piece.cost);
@@ -300,10 +302,10 @@ std::size_t Layout::slideTogether(const Place& place) {
       cost_ += piece.cost;
       offset += piece.bytes;
     }
-    piece.kind = Kind::kStays;
+    piece.kind = PartKind::kStays;
   }
-  pieces_[last] = {Kind::kFree, free_bytes,         wait,
-                   offset,      pieces_[last].part, place.end};
+  pieces_[last] = {PartKind::kFree, free_bytes,         wait,
+                   offset,          pieces_[last].part, place.end};
   addHole(last);
   return offset;
 }
@@ -316,7 +318,7 @@ void Layout::moveInto(Holes::iterator hole, const Piece& block) {
   moves_.push_back({block.part, rest.offset, false});
   rest.bytes -= block.bytes;
   rest.offset += block.bytes;
-  pieces_[index].kind = Kind::kStays;
+  pieces_[index].kind = PartKind::kStays;
   pieces_[index].bytes = block.bytes;
   if (rest.bytes == 0) return;
   pieces_[index].next = pieces_.size();
@@ -357,7 +359,7 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   };
   // The first place whose blocks fit elsewhere is the cheapest such.
   std::vector<std::pair<std::size_t, Place>> tight;
-  Places places = now.places(bytes, most_cost);
+  PlaceQueue places = now.places(bytes, most_cost);
   looks = 0;
   while (looks < most_looks) {
     const std::optional<Place> place = places.next();

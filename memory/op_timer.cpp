@@ -6,7 +6,6 @@
 namespace chameleon::memory {
 
 using profiler::Direction;
-using profiler::Lane;
 using runtime::Event;
 using runtime::Stream;
 
@@ -205,8 +204,8 @@ void OpTimer::reportOp(Pending& op) {
   const std::int64_t begin_ns = op.begin.moment.time_ns;
   const std::int64_t end_ns = op.end.moment.time_ns;
   if (op.rerun) {
-    timeline_.add(
-        {Lane::kReruns, op.name, begin_ns, end_ns, 0, nullptr, op.call});
+    timeline_.add({profiler::Lane::kReruns, op.name, begin_ns, end_ns, 0,
+                   nullptr, op.call});
     return;
   }
   std::int64_t duration_ns = end_ns - begin_ns;
@@ -216,7 +215,7 @@ void OpTimer::reportOp(Pending& op) {
       const std::int64_t to_ns = pause.end.moment.time_ns;
       duration_ns -= to_ns - from_ns;
       if (to_ns > from_ns) {
-        timeline_.add({Lane::kStalls, op.name, from_ns, to_ns, 0,
+        timeline_.add({profiler::Lane::kStalls, op.name, from_ns, to_ns, 0,
                        "wait for room", op.call});
       }
     }
@@ -226,18 +225,18 @@ void OpTimer::reportOp(Pending& op) {
     durations_.addOp(op.token, op.bytes, duration_ns);
   }
   if (resolve(op.wait) && op.wait.moment.time_ns < begin_ns) {
-    timeline_.add({Lane::kStalls, op.name, op.wait.moment.time_ns, begin_ns, 0,
-                   nullptr, op.call});
+    timeline_.add({profiler::Lane::kStalls, op.name, op.wait.moment.time_ns,
+                   begin_ns, 0, nullptr, op.call});
   }
-  timeline_.add(
-      {Lane::kCompute, op.name, begin_ns, end_ns, 0, nullptr, op.call});
+  timeline_.add({profiler::Lane::kCompute, op.name, begin_ns, end_ns, 0,
+                 nullptr, op.call});
   if (op.bytes_in > 0) {
-    timeline_.add({Lane::kDecisions, op.name, begin_ns, begin_ns, op.bytes_in,
-                   "fetch", op.call});
+    timeline_.add({profiler::Lane::kDecisions, op.name, begin_ns, begin_ns,
+                   op.bytes_in, "fetch", op.call});
   }
   if (op.bytes_out > 0) {
-    timeline_.add({Lane::kDecisions, op.name, begin_ns, begin_ns, op.bytes_out,
-                   "write back", op.call});
+    timeline_.add({profiler::Lane::kDecisions, op.name, begin_ns, begin_ns,
+                   op.bytes_out, "write back", op.call});
   }
 }
 
@@ -248,7 +247,8 @@ void OpTimer::report(std::size_t list, Pending& pending) {
   }
   const std::int64_t begin_ns = pending.begin.moment.time_ns;
   const std::int64_t end_ns = pending.end.moment.time_ns;
-  timeline_.add({list == list_of(Direction::kIn) ? Lane::kIn : Lane::kOut,
+  timeline_.add({list == list_of(Direction::kIn) ? profiler::Lane::kIn
+                                                 : profiler::Lane::kOut,
                  profiler::kNoOpName, begin_ns, end_ns, pending.bytes});
   if (pending.measures) reportCopy(list, pending);
   last_[list] = {begin_ns, end_ns};

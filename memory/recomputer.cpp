@@ -132,11 +132,11 @@ bool Recomputer::giveUpHeld(const Locked& locked) {
 // make (dynamic tensor rematerialization): `bytes` or more, if it can.
 bool Recomputer::dropWorst(const Locked& locked, std::size_t bytes,
                            bool resident) {
-  struct Candidate {
+  struct Scored {
     Block* block;
     double score;
   };
-  std::vector<Candidate> candidates;
+  std::vector<Scored> candidates;
   const std::uint64_t now = core_.ticks.load(std::memory_order_relaxed);
   for (Block* block = table_.firstLive(locked); block != nullptr;
        block = block->next_live) {
@@ -150,9 +150,8 @@ bool Recomputer::dropWorst(const Locked& locked, std::size_t bytes,
     candidates.push_back(
         {block, static_cast<double>(block->rounded_bytes) * idle / ops});
   }
-  std::sort(
-      candidates.begin(), candidates.end(),
-      [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+  std::sort(candidates.begin(), candidates.end(),
+            [](const Scored& a, const Scored& b) { return a.score > b.score; });
   std::size_t freed_bytes = 0;
   for (const auto& [block, score] : candidates) {
     if (freed_bytes >= bytes) break;

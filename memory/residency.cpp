@@ -12,7 +12,7 @@ using runtime::Error;
 namespace {
 
 // Of the budget: a piece of so much counts as large.
-constexpr std::size_t kLargeShare = 512;
+constexpr std::size_t kLargeRoomShare = 512;
 
 } // namespace
 
@@ -194,7 +194,7 @@ bool Residency::copyOut(const Locked& locked, Shortage& shortage) {
 // From now on it matters what lies where.
 void Residency::blocksLeave(const Locked& /*locked*/) noexcept {
   core_.arena->keepFreedApart();
-  core_.large_room_bytes.store(core_.admission.budgetBytes() / kLargeShare,
+  core_.large_room_bytes.store(core_.admission.budgetBytes() / kLargeRoomShare,
                                std::memory_order_relaxed);
 }
 

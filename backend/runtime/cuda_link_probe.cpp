@@ -11,7 +11,7 @@ namespace chameleon::runtime {
 
 namespace {
 
-constexpr std::size_t kBytes = std::size_t{32} << 20; // each way
+constexpr std::size_t kProbeBytes = std::size_t{32} << 20; // each way
 // Assumed, not measured: a copy's submission and start.
 constexpr std::int64_t kCopyLatency_ns = 7000;
 
@@ -50,7 +50,7 @@ Probe::~Probe() {
   }
   if (device_ != 0) driver_.cuMemFree(device_);
   if (registered_) driver_.cuMemHostUnregister(host_);
-  if (host_ != nullptr) unmap_memory(host_, 2 * kBytes);
+  if (host_ != nullptr) unmap_memory(host_, 2 * kProbeBytes);
 }
 
 Error Probe::prepare() {
@@ -60,18 +60,18 @@ Error Probe::prepare() {
       return error;
     }
   }
-  Result<std::byte*> mapped = map_memory(2 * kBytes);
+  Result<std::byte*> mapped = map_memory(2 * kProbeBytes);
   if (!mapped.ok()) return mapped.takeError();
   host_ = *mapped;
-  populate_memory(host_, 2 * kBytes);
+  populate_memory(host_, 2 * kProbeBytes);
   if (Error error = context_.check(
-          driver_.cuMemHostRegister(host_, 2 * kBytes, /*Flags=*/0),
+          driver_.cuMemHostRegister(host_, 2 * kProbeBytes, /*Flags=*/0),
           "cuMemHostRegister")) {
     return error;
   }
   registered_ = true;
-  if (Error error = context_.check(driver_.cuMemAlloc(&device_, 2 * kBytes),
-                                   "cuMemAlloc")) {
+  if (Error error = context_.check(
+          driver_.cuMemAlloc(&device_, 2 * kProbeBytes), "cuMemAlloc")) {
     return error;
   }
   // Once for nothing: the first copies of a process are slow.
@@ -82,12 +82,12 @@ Error Probe::prepare() {
 }
 
 Error Probe::copy(bool in) {
-  const std::size_t offset = in ? 0 : kBytes;
+  const std::size_t offset = in ? 0 : kProbeBytes;
   const CUdeviceptr device = device_ + offset;
   const auto host = reinterpret_cast<CUdeviceptr>(host_ + offset);
   if (Error error = context_.check(
-          driver_.cuMemcpyAsync(in ? device : host, in ? host : device, kBytes,
-                                in ? in_ : out_),
+          driver_.cuMemcpyAsync(in ? device : host, in ? host : device,
+                                kProbeBytes, in ? in_ : out_),
           "cuMemcpyAsync")) {
     return error;
   }
@@ -122,7 +122,7 @@ Result<double> Probe::measure(bool in, bool out) {
   if (!error && in) error = elapsed(events_[1], ns);
   if (!error && out) error = elapsed(events_[2], ns);
   if (error) return error;
-  return static_cast<double>(kBytes) * (in && out ? 2 : 1) / ns;
+  return static_cast<double>(kProbeBytes) * (in && out ? 2 : 1) / ns;
 }
 
 } // namespace

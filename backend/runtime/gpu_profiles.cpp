@@ -136,7 +136,7 @@ enum class Unit : std::uint8_t {
   kSwitch,         // 0 or 1
 };
 
-struct Value {
+struct Figure {
   double number = 0;
   std::size_t bytes = 0;
   std::string text;
@@ -146,34 +146,34 @@ struct Key {
   std::string_view name;
   Unit unit;
   bool required; // without a base
-  void (*set)(GpuProfile&, const Value&);
+  void (*set)(GpuProfile&, const Figure&);
 };
 
 template <double GpuProfile::* Member>
-void set_number(GpuProfile& profile, const Value& value) {
+void set_number(GpuProfile& profile, const Figure& value) {
   profile.*Member = value.number;
 }
 template <std::int64_t GpuProfile::* Member>
-void set_ns(GpuProfile& profile, const Value& value) {
+void set_ns(GpuProfile& profile, const Figure& value) {
   profile.*Member = static_cast<std::int64_t>(value.number);
 }
 template <std::size_t GpuProfile::* Member>
-void set_bytes(GpuProfile& profile, const Value& value) {
+void set_bytes(GpuProfile& profile, const Figure& value) {
   profile.*Member = value.bytes;
 }
 template <MathType Math>
-void set_flops(GpuProfile& profile, const Value& value) {
+void set_flops(GpuProfile& profile, const Figure& value) {
   profile.flops_per_s[static_cast<std::size_t>(Math)] = value.number;
 }
 template <bool GpuProfile::* Member>
-void set_switch(GpuProfile& profile, const Value& value) {
+void set_switch(GpuProfile& profile, const Figure& value) {
   profile.*Member = value.number != 0;
 }
 
 constexpr Key kKeys[] = {
     {"base", Unit::kText, false, nullptr}, // a profile to start from
     {"name", Unit::kText, false,
-     [](GpuProfile& profile, const Value& v) { profile.name = v.text; }},
+     [](GpuProfile& profile, const Figure& v) { profile.name = v.text; }},
     {"memory", Unit::kBytes, true, set_bytes<&GpuProfile::memory_bytes>},
     {"host_memory", Unit::kBytes, true,
      set_bytes<&GpuProfile::host_memory_bytes>},
@@ -270,8 +270,8 @@ std::optional<double> flops_unit(std::string_view unit) {
   return std::nullopt;
 }
 
-std::optional<Value> parse_value(Unit unit, std::string_view text) {
-  Value value;
+std::optional<Figure> parse_value(Unit unit, std::string_view text) {
+  Figure value;
   value.text = text;
   std::string_view rest = text;
   switch (unit) {
@@ -392,7 +392,7 @@ Result<GpuProfile> parse_figures(std::string_view text) {
       continue;
     }
     if (key.set == nullptr) continue;
-    const std::optional<Value> value = parse_value(key.unit, found->text);
+    const std::optional<Figure> value = parse_value(key.unit, found->text);
     if (!value) {
       return invalid(std::string(key.name) + " = " + quote(found->text) +
                      " must be " + allowed(key.unit));

@@ -90,7 +90,7 @@ constexpr std::array kSpecs = {
                0, 1e9},
 };
 
-struct Value {
+struct OptionValue {
   std::optional<std::string> text; // nullopt: the default
   std::size_t bytes = 0;           // kBytes
   double number = 0;               // kNumber
@@ -98,8 +98,8 @@ struct Value {
 
 struct Table {
   RankedMutex<LockRank::kOptions> mutex;
-  std::array<Value, kSpecs.size()> values; // guarded by mutex
-  std::optional<std::string> first_use;    // guarded by mutex
+  std::array<OptionValue, kSpecs.size()> values; // guarded by mutex
+  std::optional<std::string> first_use;          // guarded by mutex
 };
 
 // Leaked: threads may read options while the process exits.
@@ -134,11 +134,11 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 62;
 
 // nullopt: not a unit.
 std::optional<double> unit_bytes(std::string_view unit) {
-  struct Unit {
+  struct ByteUnit {
     std::string_view name;
     double bytes;
   };
-  static constexpr Unit kUnits[] = {
+  static constexpr ByteUnit kUnits[] = {
       {"", 1},
       {"b", 1},
       {"kb", 1e3},
@@ -150,7 +150,7 @@ std::optional<double> unit_bytes(std::string_view unit) {
       {"gib", 1024.0 * 1024 * 1024},
       {"tib", 1024.0 * 1024 * 1024 * 1024},
   };
-  for (const Unit& row : kUnits) {
+  for (const ByteUnit& row : kUnits) {
     if (equal_ignoring_case(row.name, unit)) return row.bytes;
   }
   return std::nullopt;
@@ -227,8 +227,8 @@ bool has_choice(std::string_view choices, std::string_view text) {
   return false;
 }
 
-Result<Value> parse(const OptionSpec& spec, std::string_view text) {
-  Value value{std::string(text)};
+Result<OptionValue> parse(const OptionSpec& spec, std::string_view text) {
+  OptionValue value{std::string(text)};
   switch (spec.kind) {
     case OptionKind::kBytes: {
       const Result<std::size_t> bytes = bytes_of(text);
@@ -271,11 +271,11 @@ Result<Value> parse(const OptionSpec& spec, std::string_view text) {
 }
 
 // The value in force, defaults included. REQUIRES table().mutex.
-Value in_force(std::size_t row) {
-  const Value& set = table().values[row];
+OptionValue in_force(std::size_t row) {
+  const OptionValue& set = table().values[row];
   const std::string_view fallback = kSpecs[row].default_text;
   if (set.text || fallback.empty()) return set;
-  Result<Value> value = parse(kSpecs[row], fallback);
+  Result<OptionValue> value = parse(kSpecs[row], fallback);
   CHAMELEON_CHECK(value.ok(), "the default of an option is not allowed");
   return std::move(value).value();
 }
@@ -299,7 +299,7 @@ std::optional<std::size_t> option_bytes(std::string_view key) {
   const std::size_t row = known_row(key);
   CHAMELEON_CHECK(kSpecs[row].kind == OptionKind::kBytes, "not a size");
   const std::lock_guard lock(table().mutex);
-  const Value value = in_force(row);
+  const OptionValue value = in_force(row);
   if (!value.text) return std::nullopt;
   return value.bytes;
 }
@@ -308,7 +308,7 @@ std::optional<double> option_number(std::string_view key) {
   const std::size_t row = known_row(key);
   CHAMELEON_CHECK(kSpecs[row].kind == OptionKind::kNumber, "not a number");
   const std::lock_guard lock(table().mutex);
-  const Value value = in_force(row);
+  const OptionValue value = in_force(row);
   if (!value.text) return std::nullopt;
   return value.number;
 }
@@ -324,19 +324,19 @@ Error set_option(std::string_view key, std::optional<std::string_view> text) {
             "there is no option " + quote(key) + "; there are " + known};
   }
   const OptionSpec& spec = kSpecs[row];
-  Value value;
+  OptionValue value;
   const std::string_view given = text ? trimmed(*text) : std::string_view();
   const bool none = !text || (spec.kind != OptionKind::kText &&
                               equal_ignoring_case(given, "none"));
   if (!none) {
-    Result<Value> parsed = parse(spec, given);
+    Result<OptionValue> parsed = parse(spec, given);
     if (!parsed.ok()) return parsed.takeError();
     value = std::move(parsed).value();
   }
 
   Table& options = table();
   const std::lock_guard lock(options.mutex);
-  const Value before = options.values[row];
+  const OptionValue before = options.values[row];
   if (!spec.before_first_use || !options.first_use) {
     options.values[row] = std::move(value);
     return {};

@@ -6,9 +6,6 @@ namespace chameleon::memory {
 namespace {
 
 using profiler::Cycle;
-using profiler::Operand;
-
-constexpr std::uint32_t kNone = RerunGraph::kNone;
 
 class Extension {
  public:
@@ -19,8 +16,8 @@ class Extension {
         dropped_(dropped),
         result_(result),
         out_(result.cycle),
-        again_(cycle.values(), kNone),
-        last_use_(cycle.values(), kNone),
+        again_(cycle.values(), RerunGraph::kNone),
+        last_use_(cycle.values(), RerunGraph::kNone),
         ran_again_(graph.nodes.size()) {
     out_.value_bytes = cycle.value_bytes;
   }
@@ -29,12 +26,12 @@ class Extension {
     const auto ops = static_cast<std::uint32_t>(program_.ops());
     std::vector<std::uint32_t> at(ops); // of the program's ops
     for (std::uint32_t op = 0; op < ops; ++op) {
-      for (const Operand operand : program_.operandsOf(op)) {
+      for (const profiler::Operand operand : program_.operandsOf(op)) {
         if (isGone(operand.value(), op)) make(operand.value(), op);
       }
       at[op] = static_cast<std::uint32_t>(out_.ops());
       add(op, op);
-      for (const Operand operand : program_.operandsOf(op)) {
+      for (const profiler::Operand operand : program_.operandsOf(op)) {
         const ValueIndex value = operand.value();
         const bool second =
             dropped_[value] != 0 && op > graph_.values[value].last_before;
@@ -50,7 +47,7 @@ class Extension {
     }
     std::sort(result_.recorded.begin(), result_.recorded.end());
     for (ValueIndex value = 0; value < again_.size(); ++value) {
-      if (again_[value] == kNone || dropped_[value] == 0) continue;
+      if (again_[value] == RerunGraph::kNone || dropped_[value] == 0) continue;
       result_.drops.emplace_back(graph_.values[value].last_before + 1, value);
     }
     std::sort(result_.drops.begin(), result_.drops.end());
@@ -58,7 +55,7 @@ class Extension {
 
  private:
   bool isGone(ValueIndex value, std::uint32_t op) const {
-    return dropped_[value] != 0 && again_[value] == kNone &&
+    return dropped_[value] != 0 && again_[value] == RerunGraph::kNone &&
            op > graph_.values[value].last_before;
   }
 
@@ -77,11 +74,11 @@ class Extension {
     waiting_.assign(1, graph_.values[value].node);
     while (!waiting_.empty()) {
       const NodeIndex node = waiting_.back();
-      NodeIndex first = kNone;
+      NodeIndex first = RerunGraph::kNone;
       for (const ValueIndex input : graph_.inputsOf(node)) {
         if (isGone(input, before)) first = graph_.values[input].node;
       }
-      if (first != kNone) {
+      if (first != RerunGraph::kNone) {
         waiting_.push_back(first);
         continue;
       }
@@ -94,12 +91,12 @@ class Extension {
     ran_again_[node] = 1;
     for (const ValueIndex value : graph_.outputsOf(node)) {
       again_[value] = out_.addValue(program_.value_bytes[value]);
-      last_use_.push_back(kNone);
+      last_use_.push_back(RerunGraph::kNone);
       result_.again.push_back(value);
     }
     for (const std::uint32_t op : graph_.opsOf(node)) {
       add(op, before);
-      for (const Operand operand : program_.operandsOf(op)) {
+      for (const profiler::Operand operand : program_.operandsOf(op)) {
         const ValueIndex value = operand.value();
         if (graph_.isSideEffect(operand)) continue;
         const bool second =
@@ -117,16 +114,17 @@ class Extension {
     };
     for (ValueIndex value = 0; value < program_.values(); ++value) {
       const RerunGraph::Value& life = graph_.values[value];
-      const std::uint32_t freed = life.freed == kNone ? kNone : at[life.freed];
+      const std::uint32_t freed =
+          life.freed == RerunGraph::kNone ? RerunGraph::kNone : at[life.freed];
       const ValueIndex second = again_[value];
       if (dropped_[value] != 0) {
         die(value, at[life.last_before]);
-        if (second == kNone || freed == kNone) continue;
+        if (second == RerunGraph::kNone || freed == RerunGraph::kNone) continue;
         die(second, std::max(freed, last_use_[second]));
         continue;
       }
-      if (second != kNone) die(second, last_use_[second]);
-      if (freed == kNone) continue;
+      if (second != RerunGraph::kNone) die(second, last_use_[second]);
+      if (freed == RerunGraph::kNone) continue;
       const bool wraps = life.freed < life.created;
       die(value, wraps ? freed : std::max(freed, last_use_[value]));
     }
@@ -163,7 +161,8 @@ Plan program_plan(const ExtendedCycle& extended, const Plan& plan) {
   own.recorded = extended.recorded;
   auto drop = extended.drops.begin();
   std::vector<Action> later; // of values that ops run again still use
-  std::vector<std::uint32_t> used_for(extended.cycle.values(), kNone);
+  std::vector<std::uint32_t> used_for(extended.cycle.values(),
+                                      RerunGraph::kNone);
   for (std::size_t op = 0; op < extended.program_op.size();) {
     const std::uint32_t program_op = extended.program_op[op];
     for (; drop != extended.drops.end() && drop->first == program_op; ++drop) {
@@ -183,7 +182,7 @@ Plan program_plan(const ExtendedCycle& extended, const Plan& plan) {
             .emplace_back(action.kind(), extended.programValue(action.value()),
                           joined);
       }
-      for (const Operand operand : extended.cycle.operandsOf(op)) {
+      for (const profiler::Operand operand : extended.cycle.operandsOf(op)) {
         used_for[operand.value()] = program_op;
       }
     }

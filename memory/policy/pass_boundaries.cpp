@@ -9,7 +9,6 @@ namespace chameleon::memory {
 namespace {
 
 using profiler::Cycle;
-using profiler::Operand;
 using profiler::ValueIndex;
 
 // A peak is high from this part of the highest on, and over below that.
@@ -27,7 +26,7 @@ std::vector<std::int64_t> waiting_bytes(const Cycle& cycle) {
   std::vector<Gap> gaps(cycle.values());
   const auto ops = static_cast<std::int32_t>(cycle.ops());
   for (std::int32_t op = 0; op < ops; ++op) {
-    for (const Operand operand : cycle.operandsOf(op)) {
+    for (const profiler::Operand operand : cycle.operandsOf(op)) {
       Gap& gap = gaps[operand.value()];
       // Only what the step itself made waits in it.
       if (operand.creates()) gap = {};

@@ -8,10 +8,10 @@
 namespace chameleon::memory {
 namespace {
 
-using Kind = Action::Kind;
+using ActionKind = Action::Kind;
 
 struct Item {
-  Kind kind;
+  ActionKind kind;
   ValueIndex value;
   std::int32_t position;
   std::uint32_t order; // among items of one kind at one position
@@ -40,12 +40,12 @@ class Emission {
     for (const Absence& absence : absences_) {
       if (absence.leaves >= absence.returns) continue;
       leaves[absence.use] = absence.leaves;
-      add(Kind::kRelease, absence.use, absence.leaves,
+      add(ActionKind::kRelease, absence.use, absence.leaves,
           schedule_.leaves[absence.use], absence.leaves, absence.leaves);
       if (!table_.comesBack(absence.use)) continue;
       // Not before its place: there may be no room.
       // mutant: fetch-room
-      add(Kind::kFetch, absence.use, absence.returns,
+      add(ActionKind::kFetch, absence.use, absence.returns,
           schedule_.fetch[absence.use], absence.returns,
           table_.end[absence.use]);
     }
@@ -56,7 +56,7 @@ class Emission {
   }
 
  private:
-  void add(Kind kind, UseIndex use, std::int32_t position,
+  void add(ActionKind kind, UseIndex use, std::int32_t position,
            const SwapSchedule::Moment& moment, std::int32_t earliest,
            std::int32_t latest) {
     const std::int32_t folded = position % table_.ops;
@@ -87,7 +87,8 @@ class Emission {
                                       ? latest
                                       : std::min(moment.position, latest);
     // mutant: early-write-back
-    add(Kind::kWriteBack, write, position, moment, table_.begin(write), latest);
+    add(ActionKind::kWriteBack, write, position, moment, table_.begin(write),
+        latest);
   }
 
   const UseTable& table_;
@@ -98,7 +99,8 @@ class Emission {
 
 // Neighbours in the queue of one kind go to one place, as far as their limits
 // allow. REQUIRES: sorted by before().
-void coalesce(std::vector<Item>& items, Kind kind, std::int64_t batch_bytes) {
+void coalesce(std::vector<Item>& items, ActionKind kind,
+              std::int64_t batch_bytes) {
   std::vector<Item*> batch;
   std::int64_t bytes = 0;
   std::int32_t position = 0;
@@ -144,8 +146,8 @@ Plan emit_plan(const UseTable& table, const VictimGaps& gaps,
   for (std::size_t i = 0; i < items.size(); ++i) {
     items[i].order = static_cast<std::uint32_t>(i);
   }
-  coalesce(items, Kind::kWriteBack, batch_bytes);
-  coalesce(items, Kind::kFetch, batch_bytes);
+  coalesce(items, ActionKind::kWriteBack, batch_bytes);
+  coalesce(items, ActionKind::kFetch, batch_bytes);
   std::sort(items.begin(), items.end(), before);
   plan.actions.reserve(items.size());
   plan.action_end.reserve(static_cast<std::size_t>(table.ops));

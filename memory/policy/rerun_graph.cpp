@@ -6,14 +6,12 @@ namespace chameleon::memory {
 namespace {
 
 using profiler::Cycle;
-using profiler::Operand;
-
-constexpr std::uint32_t kNone = RerunGraph::kNone;
 
 // A node while it is not known yet whether it can be run again.
 struct Candidate {
   std::uint32_t pass = 0;
-  std::uint32_t latest = kNone; // kNone: nobody will want it
+  std::uint32_t latest =
+      RerunGraph::kNone; // RerunGraph::kNone: nobody will want it
   bool possible = true;
   std::vector<std::uint32_t> ops;
   std::vector<ValueIndex> outputs;
@@ -24,8 +22,8 @@ class Analysis {
   Analysis(const Cycle& cycle, RerunGraph& graph)
       : cycle_(cycle),
         graph_(graph),
-        made_by_(cycle.values(), kNone),
-        next_write_(cycle.operands.size(), kNone),
+        made_by_(cycle.values(), RerunGraph::kNone),
+        next_write_(cycle.operands.size(), RerunGraph::kNone),
         consumers_(cycle.values()),
         carried_(cycle.values()) {}
 
@@ -45,7 +43,7 @@ class Analysis {
   void findLives() {
     const auto ops = static_cast<std::uint32_t>(cycle_.ops());
     for (std::uint32_t op = 0; op < ops; ++op) {
-      for (const Operand operand : cycle_.operandsOf(op)) {
+      for (const profiler::Operand operand : cycle_.operandsOf(op)) {
         if (operand.creates()) graph_.values[operand.value()].created = op;
       }
       for (const ValueIndex value : cycle_.freedAfter(op)) {
@@ -53,23 +51,24 @@ class Analysis {
       }
     }
     // Of each operand, who writes the value next in this step.
-    std::vector<std::uint32_t> writer(cycle_.values(), kNone);
+    std::vector<std::uint32_t> writer(cycle_.values(), RerunGraph::kNone);
     for (std::uint32_t op = ops; op-- > 0;) {
       for (std::uint32_t i = cycle_.operand_end[op]; i-- > firstOperand(op);) {
-        const Operand operand = cycle_.operands[i];
+        const profiler::Operand operand = cycle_.operands[i];
         next_write_[i] = writer[operand.value()];
         if (operand.dirties()) writer[operand.value()] = op;
       }
     }
     for (std::uint32_t op = 0; op < ops; ++op) {
-      for (const Operand operand : cycle_.operandsOf(op)) {
+      for (const profiler::Operand operand : cycle_.operandsOf(op)) {
         const std::uint32_t created = graph_.values[operand.value()].created;
-        if (created != kNone && op < created) carried_[operand.value()] = 1;
+        if (created != RerunGraph::kNone && op < created)
+          carried_[operand.value()] = 1;
       }
     }
     for (const Pass& pass : graph_.passes) {
       for (std::uint32_t op = pass.begin; op < ops; ++op) {
-        for (const Operand operand : cycle_.operandsOf(op)) {
+        for (const profiler::Operand operand : cycle_.operandsOf(op)) {
           use(operand.value(), op, pass);
         }
       }
@@ -78,13 +77,13 @@ class Analysis {
 
   void use(ValueIndex value, std::uint32_t op, const Pass& pass) {
     RerunGraph::Value& life = graph_.values[value];
-    if (life.created == kNone || life.created < pass.begin ||
+    if (life.created == RerunGraph::kNone || life.created < pass.begin ||
         life.created >= pass.at || op < life.created) {
       return;
     }
     if (op < pass.at) {
       life.last_before = op;
-    } else if (life.first_after == kNone) {
+    } else if (life.first_after == RerunGraph::kNone) {
       life.first_after = op;
     }
   }
@@ -96,40 +95,40 @@ class Analysis {
   void findNodes(std::uint32_t pass) {
     const Pass& range = graph_.passes[pass];
     for (std::uint32_t op = range.begin; op < range.at; ++op) {
-      const std::span<const Operand> operands = cycle_.operandsOf(op);
-      const bool creates =
-          std::any_of(operands.begin(), operands.end(),
-                      [](Operand operand) { return operand.creates(); });
+      const std::span<const profiler::Operand> operands = cycle_.operandsOf(op);
+      const bool creates = std::any_of(
+          operands.begin(), operands.end(),
+          [](profiler::Operand operand) { return operand.creates(); });
       if (creates) {
         candidates_.emplace_back();
         candidates_.back().pass = pass;
       }
       const auto fresh = static_cast<std::uint32_t>(candidates_.size() - 1);
-      for (const Operand operand : operands) {
+      for (const profiler::Operand operand : operands) {
         if (!operand.creates()) continue;
         made_by_[operand.value()] = fresh;
         candidates_[fresh].outputs.push_back(operand.value());
       }
       // The node that this op is of: that of all it writes.
-      std::uint32_t node = creates ? fresh : kNone;
+      std::uint32_t node = creates ? fresh : RerunGraph::kNone;
       bool mixed = false;
       std::uint32_t own = 0;
-      for (const Operand operand : operands) {
+      for (const profiler::Operand operand : operands) {
         const std::uint32_t owner = ownerIn(pass, operand.value());
         if (operand.dirties() && !(creates && graph_.isSideEffect(operand))) {
-          if (node == kNone) node = owner;
-          mixed = mixed || owner == kNone || owner != node;
+          if (node == RerunGraph::kNone) node = owner;
+          mixed = mixed || owner == RerunGraph::kNone || owner != node;
         }
-        if (owner != kNone && owner == node) ++own;
+        if (owner != RerunGraph::kNone && owner == node) ++own;
       }
-      if (node == kNone) continue;
+      if (node == RerunGraph::kNone) continue;
       candidates_[node].ops.push_back(op);
       mixed = mixed || (!creates && own > 1);
       // What is written here cannot be made again by running one node.
       if (!mixed && cycle_.may_rerun[op] != 0) continue;
-      for (const Operand operand : operands) {
+      for (const profiler::Operand operand : operands) {
         const std::uint32_t owner = ownerIn(pass, operand.value());
-        if (operand.dirties() && owner != kNone) {
+        if (operand.dirties() && owner != RerunGraph::kNone) {
           candidates_[owner].possible = false;
         }
       }
@@ -139,13 +138,15 @@ class Analysis {
   // What made the value before the pass's boundary, on its way there.
   std::uint32_t ownerIn(std::uint32_t pass, ValueIndex value) const {
     const std::uint32_t owner = made_by_[value];
-    return owner == kNone || candidates_[owner].pass != pass ? kNone : owner;
+    return owner == RerunGraph::kNone || candidates_[owner].pass != pass
+               ? RerunGraph::kNone
+               : owner;
   }
 
   void findConsumers() {
     for (std::uint32_t i = 0; i < candidates_.size(); ++i) {
       for (const std::uint32_t op : candidates_[i].ops) {
-        for (const Operand operand : cycle_.operandsOf(op)) {
+        for (const profiler::Operand operand : cycle_.operandsOf(op)) {
           if (made_by_[operand.value()] != i) {
             consumers_[operand.value()].push_back(i);
           }
@@ -161,7 +162,7 @@ class Analysis {
       const RerunGraph::Value& life = graph_.values[value];
       // It is needed in the next step.
       if (carried_[value] != 0 ||
-          (life.freed != kNone && life.freed < life.created)) {
+          (life.freed != RerunGraph::kNone && life.freed < life.created)) {
         candidate.possible = false;
       }
       want(candidate, life.first_after);
@@ -171,7 +172,7 @@ class Analysis {
         }
       }
     }
-    if (candidate.latest == kNone) candidate.possible = false;
+    if (candidate.latest == RerunGraph::kNone) candidate.possible = false;
     for (const std::uint32_t op : candidate.ops) {
       for (std::uint32_t i = firstOperand(op); i < cycle_.operand_end[op];
            ++i) {
@@ -181,9 +182,10 @@ class Analysis {
           continue;
         }
         const RerunGraph::Value& life = graph_.values[value];
-        const bool of_last_step = life.created != kNone && life.created > op;
-        if (of_last_step ||
-            (next_write_[i] != kNone && next_write_[i] < candidate.latest)) {
+        const bool of_last_step =
+            life.created != RerunGraph::kNone && life.created > op;
+        if (of_last_step || (next_write_[i] != RerunGraph::kNone &&
+                             next_write_[i] < candidate.latest)) {
           candidate.possible = false;
         }
       }
@@ -191,9 +193,10 @@ class Analysis {
   }
 
   static void want(Candidate& candidate, std::uint32_t at) {
-    if (at == kNone) return;
-    candidate.latest =
-        candidate.latest == kNone ? at : std::max(candidate.latest, at);
+    if (at == RerunGraph::kNone) return;
+    candidate.latest = candidate.latest == RerunGraph::kNone
+                           ? at
+                           : std::max(candidate.latest, at);
   }
 
   void keep(const Candidate& candidate) {
@@ -206,7 +209,7 @@ class Analysis {
     for (const std::uint32_t op : candidate.ops) {
       kept.duration_ns += cycle_.duration_ns[op];
       graph_.node_ops.push_back(op);
-      for (const Operand operand : cycle_.operandsOf(op)) {
+      for (const profiler::Operand operand : cycle_.operandsOf(op)) {
         if (made_by_[operand.value()] != node &&
             !graph_.isSideEffect(operand)) {
           graph_.node_inputs.push_back(operand.value());
@@ -230,8 +233,9 @@ class Analysis {
 
   const Cycle& cycle_;
   RerunGraph& graph_;
-  std::vector<Candidate> candidates_;     // by their first ops
-  std::vector<std::uint32_t> made_by_;    // per value; kNone: by no candidate
+  std::vector<Candidate> candidates_; // by their first ops
+  std::vector<std::uint32_t>
+      made_by_; // per value; RerunGraph::kNone: by no candidate
   std::vector<std::uint32_t> next_write_; // per operand of the cycle
   std::vector<std::vector<std::uint32_t>> consumers_; // per value
   std::vector<std::uint8_t> carried_; // per value: over the step's end

@@ -7,7 +7,6 @@ namespace chameleon::memory {
 namespace {
 
 using profiler::Cycle;
-using profiler::Operand;
 
 // Smaller values may cross a border: it costs little to keep them.
 constexpr std::uint64_t kLargeBytes = std::uint64_t{1} << 20;
@@ -19,7 +18,7 @@ class Borders {
   Borders(const Cycle& cycle, const RerunGraph& graph, const Pass& pass)
       : cycle_(cycle), graph_(graph), pass_(pass), uses_(cycle.values()) {
     for (std::uint32_t op = pass.begin; op < pass.at; ++op) {
-      for (const Operand operand : cycle.operandsOf(op)) {
+      for (const profiler::Operand operand : cycle.operandsOf(op)) {
         ++uses_[operand.value()];
       }
     }
@@ -48,7 +47,7 @@ class Borders {
         fork = large.front();
         forks_.push_back(op);
       }
-      for (const Operand operand : cycle_.operandsOf(op)) {
+      for (const profiler::Operand operand : cycle_.operandsOf(op)) {
         const ValueIndex value = operand.value();
         const std::uint32_t created = graph_.values[value].created;
         if (created == RerunGraph::kNone || created < pass_.begin ||

@@ -8,7 +8,6 @@ namespace chameleon::memory {
 namespace {
 
 using profiler::Cycle;
-using profiler::Operand;
 
 constexpr std::int32_t kNever = -1;
 
@@ -18,7 +17,7 @@ struct Lives {
       : created(cycle.values(), kNever), freed(cycle.values(), kNever) {
     const auto ops = static_cast<std::int32_t>(cycle.ops());
     for (std::int32_t op = 0; op < ops; ++op) {
-      for (const Operand operand : cycle.operandsOf(op)) {
+      for (const profiler::Operand operand : cycle.operandsOf(op)) {
         if (operand.creates()) created[operand.value()] = op;
       }
       for (const ValueIndex value : cycle.freedAfter(op)) freed[value] = op;
@@ -48,7 +47,8 @@ UseTable::UseTable(const Cycle& cycle, std::uint64_t keep_bytes)
   std::vector<std::int64_t> step(cycle.ops() + 1);
   std::int64_t small_persistent = 0;
   std::vector<std::uint8_t> used(cycle.values());
-  for (const Operand operand : cycle.operands) used[operand.value()] = 1;
+  for (const profiler::Operand operand : cycle.operands)
+    used[operand.value()] = 1;
   for (ValueIndex v = 0; v < cycle.values(); ++v) {
     if (moves(v) || used[v] == 0) continue;
     const auto size = static_cast<std::int64_t>(cycle.value_bytes[v]);
@@ -74,7 +74,7 @@ UseTable::UseTable(const Cycle& cycle, std::uint64_t keep_bytes)
   std::vector<UseIndex> last(cycle.values(), kNone);
   operand_bytes = fixed_bytes;
   for (std::int32_t at = 0; at < ops; ++at) {
-    for (const Operand operand : cycle.operandsOf(at)) {
+    for (const profiler::Operand operand : cycle.operandsOf(at)) {
       const ValueIndex v = operand.value();
       if (!moves(v)) continue;
       const auto use = static_cast<UseIndex>(value.size());
