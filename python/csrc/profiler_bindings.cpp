@@ -21,8 +21,8 @@ using backend::resolve_index;
 using profiler::kNone;
 
 constexpr char kNoStep[] =
-    "torch_chameleon.profiler: no step has ended yet; run one, and mark its "
-    "end with torch_chameleon.step()";
+    "torch_chameleon.profiler: no step has ended yet; one ends with an "
+    "optimizer's step, with a backward pass, or where ops repeat: run a few";
 
 constexpr char kNoPlan[] =
     "torch_chameleon.profiler: no plan was made yet; run some steps first";

@@ -95,8 +95,7 @@ def _step_warnings(
                 f"{step['forecast_misses']:,} of {step['ops']:,} ops of the "
                 "last step were not as forecast.",
                 "Copies then come when they are needed and not before. Steps "
-                "are learned once they repeat: keep shapes to a few, and mark "
-                "ends of steps with torch_chameleon.step().",
+                "are learned once they repeat: keep shapes to a few.",
             )
         )
     if moved == 0:

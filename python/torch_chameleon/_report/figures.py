@@ -106,8 +106,8 @@ def gather(recording: Recording | None, index: int = 0) -> Figures:
         figures.waited_ns = figures.step["stall_ns"]
     except RuntimeError:
         figures.notes.append(
-            "No step has ended yet. Run a few, and mark their ends with "
-            "torch_chameleon.step()."
+            "No step has ended yet. One ends with an optimizer's step, with a "
+            "backward pass, or where ops repeat: run a few."
         )
     else:
         _add_budgets(figures, index)
@@ -254,8 +254,8 @@ def _add_recording(figures: Figures, recording: Recording) -> None:
         figures.notes.append(
             f"The recorded step has {timed:,} ops, and what was found to be "
             f"the last step has {known:,}: that is what is said of bytes moved "
-            "a step and of other budgets. Mark ends of steps with "
-            "torch_chameleon.step()."
+            "a step and of other budgets. Where a step is more than the "
+            "program's optimizer shows, torch_chameleon.step() marks its end."
         )
     if len(recording.step_ends) < 2:
         figures.notes.append(
