@@ -2,6 +2,8 @@
 # Python imports. find_package(Torch) is not used: for a CUDA wheel it insists
 # on a CUDA toolkit of the same version, which host code does not need.
 #
+# chameleon_libtorch_cpu: what of that runs without Python and without CUDA.
+#
 # CHAMELEON_TORCH_WITH_CUDA: that torch is a CUDA build, and its headers find
 # CUDA's. Without it physical devices are cpu and simulated. libcudart is not
 # linked: torch has loaded its own.
@@ -30,14 +32,17 @@ list(GET answer 2 torch_dir)
 list(GET answer 3 torch_cuda)
 message(STATUS "torch ${CHAMELEON_BUILT_FOR_TORCH}: ${torch_dir}")
 
-add_library(chameleon_libtorch INTERFACE)
-target_include_directories(chameleon_libtorch SYSTEM INTERFACE
+add_library(chameleon_libtorch_cpu INTERFACE)
+target_include_directories(chameleon_libtorch_cpu SYSTEM INTERFACE
   "${torch_dir}/include" "${torch_dir}/include/torch/csrc/api/include")
-target_compile_definitions(chameleon_libtorch INTERFACE
+target_compile_definitions(chameleon_libtorch_cpu INTERFACE
   _GLIBCXX_USE_CXX11_ABI=${CHAMELEON_BUILT_WITH_CXX11_ABI})
-target_link_libraries(chameleon_libtorch INTERFACE Python::Module
-  "${torch_dir}/lib/libtorch_python.so" "${torch_dir}/lib/libtorch_cpu.so"
-  "${torch_dir}/lib/libc10.so")
+target_link_libraries(chameleon_libtorch_cpu INTERFACE
+  "${torch_dir}/lib/libtorch_cpu.so" "${torch_dir}/lib/libc10.so")
+
+add_library(chameleon_libtorch INTERFACE)
+target_link_libraries(chameleon_libtorch INTERFACE chameleon_libtorch_cpu
+  Python::Module "${torch_dir}/lib/libtorch_python.so")
 
 set(CHAMELEON_TORCH_WITH_CUDA OFF)
 if(CHAMELEON_WITH_CUDA AND EXISTS "${torch_dir}/lib/libtorch_cuda.so"
