@@ -1,0 +1,225 @@
+// What a plan takes out of a schema: of ops of PyTorch, and of schemas made
+// up for it.
+#include "kernels/op_plan.h"
+
+#include <gtest/gtest.h>
+#include <utility>
+#include <vector>
+
+#include "tests/cpp/kernels/schema_ops.h"
+
+namespace chameleon::kernels {
+namespace {
+
+using Kinds = std::vector<std::pair<int, ArgumentKind>>;
+
+Kinds kinds_of(const OpPlan& plan) {
+  Kinds kinds;
+  for (const ArgumentPlan& each : plan.arguments) {
+    kinds.emplace_back(each.index, each.kind);
+  }
+  return kinds;
+}
+
+// Indices of the arguments for which it holds.
+std::vector<int> which(const OpPlan& plan, bool ArgumentPlan::* is_so) {
+  std::vector<int> indices;
+  for (const ArgumentPlan& each : plan.arguments) {
+    if (each.*is_so) indices.push_back(each.index);
+  }
+  return indices;
+}
+
+std::vector<CpuRule> cpu_rules(const OpPlan& plan) {
+  std::vector<CpuRule> rules;
+  for (const ArgumentPlan& each : plan.arguments) rules.push_back(each.cpu);
+  return rules;
+}
+
+using Results = std::vector<std::pair<ResultKind, int>>;
+
+Results results_of(const OpPlan& plan) {
+  Results results;
+  for (const ResultPlan& each : plan.results) {
+    results.emplace_back(each.kind, each.written_argument);
+  }
+  return results;
+}
+
+using enum ArgumentKind;
+using Indices = std::vector<int>;
+
+// ---- which arguments
+// ---------------------------------------------------------
+
+TEST(OpPlan, HasTheArgumentsOfInterestInOrder) {
+  const OpPlan plan = plan_for(
+      "(int a, Tensor b, float[] c, Tensor? d, Tensor[] e, bool? f, "
+      "Tensor?[] g, Scalar h, str i, *, Generator? j=None, Device? k=None, "
+      "Stream? l=None, ScalarType? m=None, Layout? n=None) -> Tensor");
+  EXPECT_EQ(plan.argument_count, 14);
+  EXPECT_EQ(kinds_of(plan), (Kinds{{1, kTensor},
+                                   {3, kTensor},
+                                   {4, kTensorList},
+                                   {6, kOptionalList},
+                                   {9, kGenerator},
+                                   {10, kDevice},
+                                   {11, kStream}}));
+}
+
+TEST(OpPlan, AnOpWithoutTensorsHasNoArgumentOfInterest) {
+  const OpPlan plan = plan_for("(int a, float[] b) -> int");
+  EXPECT_EQ(plan.argument_count, 2);
+  EXPECT_TRUE(plan.arguments.empty());
+  EXPECT_EQ(results_of(plan), (Results{{ResultKind::kOther, -1}}));
+  EXPECT_TRUE(plan.mayRetry());
+}
+
+TEST(OpPlan, ScalarsAreSlicedWithListsOnlyWhereTheOpMayRunInChunks) {
+  const OpPlan foreach_add = plan_of_aten("_foreach_add.ScalarList");
+  EXPECT_TRUE(foreach_add.is_list_op);
+  EXPECT_EQ(kinds_of(foreach_add), (Kinds{{0, kTensorList}, {1, kOtherList}}));
+
+  const OpPlan other =
+      plan_for("(Tensor[] self, Scalar[] scalars) -> Tensor[]");
+  EXPECT_FALSE(other.is_list_op);
+  EXPECT_EQ(kinds_of(other), (Kinds{{0, kTensorList}}));
+}
+
+// ---- what is written
+// ---------------------------------------------------------
+
+TEST(OpPlan, AnAliasAloneIsNoWrite) {
+  const OpPlan view = plan_for("(Tensor(a) self, Tensor b) -> Tensor(a)");
+  EXPECT_FALSE(view.writes);
+  EXPECT_EQ(which(view, &ArgumentPlan::writes), Indices{});
+  EXPECT_EQ(results_of(view), (Results{{ResultKind::kTensor, -1}}));
+}
+
+TEST(OpPlan, AResultIsTheArgumentOfItsAlias) {
+  const OpPlan crossed = plan_for(
+      "(Tensor(a!) x, Tensor y, *, Tensor(b!) z) -> "
+      "(Tensor(b!), Tensor, Tensor(a!), Tensor[], int)");
+  EXPECT_TRUE(crossed.writes);
+  EXPECT_EQ(which(crossed, &ArgumentPlan::writes), (Indices{0, 2}));
+  EXPECT_EQ(results_of(crossed), (Results{{ResultKind::kTensor, 2},
+                                          {ResultKind::kTensor, -1},
+                                          {ResultKind::kTensor, 0},
+                                          {ResultKind::kTensorList, -1},
+                                          {ResultKind::kOther, -1}}));
+}
+
+TEST(OpPlan, OutOperandsOfListedOpsAreOverwrittenAndInPlaceOnesAreNot) {
+  const OpPlan out = plan_of_aten("add.out");
+  EXPECT_EQ(which(out, &ArgumentPlan::writes), Indices{3});
+  EXPECT_EQ(which(out, &ArgumentPlan::overwrites), Indices{3});
+
+  const OpPlan in_place = plan_of_aten("add_.Tensor");
+  EXPECT_EQ(which(in_place, &ArgumentPlan::writes), Indices{0});
+  EXPECT_EQ(which(in_place, &ArgumentPlan::overwrites), Indices{});
+
+  const OpPlan fill = plan_of_aten("fill_.Tensor");
+  EXPECT_EQ(which(fill, &ArgumentPlan::overwrites), Indices{0});
+
+  // It adds to what it finds there.
+  const OpPlan put = plan_of_aten("index_put.out");
+  EXPECT_EQ(put.writes, true);
+  EXPECT_EQ(which(put, &ArgumentPlan::overwrites), Indices{});
+}
+
+TEST(OpPlan, WritesThatTheSchemaConcealsAreKnown) {
+  const OpPlan norm = plan_of_aten("native_batch_norm");
+  // input, weight, bias, running_mean, running_var, ...
+  EXPECT_TRUE(norm.writes);
+  EXPECT_EQ(which(norm, &ArgumentPlan::writes), (Indices{3, 4}));
+  EXPECT_EQ(which(norm, &ArgumentPlan::side_effect), (Indices{3, 4}));
+  EXPECT_EQ(which(norm, &ArgumentPlan::overwrites), Indices{});
+  EXPECT_FALSE(norm.mayRetry());
+
+  const OpPlan rnn = plan_of_aten("_cudnn_rnn");
+  EXPECT_EQ(which(rnn, &ArgumentPlan::writes), Indices{15}); // dropout_state
+  EXPECT_EQ(which(rnn, &ArgumentPlan::side_effect), Indices{});
+}
+
+// ---- random numbers, retries
+// -------------------------------------------------
+
+TEST(OpPlan, AnOpMayBeTriedAgainThatChangesNothing) {
+  EXPECT_TRUE(plan_of_aten("mm").mayRetry());
+  EXPECT_FALSE(plan_of_aten("mm.out").mayRetry());
+  EXPECT_FALSE(plan_of_aten("relu_").mayRetry());
+}
+
+TEST(OpPlan, AGeneratorOrATagMakesItRandom) {
+  const OpPlan by_argument = plan_for("(Tensor a, Generator? g) -> Tensor");
+  EXPECT_TRUE(by_argument.random);
+  EXPECT_FALSE(by_argument.writes);
+  EXPECT_FALSE(by_argument.mayRetry());
+
+  const OpPlan by_tag =
+      plan_for("(Tensor a) -> Tensor", {at::Tag::nondeterministic_seeded});
+  EXPECT_TRUE(by_tag.random);
+  EXPECT_FALSE(by_tag.mayRetry());
+  EXPECT_FALSE(plan_for("(Tensor a) -> Tensor").random);
+  // It has no generator among its arguments.
+  EXPECT_TRUE(plan_of_aten("native_dropout").random);
+}
+
+// ---- list ops
+// ----------------------------------------------------------------
+
+TEST(OpPlan, ElementWiseListOpsMayRunInChunks) {
+  for (const char* const op :
+       {"_foreach_add.List", "_foreach_norm.Scalar", "_foreach_zero_",
+        "_amp_foreach_non_finite_check_and_unscale_", "_fused_adam_",
+        "_fused_adamw_.tensor_lr", "_fused_adagrad_", "_fused_sgd_"}) {
+    EXPECT_TRUE(plan_of_aten(op).is_list_op) << op;
+  }
+  // No list; a list that becomes one tensor; lists that are returned anew.
+  for (const char* const op : {"add.Tensor", "cat", "_fused_adam"}) {
+    EXPECT_FALSE(plan_of_aten(op).is_list_op) << op;
+  }
+}
+
+TEST(OpPlan, InPlaceListOpsCountVersions) {
+  EXPECT_TRUE(plan_of_aten("_foreach_add_.List").counts_versions);
+  EXPECT_FALSE(plan_of_aten("_foreach_add.List").counts_versions);
+  EXPECT_FALSE(plan_of_aten("_fused_adam_").counts_versions);
+  EXPECT_FALSE(plan_of_aten("add_.Tensor").counts_versions);
+}
+
+// ---- tensors on the CPU
+// ------------------------------------------------------
+
+TEST(OpPlan, SaysWhichOperandsMayBeOnTheCpu) {
+  using enum CpuRule;
+  EXPECT_EQ(cpu_rules(plan_of_aten("add.Tensor")),
+            (std::vector{kScalar, kScalar}));
+  EXPECT_EQ(cpu_rules(plan_of_aten("add.out")),
+            (std::vector{kScalar, kScalar, kNever}));
+  EXPECT_EQ(cpu_rules(plan_of_aten("mm")), (std::vector{kNever, kNever}));
+  EXPECT_EQ(cpu_rules(plan_of_aten("index.Tensor")),
+            (std::vector{kScalar, kAny}));
+  // Running statistics are written, which only the plan knows.
+  const std::vector<CpuRule> norm =
+      cpu_rules(plan_of_aten("native_batch_norm"));
+  EXPECT_EQ(norm.at(3), kNever);
+  EXPECT_EQ(norm.at(4), kNever);
+}
+
+// ---- names
+// -------------------------------------------------------------------
+
+TEST(OpPlan, IsKnownByNameAndNumber) {
+  const OpPlan plan = plan_of_aten("add.Tensor");
+  EXPECT_EQ(plan.name, "aten::add.Tensor");
+  EXPECT_EQ(op_names().name(plan.number), "aten::add.Tensor");
+  EXPECT_EQ(plan.kind.name, "aten::add.Tensor");
+  EXPECT_EQ(plan.kind.memory, &plan.memory);
+  EXPECT_TRUE(plan.kind.may_retry);
+  EXPECT_EQ(plan_of_aten("add.Tensor").number, plan.number);
+  EXPECT_NE(plan_of_aten("add.Scalar").number, plan.number);
+}
+
+} // namespace
+} // namespace chameleon::kernels
