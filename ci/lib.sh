@@ -113,6 +113,20 @@ install_package() {
     --no-build-isolation --editable ".[$1]"
 }
 
+# Where setup.py builds the package, for the Python and the torch of .venv.
+package_build_folder() {
+  if [[ ${CHAMELEON_BUILD_DIR:-} ]]; then
+    echo "$CHAMELEON_BUILD_DIR"
+    return
+  fi
+  "$VENV/bin/python" - <<'END'
+import sysconfig
+from importlib import metadata
+major, minor = metadata.version("torch").split(".")[:2]
+print(f"build/torch{major}.{minor}-{sysconfig.get_config_var('SOABI')}")
+END
+}
+
 # Builds a wheel of SOURCES, a folder or an archive, into FOLDER, checks it, and
 # names it after the oldest system that it runs on.
 build_wheel() {
