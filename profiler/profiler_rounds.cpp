@@ -315,7 +315,7 @@ void Profiler::beginRound(std::uint64_t first_op) {
       recording_begin_ = first_op;
     }
   }
-  matcher_.forgetHints();
+  matcher_.forgetRound();
   matcher_.startRound(history_.find(finder_.next()),
                       history_.find(previous_path_));
   // Deaths are learned in a path's first rounds, and looked at again now and

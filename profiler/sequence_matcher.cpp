@@ -361,9 +361,16 @@ ContextMatch SequenceMatcher::wholeRound() {
   const std::uint32_t last = own.size() - 1;
   for (const auto& path : history_.paths()) {
     if (path->size() <= last || last == 0 || !path->rounds().empty()) continue;
+    // Once a round for each path: it costs as much as the round is long, and
+    // ops may be lost at every op.
+    if (std::ranges::find(begun_otherwise_, path->id()) !=
+        begun_otherwise_.end()) {
+      continue;
+    }
     if (context(*path, last, kNone) == last + 1) {
       return {path.get(), last, last + 1};
     }
+    begun_otherwise_.push_back(path->id());
   }
   return {};
 }

@@ -137,8 +137,11 @@ class SequenceMatcher {
   void setCursor(OpPath* path, std::uint32_t position) noexcept;
   void nextRound() noexcept { ++walk_.round; }
   // Hints are to be made anew: some hundred rounds of another path may have
-  // come between.
-  void forgetHints() noexcept { hinted_.clear(); }
+  // come between. And a round begins, which may be like any path.
+  void forgetRound() noexcept {
+    hinted_.clear();
+    begun_otherwise_.clear();
+  }
   // The value that a block is on the path followed, kNone: none.
   std::uint32_t valueOf(const LiveBlock& block) const noexcept;
 
@@ -253,9 +256,10 @@ class SequenceMatcher {
   const Operand* operands_ = nullptr;
   PathValue* values_ = nullptr;
   bool trusts_operands_ = false;
-  Walk walk_{0, 1};                  // path_'s, or that of the last one
-  std::vector<PathId> hinted_;       // by hintCarried(), since forgetHints()
-  std::uint32_t variant_at_ = kNone; // position of the last shape variant
+  Walk walk_{0, 1};                     // path_'s, or that of the last one
+  std::vector<PathId> hinted_;          // by hintCarried(), since forgetRound()
+  std::vector<PathId> begun_otherwise_; // than this round, by wholeRound()
+  std::uint32_t variant_at_ = kNone;    // position of the last shape variant
   PathId left_path_ = 0; // where the cursor was when it lost its way
   std::uint32_t left_position_ = 0;
 };
