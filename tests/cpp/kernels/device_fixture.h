@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
 #include "backend/runtime/options.h"
@@ -20,19 +19,12 @@
 #include "kernels/late_ops.h"
 #include "kernels/redirect.h"
 #include "memory/pager.h"
+#include "tests/cpp/kernels/schema_ops.h"
 
 namespace chameleon::kernels {
 
 inline constexpr std::size_t kKiB = 1024;
 inline constexpr std::size_t kMiB = 1024 * kKiB;
-
-// As "aten::add.Tensor".
-inline c10::OperatorHandle op_named(const std::string& text) {
-  const std::size_t dot = text.find('.');
-  return c10::Dispatcher::singleton().findSchemaOrThrow(
-      text.substr(0, dot).c_str(),
-      dot == std::string::npos ? "" : text.substr(dot + 1).c_str());
-}
 
 class DeviceTest : public testing::Test {
  protected:

@@ -16,6 +16,14 @@
 
 namespace chameleon::kernels {
 
+// As "aten::add.Tensor".
+inline c10::OperatorHandle op_named(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  return c10::Dispatcher::singleton().findSchemaOrThrow(
+      name.substr(0, dot).c_str(),
+      dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
+}
+
 // Defines an op for as long as the process lives. `name` with its overload, as
 // "aten::add.Tensor"; `schema` from its arguments on, "(Tensor a) -> Tensor".
 inline c10::OperatorHandle define(const std::string& name,
@@ -27,10 +35,7 @@ inline c10::OperatorHandle define(const std::string& name,
       new torch::Library(torch::Library::FRAGMENT, name.substr(0, colons),
                          std::nullopt, __FILE__, __LINE__);
   library->def((name.substr(colons + 2) + std::string(schema)).c_str(), tags);
-  const std::size_t dot = name.find('.');
-  return c10::Dispatcher::singleton().findSchemaOrThrow(
-      name.substr(0, dot).c_str(),
-      dot == std::string::npos ? "" : name.substr(dot + 1).c_str());
+  return op_named(name);
 }
 
 // The plan of a new op of a library of its own.
@@ -42,10 +47,7 @@ inline OpPlan plan_for(std::string_view schema,
 
 // As "add.Tensor".
 inline OpPlan plan_of_aten(const std::string& name) {
-  const std::size_t dot = name.find('.');
-  return OpPlan(c10::Dispatcher::singleton().findSchemaOrThrow(
-      ("aten::" + name.substr(0, dot)).c_str(),
-      dot == std::string::npos ? "" : name.substr(dot + 1).c_str()));
+  return OpPlan(op_named("aten::" + name));
 }
 
 } // namespace chameleon::kernels
