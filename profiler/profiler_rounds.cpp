@@ -55,8 +55,7 @@ void move_sources(OpPath& path, PathId from, PathId to,
 
 } // namespace
 
-// ---- where the run is
-// --------------------------------------------------------
+// ---- where the run is ------------------------------------------------------
 
 bool Profiler::automatic() const noexcept {
   return !marked_ || opCount() - last_marker_ >

@@ -96,7 +96,6 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   // ---- streams and events ------------------------------------------------
-
   Error copy(Stream stream, std::span<const Copy> copies) override {
     if (Error error = ready(FaultPoint::kCopy)) return error;
     const LineIndex line = copy_line(stream);

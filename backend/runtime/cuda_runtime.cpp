@@ -194,7 +194,6 @@ class Runtime final : public CudaRuntime, private UseGuard {
   }
 
   // ---- streams and events ------------------------------------------------
-
   Error copy(Stream stream, std::span<const Copy> copies) override {
     if (Error error = ready(FaultPoint::kCopy)) return error;
     const CudaContext::Scope scope(context());

@@ -96,7 +96,6 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
   }
 
   // ---- streams and events ------------------------------------------------
-
   Error copy(Stream stream, std::span<const Copy> copies) override {
     if (Error error = usable(FaultPoint::kCopy)) return error;
     const std::lock_guard lock(mutex_);

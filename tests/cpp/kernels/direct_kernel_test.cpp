@@ -156,8 +156,7 @@ class DirectKernelTest : public DeviceTest {
                                               "(Tensor a) -> Tensor", &same};
 };
 
-// ---- arguments
-// ---------------------------------------------------------------
+// ---- arguments -------------------------------------------------------------
 
 TEST_F(DirectKernelTest, TensorsBecomeNativeOnesAndTheRestStays) {
   const at::Tensor a = filled({3, 4}, 2);
@@ -210,8 +209,7 @@ TEST_F(DirectKernelTest, WhatIsSpecialGoesTheGeneralWay) {
   EXPECT_EQ(seen.calls, 0);
 }
 
-// ---- lists
-// -------------------------------------------------------------------
+// ---- lists -----------------------------------------------------------------
 
 // 32 collected tensors are looked through one by one, more are hashed.
 TEST_F(DirectKernelTest, ListsOnBothSidesOfTheHash) {
@@ -278,8 +276,7 @@ TEST_F(DirectKernelTest, EmptyListsAreHandedOver) {
   EXPECT_EQ(seen.tensors.size(), 1U);
 }
 
-// ---- results, failures
-// -------------------------------------------------------
+// ---- results, failures -----------------------------------------------------
 
 TEST_F(DirectKernelTest, AnInPlaceOpReturnsWhatItWasGiven) {
   at::Tensor a = filled({3}, 2);

@@ -136,8 +136,7 @@ TEST_F(ListRunTest, ScalarsOfEachIndexGoWithTheirChunk) {
   }
 }
 
-// ---- what does not go together
-// -----------------------------------------------
+// ---- what does not go together ---------------------------------------------
 
 TEST_F(ListRunTest, AStorageOfTwoIndicesIsRefusedAndNothingHappened) {
   const std::vector<at::Tensor> xs = four();

@@ -49,8 +49,7 @@ Results results_of(const OpPlan& plan) {
 using enum ArgumentKind;
 using Indices = std::vector<int>;
 
-// ---- which arguments
-// ---------------------------------------------------------
+// ---- which arguments -------------------------------------------------------
 
 TEST(OpPlan, HasTheArgumentsOfInterestInOrder) {
   const OpPlan plan = plan_for(
@@ -86,8 +85,7 @@ TEST(OpPlan, ScalarsAreSlicedWithListsOnlyWhereTheOpMayRunInChunks) {
   EXPECT_EQ(kinds_of(other), (Kinds{{0, kTensorList}}));
 }
 
-// ---- what is written
-// ---------------------------------------------------------
+// ---- what is written -------------------------------------------------------
 
 TEST(OpPlan, AnAliasAloneIsNoWrite) {
   const OpPlan view = plan_for("(Tensor(a) self, Tensor b) -> Tensor(a)");
@@ -141,8 +139,7 @@ TEST(OpPlan, WritesThatTheSchemaConcealsAreKnown) {
   EXPECT_EQ(which(rnn, &ArgumentPlan::side_effect), Indices{});
 }
 
-// ---- random numbers, retries
-// -------------------------------------------------
+// ---- random numbers, retries -----------------------------------------------
 
 TEST(OpPlan, AnOpMayBeTriedAgainThatChangesNothing) {
   EXPECT_TRUE(plan_of_aten("mm").mayRetry());
@@ -165,8 +162,7 @@ TEST(OpPlan, AGeneratorOrATagMakesItRandom) {
   EXPECT_TRUE(plan_of_aten("native_dropout").random);
 }
 
-// ---- list ops
-// ----------------------------------------------------------------
+// ---- list ops --------------------------------------------------------------
 
 TEST(OpPlan, ElementWiseListOpsMayRunInChunks) {
   for (const char* const op :
@@ -188,8 +184,7 @@ TEST(OpPlan, InPlaceListOpsCountVersions) {
   EXPECT_FALSE(plan_of_aten("add_.Tensor").counts_versions);
 }
 
-// ---- tensors on the CPU
-// ------------------------------------------------------
+// ---- tensors on the CPU ----------------------------------------------------
 
 TEST(OpPlan, SaysWhichOperandsMayBeOnTheCpu) {
   using enum CpuRule;
@@ -207,8 +202,7 @@ TEST(OpPlan, SaysWhichOperandsMayBeOnTheCpu) {
   EXPECT_EQ(norm.at(4), kNever);
 }
 
-// ---- names
-// -------------------------------------------------------------------
+// ---- names -----------------------------------------------------------------
 
 TEST(OpPlan, IsKnownByNameAndNumber) {
   const OpPlan plan = plan_of_aten("add.Tensor");

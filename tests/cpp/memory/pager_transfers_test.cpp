@@ -225,8 +225,7 @@ TEST_F(PagerTransfersTest, PartOfABatchIsTakenBack) {
   EXPECT_EQ(time, 51'000 + 2000 + 2000);
 }
 
-// ---- plans
-// -------------------------------------------------------------------
+// ---- plans -----------------------------------------------------------------
 
 class PlannedTransfersTest : public PagerTransfersTest {
  protected:
