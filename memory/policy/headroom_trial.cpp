@@ -19,29 +19,28 @@ double HeadroomTrial::Tried::mean_ns() const {
   return sum / counted;
 }
 
-bool HeadroomTrial::isHopeless() const {
-  if (best_.plan == nullptr || now_.steps != kFewSteps) return false;
-  const double longest = kFarLonger * best_.mean_ns();
-  return std::all_of(
-      now_.duration_ns.begin(), now_.duration_ns.begin() + kFewSteps,
-      [&](std::int64_t ns) { return static_cast<double>(ns) > longest; });
+bool HeadroomTrial::cannotWin(const Plan& plan) const {
+  return best_.plan != nullptr && plan.modelled.duration_ns >= best_.mean_ns();
 }
 
 void HeadroomTrial::add(PathPlanPtr plan) {
-  in_a_row_ = 0;
-  if (std::exchange(wanted_, std::nullopt) && plan->plan == nullptr) {
+  in_a_row_ = slow_in_a_row_ = 0;
+  const bool was_wanted = std::exchange(wanted_, std::nullopt).has_value();
+  if (was_wanted && (plan->plan == nullptr || cannotWin(*plan->plan))) {
     end();
-  } else if (is_over_ || plan->is_settled) {
+  } else if (plan->is_settled) {
     *this = HeadroomTrial(std::move(plan));
-  } else {
+  } else if (!is_over_) {
     now_ = {};
     now_.plan = std::move(plan);
+  } else if (plan->headroom_level == now_.plan->headroom_level) {
+    *this = HeadroomTrial(std::move(plan));
   }
 }
 
 bool HeadroomTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
   if (is_over_ || wanted_ || plan == nullptr || plan != now_.plan->plan.get()) {
-    in_a_row_ = 0;
+    in_a_row_ = slow_in_a_row_ = 0;
     return false;
   }
   if (now_.plan->headroom_level == kOnce) { // not any more
@@ -49,9 +48,13 @@ bool HeadroomTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
     if (!is_over_) wanted_ = 0;
     return !is_over_;
   }
+  const bool is_slow =
+      best_.plan != nullptr &&
+      static_cast<double>(duration_ns) > kFarLonger * best_.mean_ns();
+  slow_in_a_row_ = is_slow ? slow_in_a_row_ + 1 : 0;
   if (++in_a_row_ <= kTakeOver) return false;
   now_.duration_ns[now_.steps++] = duration_ns;
-  if (now_.steps == kSteps || isHopeless()) judge();
+  if (now_.steps == kSteps || slow_in_a_row_ == kFewSteps) judge();
   return wanted_.has_value();
 }
 
@@ -62,7 +65,7 @@ void HeadroomTrial::judge() {
     best_ = now_;
   }
   now_ = best_;
-  in_a_row_ = 0;
+  in_a_row_ = slow_in_a_row_ = 0;
   if (isAsModelled() || tried == kMostHeadroom) return end();
   wanted_ = tried + 1;
 }

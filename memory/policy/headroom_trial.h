@@ -15,7 +15,9 @@
 //
 // A trial costs some steps of every training and gains little in most: each
 // plan has kTakeOver + kSteps steps, and none follows one whose steps take what
-// its model says.
+// its model says. A plan that by its model alone takes longer than the best
+// one's steps is not tried, and neither are those that leave still more: steps
+// take what the model says or longer.
 //
 // Thread safety: none; PlanningThread locks.
 #pragma once
@@ -57,8 +59,10 @@ class HeadroomTrial {
 
   // A plan was made: it is the one to follow, for good where an earlier run has
   // compared it with others; but where it was wanted and is null: so much
-  // cannot be left. If it is for another link, or for other times, than those
-  // before, and no other is wanted: all begins anew.
+  // cannot be left; and where it was wanted and cannot win: the best one stays.
+  // If it is for another link, or for other times, than those before, and no
+  // other is wanted: all begins anew. Once all is over, a plan of a level that
+  // was given up is one that its search still found, and is not followed.
   void add(PathPlanPtr plan);
   // A step ended that followed this plan and went as it foresaw; null: none.
   // True: a plan with another headroomLevel() is wanted.
@@ -68,8 +72,8 @@ class HeadroomTrial {
   // What takes that many times the shortest step has done something else, like
   // saving a checkpoint.
   static constexpr double kSomethingElse = 1.5;
-  // Steps after which a plan is given up, if each of them took that many times
-  // what the best one's take.
+  // Steps in a row after which a plan is given up, the ones in which it takes
+  // over among them, if each took that many times what the best one's take.
   static constexpr std::size_t kFewSteps = 2;
   static constexpr double kFarLonger = 1.2;
   // Times the best one's steps: less is no noise.
@@ -84,7 +88,7 @@ class HeadroomTrial {
     double mean_ns() const;
   };
   void judge();
-  bool isHopeless() const; // now_ is
+  bool cannotWin(const Plan& plan) const;
   bool isAsModelled() const;
   void end();
 
@@ -92,6 +96,8 @@ class HeadroomTrial {
   Tried best_; // of those that were tried
   std::optional<int> wanted_;
   std::size_t in_a_row_ = 0; // steps that followed now_
+  std::size_t slow_in_a_row_ =
+      0; // of these, the last ones that were far longer
   bool is_over_;
 };
 

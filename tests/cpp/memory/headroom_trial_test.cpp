@@ -10,9 +10,9 @@ namespace {
 constexpr double kModelledNs = 1e6;
 constexpr auto kAll = HeadroomTrial::kTakeOver + HeadroomTrial::kSteps;
 
-PathPlanPtr made(int headroom, bool moves = true) {
+PathPlanPtr made(int headroom, bool moves = true, double modelled = 1) {
   auto plan = std::make_shared<Plan>();
-  plan->modelled.duration_ns = kModelledNs;
+  plan->modelled.duration_ns = modelled * kModelledNs;
   if (moves) plan->actions.emplace_back(Action::Kind::kWriteBack, 0);
   auto path_plan = std::make_shared<PathPlan>();
   path_plan->plan = std::move(plan);
@@ -111,10 +111,23 @@ TEST(HeadroomTrial, AFarSlowerPlanIsGivenUpSoon) {
   const PathPlanPtr first = trial.plan();
   EXPECT_TRUE(follow(trial, 1.5));
   trial.add(made(1));
-  EXPECT_FALSE(follow(trial, 3, HeadroomTrial::kTakeOver + 1));
+  EXPECT_FALSE(follow(trial, 3, 1));
   EXPECT_TRUE(follow(trial, 3, 1));
   EXPECT_EQ(trial.plan(), first);
   EXPECT_EQ(trial.headroomLevel(), 2);
+}
+
+TEST(HeadroomTrial, APlanThatIsModelledSlowerIsNotTried) {
+  HeadroomTrial trial = begun();
+  const PathPlanPtr first = trial.plan();
+  EXPECT_TRUE(follow(trial, 1.1));
+  trial.add(made(1, /*moves=*/true, /*modelled=*/1.11));
+  EXPECT_TRUE(trial.isOver());
+  EXPECT_EQ(trial.plan(), first);
+  // Its search goes on, and finds what it finds.
+  trial.add(made(1));
+  EXPECT_TRUE(trial.isOver());
+  EXPECT_EQ(trial.plan(), first);
 }
 
 TEST(HeadroomTrial, OneLongStepIsNoReasonToGiveUp) {
