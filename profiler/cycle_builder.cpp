@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "profiler/op_names.h"
 
@@ -108,22 +109,30 @@ std::vector<std::int64_t> durations_of(const OpPath& path) {
 } // namespace
 
 std::optional<PathSnapshot> CycleBuilder::take(PathId id) const {
-  std::optional<PathSnapshot> snapshot = copyOf(id);
-  if (!snapshot || !snapshot->durations_ns.empty()) return snapshot;
-  const OpPath& path = *snapshot->path;
-  snapshot->durations_ns.reserve(path.size());
-  for (std::uint32_t i = 0; i < path.size(); ++i) {
-    snapshot->durations_ns.push_back(duration(path, i));
+  PathSnapshot snapshot;
+  {
+    const Profiler::Guard guard(profiler_.lock_);
+    std::shared_ptr<const OpPath> path = profiler_.history_.share(id);
+    if (path == nullptr) return std::nullopt;
+    snapshot = copyOf(std::move(path));
   }
+  addDurations(snapshot);
   return snapshot;
 }
 
+void CycleBuilder::addDurations(PathSnapshot& snapshot) const {
+  if (!snapshot.durations_ns.empty()) return;
+  const OpPath& path = *snapshot.path;
+  snapshot.durations_ns.reserve(path.size());
+  for (std::uint32_t i = 0; i < path.size(); ++i) {
+    snapshot.durations_ns.push_back(duration(path, i));
+  }
+}
+
 // What is under the profiler's lock.
-std::optional<PathSnapshot> CycleBuilder::copyOf(PathId id) const {
+PathSnapshot CycleBuilder::copyOf(std::shared_ptr<const OpPath> shared) const {
   PathSnapshot snapshot;
-  const Profiler::Guard guard(profiler_.lock_);
-  snapshot.path = profiler_.history_.share(id);
-  if (snapshot.path == nullptr) return std::nullopt;
+  snapshot.path = std::move(shared);
   const OpPath& path = *snapshot.path;
   snapshot.bindings.reserve(path.values().size());
   for (const PathValue& value : path.values()) {
@@ -216,6 +225,18 @@ std::optional<CycleMap> CycleBuilder::build(PathId id) {
   CycleMap map = cycle(*snapshot);
   setTimes(times_of(map));
   return map;
+}
+
+std::optional<CycleMap> CycleBuilder::buildLast() const {
+  PathSnapshot snapshot;
+  {
+    const Profiler::Guard guard(profiler_.lock_);
+    std::shared_ptr<const OpPath> path = profiler_.lastRound();
+    if (path == nullptr) return std::nullopt;
+    snapshot = copyOf(std::move(path));
+  }
+  addDurations(snapshot);
+  return cycle(snapshot);
 }
 
 } // namespace chameleon::profiler

@@ -81,9 +81,13 @@ class CycleBuilder {
 
   // All of this at once.
   std::optional<CycleMap> build(PathId path);
+  // The step that ended last, with the sizes that it had; its path may have
+  // others (profiler_variants.cpp). Nothing: no step has ended.
+  std::optional<CycleMap> buildLast() const;
 
  private:
-  std::optional<PathSnapshot> copyOf(PathId path) const;
+  PathSnapshot copyOf(std::shared_ptr<const OpPath> path) const;
+  void addDurations(PathSnapshot& snapshot) const;
   std::int64_t duration(const OpPath& path, std::uint32_t op) const;
 
   Profiler& profiler_;

@@ -36,6 +36,7 @@
 #include <atomic>
 #include <concepts>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -227,6 +228,7 @@ class Profiler {
   void weighExternalInputs(std::span<const Use> uses) noexcept;
   bool sizesAreNear() const noexcept;
   bool endVariant();
+  std::shared_ptr<const OpPath> lastRound() const;
   void missed(std::uint32_t op, Token token, DivergenceKind kind);
   void startRecording();
   void record(std::uint32_t op, Token token, std::span<const Use> uses);
@@ -288,6 +290,9 @@ class Profiler {
   std::uint64_t known_bytes_ = 0;
   std::vector<Token> variant_rounds_; // shape variants, once; a ring
   std::size_t variant_rounds_end_ = 0;
+  // The last round that ended was a shape variant: this one, not finished.
+  bool ended_in_variant_ = false;
+  OpPath last_variant_;
 
   bool marked_ = false;
   std::uint64_t last_marker_ = 0;

@@ -127,7 +127,32 @@ bool Profiler::endVariant() {
   bindNewAgain(recorder_.path(), 0, *path);
   recorder_.stop();
   ended(*path, path->size());
+  std::swap(last_variant_, recorder_.path());
+  ended_in_variant_ = true;
   return true;
+}
+
+// The round that ended last, with the sizes that it had; null: none has ended.
+// A variant's values have the numbers of its path's. So what a round of that
+// path handed on to this one, this one hands on to the next; and what has not
+// been seen to die yet dies where it does on that path.
+std::shared_ptr<const OpPath> Profiler::lastRound() const {
+  std::shared_ptr<const OpPath> path = history_.share(previous_path_);
+  if (!ended_in_variant_ || path == nullptr) return path;
+  auto round = std::make_shared<OpPath>(last_variant_);
+  round->finish();
+  std::vector<PathValue>& values = round->values();
+  if (values.size() != path->values().size()) return round;
+  for (std::uint32_t v = 0; v < values.size(); ++v) {
+    PathValue& value = values[v];
+    if (value.free_op == kNone) value.free_op = path->values()[v].free_op;
+    if (!value.carried() || value.source_path != path->id()) continue;
+    PathValue& source = values[value.source_value];
+    if (source.carried()) continue; // the path saw it first, and it stays
+    value.source_path = round->id();
+    source.successor = v;
+  }
+  return round;
 }
 
 } // namespace chameleon::profiler

@@ -202,7 +202,7 @@ LastCycle last_cycle(c10::DeviceIndex index) {
     backend::throw_if(device->pager->synchronize()); // how long ops took
     profiler::Profiler& profiler = device->pager->profiler();
     map = profiler::CycleBuilder(profiler, device->pager->meter().durations())
-              .build(profiler.counts().last_path);
+              .buildLast();
   }
   TORCH_CHECK(map, kNoStep);
   return {*device, std::move(*map)};

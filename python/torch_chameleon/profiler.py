@@ -221,7 +221,9 @@ def export_trace(path: str | os.PathLike[str], device: Device = None) -> None:
     completely without reading them; `fresh`, the numbers of `out` that it is
     handed as memory that no op has touched before; and `workspace`, the bytes
     that it takes and gives back meanwhile. `{"step":1}` ends the file.
-    Durations are estimates from the ops that were timed.
+    Durations are estimates from the ops that were timed. Each op is there as
+    the program called it, once: what the device ran again is `rerun_ns` of
+    `swap_stats()`, and part of `compute_ns` in `last_step()`.
 
     Args:
         path: The file, replaced if it exists.

@@ -124,3 +124,59 @@ def test_its_times_are_those_of_the_run(name, tmp_path, fresh):
         ops, summed_ns, compute_ns = json.loads(line)
         assert ops > 20
         assert abs(summed_ns - compute_ns) <= ops
+
+
+_VARYING = """
+import json
+import torch, torch_chameleon
+from torch import nn
+from torch_chameleon import config, profiler
+
+config.physical_device, config.recompute = "simulated", RECOMPUTE
+config.oversubscription = 64
+config.hbm_budget = "8GiB"
+with torch.device("chameleon"):
+    parts = [nn.TransformerEncoderLayer(256, 4, 512, batch_first=True) for _ in range(3)]
+    model = nn.Sequential(*parts)
+    optimizer = torch.optim.AdamW(model.parameters())
+for step, length in enumerate(LENGTHS):
+    torch_chameleon.reset_swap_stats()
+    x = torch.empty(16, length, 256, device="chameleon")
+    model(x).square().mean().backward()
+    del x
+    optimizer.step()
+    optimizer.zero_grad()
+    stats = torch_chameleon.swap_stats()
+    if step == 0:
+        config.hbm_budget = stats["peak_logical_bytes"] // 2
+    profiler.export_trace(PATH)
+    with open(PATH) as lines:
+        ops = [op for op in map(json.loads, lines) if "op" in op]
+    compute_ns = profiler.last_step()["compute_ns"] - stats["rerun_ns"]
+    print(json.dumps([ops, compute_ns, stats["peak_logical_bytes"]]))
+"""
+
+
+def varying(fresh, path, recompute, lengths):
+    values = f"PATH, RECOMPUTE, LENGTHS = {path!r}, {recompute!r}, {lengths}\n"
+    return [json.loads(line) for line in fresh(values + _VARYING).splitlines()]
+
+
+def assert_times_are(ops, compute_ns):
+    assert abs(sum(op["dur_ns"] for op in ops) - compute_ns) <= len(ops)
+
+
+def test_a_step_in_other_sizes_is_itself(tmp_path, fresh):
+    """Sizes that never come again are followed as the path that is known."""
+    lengths = [64, 64, 64, 60, 66, 61, 70, 59]
+    path = str(tmp_path / "step.jsonl")
+    for ops, compute_ns, peak in varying(fresh, path, "off", lengths)[2:]:
+        assert_times_are(ops, compute_ns)
+        traced, count = peak_of(ops)
+        assert 0 <= traced - peak < 512 * count
+
+
+def test_ops_that_ran_again_are_not_in_it(tmp_path, fresh):
+    path = str(tmp_path / "step.jsonl")
+    ops, compute_ns, _ = varying(fresh, path, "auto", [64] * 8)[-1]
+    assert_times_are(ops, compute_ns)

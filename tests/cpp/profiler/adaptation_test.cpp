@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "op_driver.h"
+#include "profiler/cycle_builder.h"
 
 namespace chameleon::profiler {
 namespace {
@@ -193,6 +194,34 @@ TEST_P(Adaptation, SizesThatNeverComeAgainLoseNoStep) {
   EXPECT_EQ(driver_.profiler.state().paths, paths);
   EXPECT_EQ(driver_.profiler.state().matching, Matching::kFollowing);
   EXPECT_EQ(train(100).misses, 0U);
+}
+
+// The path followed has other sizes; the values are those of a step with a path
+// of its own.
+TEST(LastStep, IsTheOneThatRan) {
+  OpDriver driver;
+  ToyModel model(driver, 24);
+  const Durations durations;
+  const CycleBuilder builder(driver.profiler, durations);
+  const auto train = [&](std::uint64_t batch) {
+    model.train(batch);
+    driver.profiler.step();
+    return builder.buildLast()->cycle;
+  };
+  EXPECT_FALSE(builder.buildLast());
+  for (int i = 0; i < 5; ++i) train(100);
+  const Cycle variant = train(90);
+  train(90);
+  const std::size_t paths = driver.profiler.state().paths;
+  const Cycle own = train(90);
+  EXPECT_EQ(driver.profiler.state().paths, paths);
+  EXPECT_EQ(variant.value_bytes, own.value_bytes);
+  EXPECT_EQ(variant.operand_end, own.operand_end);
+  EXPECT_EQ(variant.operands, own.operands);
+  EXPECT_EQ(variant.freed_end, own.freed_end);
+  EXPECT_EQ(variant.freed, own.freed);
+  EXPECT_NE(train(110).value_bytes, own.value_bytes);
+  EXPECT_EQ(train(90).value_bytes, own.value_bytes);
 }
 
 TEST_P(Adaptation, SizesThatComeAgainAreAPathOfTheirOwn) {
