@@ -355,8 +355,7 @@ bool ForecastPolicy::isVictim(const Victim& victim,
                               Usable usable) const noexcept {
   const Block& block = *victim.block;
   return block.identity == victim.identity && block.policy_slot != kNotIn &&
-         (victim.far ||
-          block.last_use_tick.load(std::memory_order_relaxed) == victim.tick) &&
+         block.last_use_tick.load(std::memory_order_relaxed) == victim.tick &&
          usable(block);
 }
 
@@ -365,7 +364,8 @@ const ForecastPolicy::Victim* ForecastPolicy::findVictim(Usable usable,
   const std::uint64_t ops = profiler_.opCount();
   const std::uint32_t cycle = forecast_.position().ops;
   bool fresh = false;
-  if (ops - ranked_at_ > cycle / kRanksPerCycle) ranked_.clear();
+  const std::uint64_t in_order_for = cycle != 0 ? cycle : blocks_.size();
+  if (ops - ranked_at_ > in_order_for / kRanksPerCycle) ranked_.clear();
   for (;;) {
     while (!ranked_.empty() && !isVictim(ranked_.back(), usable)) {
       ranked_.pop_back();

@@ -11,6 +11,9 @@
 // again will read it, counts as used in the middle of what is left of the
 // cycle.
 //
+// Victims are put in order for many ops at a time, since that takes as long as
+// there are blocks; what is used meanwhile is no victim before the next time.
+//
 // Half a cycle of look-ahead is enough, and beyond it Belady's order does harm:
 // a study found that, which simulated swap schedules on the traces of
 // tests/benchmarks/policy/, and is not in the repository. No other constant
@@ -78,7 +81,8 @@ class ForecastPolicy final : public Policy {
   static constexpr std::uint32_t kNotIn = ~std::uint32_t{0};
   // A clean victim counts as if its next use were so many times as far away.
   static constexpr double kCleanFactor = 4;
-  // How often victims are put in order in one cycle, at most.
+  // How often victims are put in order in one cycle, at most; off all paths, in
+  // as many ops as there are blocks.
   static constexpr std::uint32_t kRanksPerCycle = 64;
   // A victim of a better size is taken if its next use is at least this part as
   // far away as that of the best one.
