@@ -12,7 +12,8 @@
 // "new": on sequences never seen before, which are recorded; "alone": the loop
 // and the tokens without the profiler, to subtract; "growing" and a number: so
 // many equal ops, each on a block of its own that stays, in one step that is
-// twice as long as the longest before it.
+// twice as long as the longest before it; "turns" and a number: so many turns
+// of a loop, forwards and back, the same way.
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -80,8 +81,7 @@ __attribute__((noinline)) void one_op_alone(Run& run, std::uint32_t i) {
 }
 
 // A step of equal ops on new blocks, as where parameters are made one by one.
-__attribute__((noinline)) void run_steps_of_equals(Run& run,
-                                                   std::uint32_t ops) {
+void step_of_equals(Run& run, std::uint32_t ops) {
   const std::array<std::uint64_t, 6> sizes{0x20001, 64, 0, 0x20002, 64, 64};
   for (std::uint32_t i = 0; i < ops; ++i) {
     const std::uint64_t token = make_token(7, sizes.data());
@@ -90,16 +90,53 @@ __attribute__((noinline)) void run_steps_of_equals(Run& run,
   }
 }
 
-int grow(Run& run, std::uint32_t ops) {
-  for (std::uint32_t before = ops / 8; before < ops; before *= 2) {
-    for (std::uint32_t i = 0; i < before; ++i) {
-      const std::array<Use, 1> uses{run.create()};
-      const std::array<std::uint64_t, 6> sizes{0x20001, 64, 0, 0x20002, 64, 64};
-      (void)run.profiler.observe(7, make_token(7, sizes.data()), uses);
-    }
+// A recurrent net: each turn's result goes to the next one and stays until the
+// turn is walked back. Four ops a turn.
+void step_of_turns(Run& run, std::uint32_t turns) {
+  const std::array<std::uint64_t, 6> sizes{0x20001, 64, 0, 0x20002, 64, 64};
+  const auto op = [&](std::uint32_t name, Use a, Use b) {
+    const std::uint64_t token = make_token(name, sizes.data());
+    OpTicket ticket =
+        run.profiler.observe(name, token, std::array<Use, 2>{a, b});
+    const BlockSlot slot = run.profiler.result(ticket, ++run.identities, 4096);
+    return Use{run.identities, slot, Operand::kReads};
+  };
+  const auto gone = [&](Use use) {
+    run.profiler.freed(use.slot, run.profiler.opCount());
+  };
+  std::vector<Use> kept{run.last};
+  for (std::uint32_t i = 0; i < turns; ++i) {
+    const Use sum = op(1, kept.back(), run.weights[0]);
+    kept.push_back(op(2, sum, run.weights[1]));
+    gone(sum);
+  }
+  Use grad = op(3, kept.back(), run.weights[2]);
+  for (; kept.size() > 1; kept.pop_back()) {
+    const Use through = op(4, grad, kept.back());
+    gone(grad);
+    gone(kept.back());
+    grad = op(5, through, run.weights[0]);
+    gone(through);
+  }
+  gone(grad);
+}
+
+using StepOf = void (*)(Run& run, std::uint32_t count);
+
+__attribute__((noinline)) void run_steps(Run& run, std::uint32_t count,
+                                         StepOf step_of) {
+  step_of(run, count);
+}
+
+int grow(Run& run, const char* count_text, StepOf step_of) {
+  const auto count = static_cast<std::uint32_t>(
+      std::strtoul(count_text, nullptr, /*base=*/10));
+  for (std::uint32_t before = count / 8; before < count; before *= 2) {
+    step_of(run, before);
     run.profiler.step();
   }
-  run_steps_of_equals(run, ops);
+  run_steps(run, count, step_of);
+  std::printf("%u\n", count);
   return EXIT_SUCCESS;
 }
 
@@ -134,11 +171,9 @@ int main(int argc, char** argv) {
                     : word == "alone" ? Mode::kAlone
                                       : Mode::kSeen;
   Run run;
-  if (word == "growing") {
-    return grow(run, static_cast<std::uint32_t>(
-                         std::strtoul(argc > 2 ? argv[2] : "16000", nullptr,
-                                      /*base=*/10)));
-  }
+  const char* const count = argc > 2 ? argv[2] : "16000";
+  if (word == "growing") return grow(run, count, &step_of_equals);
+  if (word == "turns") return grow(run, count, &step_of_turns);
   warm_up(run);
   run_steps(run, 10, mode);
   const auto state = run.profiler.state();
