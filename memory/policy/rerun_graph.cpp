@@ -1,6 +1,7 @@
 #include "memory/policy/rerun_graph.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace chameleon::memory {
 namespace {
@@ -34,6 +35,7 @@ class Analysis {
       findNodes(pass);
     }
     findConsumers();
+    breakCircles();
     // Consumers come after what they consume.
     for (std::size_t i = candidates_.size(); i-- > 0;) judge(candidates_[i]);
     for (const Candidate& candidate : candidates_) keep(candidate);
@@ -152,6 +154,43 @@ class Analysis {
           }
         }
       }
+    }
+  }
+
+  // An op may finish a result in place with what was made from another result
+  // of the same op: neither of the two nodes could run again first. Goes
+  // through the nodes as they could run. Where none can, the first one left
+  // waits for a later one, in a circle or behind one, and is given up.
+  void breakCircles() {
+    std::vector<std::size_t> missing(candidates_.size()); // inputs
+    for (const Candidate& candidate : candidates_) {
+      for (const ValueIndex value : candidate.outputs) {
+        for (const std::uint32_t i : consumers_[value]) ++missing[i];
+      }
+    }
+    std::vector<std::uint8_t> is_done(candidates_.size());
+    std::vector<std::uint32_t> ready;
+    const auto go = [&] {
+      while (!ready.empty()) {
+        const std::uint32_t node = ready.back();
+        ready.pop_back();
+        if (std::exchange(is_done[node], 1) != 0) continue;
+        for (const ValueIndex value : candidates_[node].outputs) {
+          for (const std::uint32_t i : consumers_[value]) {
+            if (--missing[i] == 0) ready.push_back(i);
+          }
+        }
+      }
+    };
+    for (std::uint32_t i = 0; i < candidates_.size(); ++i) {
+      if (missing[i] == 0) ready.push_back(i);
+    }
+    go();
+    for (std::uint32_t i = 0; i < candidates_.size(); ++i) {
+      if (is_done[i] != 0) continue;
+      candidates_[i].possible = false;
+      ready.push_back(i);
+      go();
     }
   }
 

@@ -7,10 +7,10 @@
 // again if all of its ops may be, they write nothing but its own outputs (after
 // the first one each only one, and reads no other), and the inputs hold what
 // they held: nobody writes an input between the op that read it and the last
-// place at which the node may be wanted. What persists may be written by the op
-// that creates: as it may be run again, that is a side effect (batch norm's
-// running statistics), which its results do not depend on and a re-run does not
-// have.
+// place at which the node may be wanted. Nor does a node need, in the end, what
+// is made from its own outputs. What persists may be written by the op that
+// creates: as it may be run again, that is a side effect (batch norm's running
+// statistics), which its results do not depend on and a re-run does not have.
 //
 // That place follows from the rule that a dropped value is made again just
 // before the first op after the boundary that needs it, together with what its

@@ -121,12 +121,13 @@ TEST(JointPlanner, WithoutLeaveItIsTheSwapPlan) {
 // plan holds, and the program's plan gives every op the bytes it has without.
 TEST(JointPlanner, RandomSteps) {
   std::size_t drops = 0;
-  for (std::uint64_t seed = 0; seed < 450; ++seed) {
+  for (std::uint64_t seed = 0; seed < 1200; ++seed) {
     std::mt19937_64 random(seed);
     CycleShape shape;
     shape.ops = 20 + static_cast<int>(random() % 40);
     shape.values = 10 + static_cast<int>(random() % 40);
-    Cycle cycle = random_cycle(random, shape);
+    Cycle cycle =
+        seed % 3 == 0 ? random_cycle(random, shape) : random_training(random);
     for (std::size_t op = 0; op < cycle.ops(); ++op) {
       cycle.may_rerun.push_back(random() % 5 > 0 ? 1 : 0);
     }

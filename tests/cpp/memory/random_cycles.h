@@ -18,6 +18,10 @@ struct CycleShape {
 
 profiler::Cycle random_cycle(std::mt19937_64& random, const CycleShape& shape);
 
+// Forward ops, some of which finish in place what was made before, and backward
+// ones that use what they made in the opposite order.
+profiler::Cycle random_training(std::mt19937_64& random);
+
 // The least budget under which each op alone fits, and what all live values
 // take at most.
 struct Needs {
