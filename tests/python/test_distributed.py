@@ -86,6 +86,9 @@ try:
     loss.backward()
 except RuntimeError as error:
     print(error)
+# Autograd's thread gives up the failed backward, with its Python callbacks,
+# before it takes up another one. Were it late, it would find no interpreter.
+torch.ones(1, device="chameleon", requires_grad=True).sum().backward()
 dist.destroy_process_group()
 """
 
