@@ -27,14 +27,14 @@ void HeadroomTrial::add(PathPlanPtr plan) {
   in_a_row_ = slow_in_a_row_ = 0;
   const bool was_wanted = std::exchange(wanted_, std::nullopt).has_value();
   if (was_wanted && (plan->plan == nullptr || cannotWin(*plan->plan))) {
-    end();
-  } else if (plan->is_settled) {
+    return end();
+  }
+  const bool same_level = plan->headroom_level == now_.plan->headroom_level;
+  if (plan->is_settled || (is_over_ && same_level)) {
     *this = HeadroomTrial(std::move(plan));
   } else if (!is_over_) {
     now_ = {};
     now_.plan = std::move(plan);
-  } else if (plan->headroom_level == now_.plan->headroom_level) {
-    *this = HeadroomTrial(std::move(plan));
   }
 }
 

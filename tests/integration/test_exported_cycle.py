@@ -136,8 +136,8 @@ config.physical_device, config.recompute = "simulated", RECOMPUTE
 config.oversubscription = 64
 config.hbm_budget = "8GiB"
 with torch.device("chameleon"):
-    parts = [nn.TransformerEncoderLayer(256, 4, 512, batch_first=True) for _ in range(3)]
-    model = nn.Sequential(*parts)
+    layer = lambda: nn.TransformerEncoderLayer(256, 4, 512, batch_first=True)
+    model = nn.Sequential(layer(), layer(), layer())
     optimizer = torch.optim.AdamW(model.parameters())
 for step, length in enumerate(LENGTHS):
     torch_chameleon.reset_swap_stats()
