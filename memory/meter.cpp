@@ -161,6 +161,7 @@ void Meter::setMaxSlowdown(std::optional<double> factor) {
 
 // The steps that ended since, as far as the device has come.
 void Meter::watchSteps() {
+  timer_.collect();
   for (;;) {
     std::optional<StepMeter::Last> last;
     {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/runtime/check.h"
+
 namespace chameleon::memory {
 namespace {
 
@@ -79,6 +81,8 @@ class Extension {
         if (isGone(input, before)) first = graph_.values[input].node;
       }
       if (first != RerunGraph::kNone) {
+        CHAMELEON_CHECK(waiting_.size() < graph_.nodes.size(),
+                        "a node needs what is made from it");
         waiting_.push_back(first);
         continue;
       }

@@ -16,8 +16,8 @@
 // A trial costs some steps of every training and gains little in most: each
 // plan has kTakeOver + kSteps steps, and none follows one whose steps take what
 // its model says. A plan that by its model alone takes longer than the best
-// one's steps is not tried, and neither are those that leave still more: steps
-// take what the model says or longer.
+// one's steps is not tried, and neither are those that leave still more: where
+// steps take longer than their plan's model says, these do, too.
 //
 // Thread safety: none; PlanningThread locks.
 #pragma once

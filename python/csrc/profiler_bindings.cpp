@@ -200,6 +200,7 @@ LastCycle last_cycle(c10::DeviceIndex index) {
   std::optional<profiler::CycleMap> map;
   if (device != nullptr) {
     backend::throw_if(device->pager->synchronize()); // how long ops took
+    device->pager->trim(); // what died lately is heard of
     profiler::Profiler& profiler = device->pager->profiler();
     map = profiler::CycleBuilder(profiler, device->pager->meter().durations())
               .buildLast();
