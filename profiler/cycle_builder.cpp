@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <utility>
 
 #include "profiler/op_names.h"
 
@@ -109,30 +108,30 @@ std::vector<std::int64_t> durations_of(const OpPath& path) {
 } // namespace
 
 std::optional<PathSnapshot> CycleBuilder::take(PathId id) const {
+  return copyOf([&] { return profiler_.history_.share(id); });
+}
+
+// `find` is asked for the path under the profiler's lock.
+template <typename Find>
+std::optional<PathSnapshot> CycleBuilder::copyOf(const Find& find) const {
   PathSnapshot snapshot;
   {
     const Profiler::Guard guard(profiler_.lock_);
-    std::shared_ptr<const OpPath> path = profiler_.history_.share(id);
-    if (path == nullptr) return std::nullopt;
-    snapshot = copyOf(std::move(path));
+    snapshot.path = find();
+    if (snapshot.path == nullptr) return std::nullopt;
+    copyWhatChanges(snapshot);
   }
-  addDurations(snapshot);
-  return snapshot;
-}
-
-void CycleBuilder::addDurations(PathSnapshot& snapshot) const {
-  if (!snapshot.durations_ns.empty()) return;
+  if (!snapshot.durations_ns.empty()) return snapshot;
   const OpPath& path = *snapshot.path;
   snapshot.durations_ns.reserve(path.size());
   for (std::uint32_t i = 0; i < path.size(); ++i) {
     snapshot.durations_ns.push_back(duration(path, i));
   }
+  return snapshot;
 }
 
-// What is under the profiler's lock.
-PathSnapshot CycleBuilder::copyOf(std::shared_ptr<const OpPath> shared) const {
-  PathSnapshot snapshot;
-  snapshot.path = std::move(shared);
+// REQUIRES the profiler's lock.
+void CycleBuilder::copyWhatChanges(PathSnapshot& snapshot) const {
   const OpPath& path = *snapshot.path;
   snapshot.bindings.reserve(path.values().size());
   for (const PathValue& value : path.values()) {
@@ -149,7 +148,6 @@ PathSnapshot CycleBuilder::copyOf(std::shared_ptr<const OpPath> shared) const {
   if (path.size() > 0 && path.op(0).token == 0) {
     snapshot.durations_ns = durations_of(path);
   }
-  return snapshot;
 }
 
 CycleMap CycleBuilder::cycle(const PathSnapshot& snapshot) {
@@ -228,15 +226,10 @@ std::optional<CycleMap> CycleBuilder::build(PathId id) {
 }
 
 std::optional<CycleMap> CycleBuilder::buildLast() const {
-  PathSnapshot snapshot;
-  {
-    const Profiler::Guard guard(profiler_.lock_);
-    std::shared_ptr<const OpPath> path = profiler_.lastRound();
-    if (path == nullptr) return std::nullopt;
-    snapshot = copyOf(std::move(path));
-  }
-  addDurations(snapshot);
-  return cycle(snapshot);
+  const std::optional<PathSnapshot> snapshot =
+      copyOf([&] { return profiler_.lastRound(); });
+  if (!snapshot) return std::nullopt;
+  return cycle(*snapshot);
 }
 
 } // namespace chameleon::profiler

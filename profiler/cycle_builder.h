@@ -86,8 +86,9 @@ class CycleBuilder {
   std::optional<CycleMap> buildLast() const;
 
  private:
-  PathSnapshot copyOf(std::shared_ptr<const OpPath> path) const;
-  void addDurations(PathSnapshot& snapshot) const;
+  template <typename Find>
+  std::optional<PathSnapshot> copyOf(const Find& find) const;
+  void copyWhatChanges(PathSnapshot& snapshot) const;
   std::int64_t duration(const OpPath& path, std::uint32_t op) const;
 
   Profiler& profiler_;

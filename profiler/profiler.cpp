@@ -316,8 +316,9 @@ ProfilerState Profiler::state() const {
   state.paths = history_.paths().size();
   state.recorded_ops = history_.ops();
   state.live_block_bytes = blocks_.memoryBytes();
-  state.memory_bytes = history_.bytes() + recorder_.path().memoryBytes() +
-                       last_variant_.memoryBytes() + blocks_.memoryBytes();
+  state.memory_bytes =
+      history_.bytes() + recorder_.path().memoryBytes() + blocks_.memoryBytes();
+  if (last_variant_) state.memory_bytes += last_variant_->memoryBytes();
   state.limit_bytes = history_.limitBytes();
   state.dropped_paths = history_.dropped();
   if (const OpPath* const path = matcher_.path()) {

@@ -290,9 +290,8 @@ class Profiler {
   std::uint64_t known_bytes_ = 0;
   std::vector<Token> variant_rounds_; // shape variants, once; a ring
   std::size_t variant_rounds_end_ = 0;
-  // The last round that ended was a shape variant: this one, not finished.
-  bool ended_in_variant_ = false;
-  OpPath last_variant_;
+  // The last round that ended, if it was a shape variant; not finished.
+  std::optional<OpPath> last_variant_;
 
   bool marked_ = false;
   std::uint64_t last_marker_ = 0;

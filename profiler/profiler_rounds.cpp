@@ -262,7 +262,7 @@ void Profiler::ended(const OpPath& path, std::uint32_t ops) {
   steps_.store(steps() + 1, std::memory_order_relaxed);
   previous_path_ = path.id();
   previous_ops_ = ops;
-  ended_in_variant_ = false;
+  last_variant_.reset();
   finder_.roundEnded(path.id(), ops);
 }
 
@@ -323,7 +323,6 @@ void Profiler::beginRound(std::uint64_t first_op) {
   const OpPath* const path = matcher_.path();
   if (!recorder_.active() && path != nullptr && path->id() == previous_path_) {
     recorder_.release(); // steady
-    if (!ended_in_variant_) last_variant_ = OpPath();
   }
   watching_deaths_ = path == nullptr || recorder_.active() ||
                      path->walks() <= kFirstWalks ||

@@ -127,8 +127,7 @@ bool Profiler::endVariant() {
   bindNewAgain(recorder_.path(), 0, *path);
   recorder_.stop();
   ended(*path, path->size());
-  std::swap(last_variant_, recorder_.path());
-  ended_in_variant_ = true;
+  last_variant_ = std::move(recorder_.path());
   return true;
 }
 
@@ -138,8 +137,8 @@ bool Profiler::endVariant() {
 // been seen to die yet dies where it does on that path.
 std::shared_ptr<const OpPath> Profiler::lastRound() const {
   std::shared_ptr<const OpPath> path = history_.share(previous_path_);
-  if (!ended_in_variant_ || path == nullptr) return path;
-  auto round = std::make_shared<OpPath>(last_variant_);
+  if (!last_variant_ || path == nullptr) return path;
+  auto round = std::make_shared<OpPath>(*last_variant_);
   round->finish();
   std::vector<PathValue>& values = round->values();
   if (values.size() != path->values().size()) return round;

@@ -24,7 +24,7 @@ bool HeadroomTrial::cannotWin(const Plan& plan) const {
 }
 
 void HeadroomTrial::add(PathPlanPtr plan) {
-  in_a_row_ = slow_in_a_row_ = 0;
+  in_a_row_ = {};
   const bool was_wanted = std::exchange(wanted_, std::nullopt).has_value();
   if (was_wanted && (plan->plan == nullptr || cannotWin(*plan->plan))) {
     return end();
@@ -40,7 +40,7 @@ void HeadroomTrial::add(PathPlanPtr plan) {
 
 bool HeadroomTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
   if (is_over_ || wanted_ || plan == nullptr || plan != now_.plan->plan.get()) {
-    in_a_row_ = slow_in_a_row_ = 0;
+    in_a_row_ = {};
     return false;
   }
   if (now_.plan->headroom_level == kOnce) { // not any more
@@ -51,10 +51,10 @@ bool HeadroomTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
   const bool is_slow =
       best_.plan != nullptr &&
       static_cast<double>(duration_ns) > kFarLonger * best_.mean_ns();
-  slow_in_a_row_ = is_slow ? slow_in_a_row_ + 1 : 0;
-  if (++in_a_row_ <= kTakeOver) return false;
+  in_a_row_.slow = is_slow ? in_a_row_.slow + 1 : 0;
+  if (++in_a_row_.followed <= kTakeOver) return false;
   now_.duration_ns[now_.steps++] = duration_ns;
-  if (now_.steps == kSteps || slow_in_a_row_ == kFewSteps) judge();
+  if (now_.steps == kSteps || in_a_row_.slow == kFewSteps) judge();
   return wanted_.has_value();
 }
 
@@ -65,7 +65,7 @@ void HeadroomTrial::judge() {
     best_ = now_;
   }
   now_ = best_;
-  in_a_row_ = slow_in_a_row_ = 0;
+  in_a_row_ = {};
   if (isAsModelled() || tried == kMostHeadroom) return end();
   wanted_ = tried + 1;
 }

@@ -95,9 +95,11 @@ class HeadroomTrial {
   Tried now_;
   Tried best_; // of those that were tried
   std::optional<int> wanted_;
-  std::size_t in_a_row_ = 0; // steps that followed now_
-  std::size_t slow_in_a_row_ =
-      0; // of these, the last ones that were far longer
+  struct InARow {
+    std::size_t followed = 0; // steps that followed now_
+    std::size_t slow = 0;     // the last of these, as far as they were
+  };
+  InARow in_a_row_;
   bool is_over_;
 };
 

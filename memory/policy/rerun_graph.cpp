@@ -157,6 +157,14 @@ class Analysis {
     }
   }
 
+  // Those that use an output of it, once for each use.
+  template <typename Each>
+  void forConsumers(const Candidate& candidate, const Each& each) const {
+    for (const ValueIndex value : candidate.outputs) {
+      std::ranges::for_each(consumers_[value], each);
+    }
+  }
+
   // An op may finish a result in place with what was made from another result
   // of the same op: neither of the two nodes could run again first. Goes
   // through the nodes as they could run. Where none can, the first one left
@@ -164,9 +172,7 @@ class Analysis {
   void breakCircles() {
     std::vector<std::size_t> missing(candidates_.size()); // inputs
     for (const Candidate& candidate : candidates_) {
-      for (const ValueIndex value : candidate.outputs) {
-        for (const std::uint32_t i : consumers_[value]) ++missing[i];
-      }
+      forConsumers(candidate, [&](std::uint32_t i) { ++missing[i]; });
     }
     std::vector<std::uint8_t> is_done(candidates_.size());
     std::vector<std::uint32_t> ready;
@@ -175,11 +181,9 @@ class Analysis {
         const std::uint32_t node = ready.back();
         ready.pop_back();
         if (std::exchange(is_done[node], 1) != 0) continue;
-        for (const ValueIndex value : candidates_[node].outputs) {
-          for (const std::uint32_t i : consumers_[value]) {
-            if (--missing[i] == 0) ready.push_back(i);
-          }
-        }
+        forConsumers(candidates_[node], [&](std::uint32_t i) {
+          if (--missing[i] == 0) ready.push_back(i);
+        });
       }
     };
     for (std::uint32_t i = 0; i < candidates_.size(); ++i) {

@@ -169,44 +169,44 @@ TEST(RerunGraph, AnEarlierVersionIsGone) {
   EXPECT_NE(graph.values[y].node, kNone);
 }
 
-// z is finished with what was made from y, and both are made by one op: neither
-// that node nor w's could run again first.
+// z is finished with w, which is made from y.
+struct FinishedWithW : Step {
+  explicit FinishedWithW(bool by_one_op) {
+    y = value();
+    z = value();
+    w = value();
+    if (by_one_op) {
+      op({{y, kCreates}, {z, kCreates}}, {});
+    } else {
+      op({{y, kCreates}}, {});
+      op({{z, kCreates}}, {});
+    }
+    op({{y, kReads}, {w, kCreates}}, {});
+    op({{z, kUpdates}, {w, kReads}}, {});
+    op({}, {});
+    op({{w, kReads}}, {w});
+    op({{z, kReads}}, {z});
+    op({{y, kReads}}, {y});
+  }
+  ValueIndex y, z, w;
+};
+
+// Where one op makes y and z, neither that node nor w's could run again first.
 TEST(RerunGraph, NoNodeNeedsWhatIsMadeFromIt) {
-  Step step;
-  const ValueIndex y = step.value();
-  const ValueIndex z = step.value();
-  const ValueIndex w = step.value();
-  step.op({{y, kCreates}, {z, kCreates}}, {});
-  step.op({{y, kReads}, {w, kCreates}}, {});
-  step.op({{z, kUpdates}, {w, kReads}}, {});
-  step.op({}, {});
-  step.op({{w, kReads}}, {w});
-  step.op({{z, kReads}}, {z});
-  step.op({{y, kReads}}, {y});
+  const FinishedWithW step(/*by_one_op=*/true);
   const RerunGraph graph(step.cycle);
-  EXPECT_EQ(graph.values[y].node, kNone);
-  EXPECT_EQ(graph.values[z].node, kNone);
-  EXPECT_NE(graph.values[w].node, kNone);
+  EXPECT_EQ(graph.values[step.y].node, kNone);
+  EXPECT_EQ(graph.values[step.z].node, kNone);
+  EXPECT_NE(graph.values[step.w].node, kNone);
 }
 
-// The same in place, but of an op of its own: w is needed first, and can be.
+// Else w is needed first, and can be.
 TEST(RerunGraph, WhatANodeIsFinishedWithMayComeLater) {
-  Step step;
-  const ValueIndex y = step.value();
-  const ValueIndex z = step.value();
-  const ValueIndex w = step.value();
-  step.op({{y, kCreates}}, {});
-  step.op({{z, kCreates}}, {});
-  step.op({{y, kReads}, {w, kCreates}}, {});
-  step.op({{z, kUpdates}, {w, kReads}}, {});
-  step.op({}, {});
-  step.op({{w, kReads}}, {w});
-  step.op({{z, kReads}}, {z});
-  step.op({{y, kReads}}, {y});
+  const FinishedWithW step(/*by_one_op=*/false);
   const RerunGraph graph(step.cycle);
-  EXPECT_NE(graph.values[y].node, kNone);
-  EXPECT_NE(graph.values[z].node, kNone);
-  EXPECT_NE(graph.values[w].node, kNone);
+  EXPECT_NE(graph.values[step.y].node, kNone);
+  EXPECT_NE(graph.values[step.z].node, kNone);
+  EXPECT_NE(graph.values[step.w].node, kNone);
 }
 
 TEST(RerunGraph, OpsThatWriteMoreAreNotRunAgain) {
