@@ -92,7 +92,7 @@ class BlockTable {
   // given up / at this very moment. (Spares come and go without the lock, and
   // some may be evicted already.)
   std::size_t residentBytes() const noexcept {
-    return withoutSpares(core_.used_bytes.load(std::memory_order_relaxed));
+    return withoutSpares(core_.used_bytes.hbm.load(std::memory_order_relaxed));
   }
   std::size_t residentNow(const Locked& /*locked*/) const noexcept
       REQUIRES(pager_lock) {

@@ -96,7 +96,7 @@ using runtime::Result;
   call.spares.push_back(block);
   call.spare_bytes += rounded_bytes;
   raise(core_.counters.peak_resident_bytes, table_.residentBytes());
-  if (core_.checks_callers) [[unlikely]] {
+  if (core_.checksCallers()) [[unlikely]] {
     // As fresh as any other memory: poison, where that is asked for.
     const runtime::ByteRange range{block->device_address, rounded_bytes};
     core_.runtime.discarded(range);
@@ -252,7 +252,7 @@ void CallMemory::free(CallState* hint, std::byte* address) noexcept {
       stream = call->stream;
       forget(locked, *call, indexOf(*call, extent));
     }
-    if (core_.checks_callers) [[unlikely]] {
+    if (core_.checksCallers()) [[unlikely]] {
       const ByteRange range{address, extent->bytes};
       core_.runtime.submitted(core_.streams.stream(stream), {}, {&range, 1});
     }
@@ -392,7 +392,7 @@ Error CallMemory::orderSpare(CallState& call, Block& block) {
 // The kernel freed it.
 void CallMemory::freeSpare(CallState& call, std::size_t index) noexcept {
   Block& block = removeSpare(call, index);
-  if (core_.checks_callers) [[unlikely]] {
+  if (core_.checksCallers()) [[unlikely]] {
     const ByteRange range{block.device_address, block.rounded_bytes};
     core_.runtime.submitted(core_.streams.stream(call.stream), {}, {&range, 1});
   }

@@ -189,9 +189,9 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
   // As a new one, but for what it remembers of failures.
   call.active = false;
   call.exclusive = false;
+  call.held = false;
   call.chooses = false;
   call.has_all = false;
-  call.held = false;
   call.hole_due_bytes = 0;
   call.room_bytes = 0;
   call.adopted_bytes = 0;
@@ -300,7 +300,7 @@ Error CallPins::beginSlow(CallState& call, std::span<const Operand> operands,
 void CallPins::end(CallState& call) noexcept {
   CHAMELEON_CHECK(call.active, "end() of a call that did not begin");
   const bool watched = core_.watched.load(std::memory_order_relaxed);
-  if (watched && core_.checks_callers) [[unlikely]] {
+  if (watched && core_.runtime.checksCallers()) [[unlikely]] {
     report(call);
   }
   if (call.timing != nullptr) [[unlikely]] {
@@ -313,7 +313,7 @@ void CallPins::end(CallState& call) noexcept {
   const Position position = core_.streams.advance(call.stream);
   // While anything was ever swapped: who gets the operands' room, and the
   // copies of them, wait for this op and for none behind it.
-  if (core_.host_bytes.load(std::memory_order_relaxed) != 0 &&
+  if (core_.used_bytes.host.load(std::memory_order_relaxed) != 0 &&
       call.operand_bytes + call.adopted_bytes >= kMarkedBytes) {
     core_.streams.mark(call.stream);
   }
@@ -377,9 +377,10 @@ void CallPins::hold(CallState& call) noexcept {
 // ---- who looks at each call -----------------------------------------------
 
 void CallPins::lookAtBegin(const CallState& call) {
+  const bool checked = core_.runtime.checksCallers();
   for (const auto [block, access] : call.pins) {
     core_.note(Decision::kPin, *block, block->bytes);
-    if (core_.checks_callers && writes(access)) {
+    if (checked && writes(access)) {
       core_.runtime.revived({block->device_address, block->bytes});
     }
   }

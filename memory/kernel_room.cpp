@@ -71,7 +71,7 @@ bool KernelRoom::makeRoomForKernel(const Locked& locked, CallState& call,
                      !call.memory->known.load(std::memory_order_acquire);
   if (call.room_bytes == 0 || (guess && !must_not_fail)) return true;
   const std::size_t bytes = holeExpected(call);
-  if (bytes > core_.large_room_bytes.load(std::memory_order_relaxed) &&
+  if (bytes > residency_.largeRoomBytes() &&
       span(call, call.operand_bytes) > 0) {
     makeLargeRoom(locked, bytes, call.stream, shortage);
     if (shortage.failure) return false;

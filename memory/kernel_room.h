@@ -15,6 +15,7 @@
 #include "memory/learned_spans.h"
 #include "memory/pager_call.h"
 #include "memory/pager_core.h"
+#include "memory/residency.h"
 #include "memory/room_finder.h"
 
 namespace chameleon::memory {
@@ -22,9 +23,10 @@ namespace chameleon::memory {
 class KernelRoom {
  public:
   // REQUIRES: all outlive it.
-  KernelRoom(PagerCore& core, BlockTable& table, Compaction& compaction,
-             RoomFinder& room, CallMemory& memory)
+  KernelRoom(PagerCore& core, Residency& residency, BlockTable& table,
+             Compaction& compaction, RoomFinder& room, CallMemory& memory)
       : core_(core),
+        residency_(residency),
         table_(table),
         compaction_(compaction),
         room_(room),
@@ -49,8 +51,7 @@ class KernelRoom {
   // So much room lies in one large piece: see makeLargeRoom().
   bool isLarge(const CallState& call, std::size_t operand_bytes,
                std::size_t room_bytes) const noexcept {
-    const std::size_t large =
-        core_.large_room_bytes.load(std::memory_order_relaxed);
+    const std::size_t large = residency_.largeRoomBytes();
     return room_bytes > large && span(call, operand_bytes) > large;
   }
   // What the kernel will allocate at a time beside operands of that size, where
@@ -97,6 +98,7 @@ class KernelRoom {
       REQUIRES(pager_lock);
 
   PagerCore& core_;
+  Residency& residency_;
   BlockTable& table_;
   Compaction& compaction_;
   RoomFinder& room_;
@@ -110,8 +112,7 @@ class KernelRoom {
   raise(call.memory->operand_bytes, call.operand_bytes);
   // The peak, if its pieces may lie anywhere.
   std::size_t needed = call.peak_bytes;
-  bool is_span =
-      needed > core_.large_room_bytes.load(std::memory_order_relaxed);
+  bool is_span = needed > residency_.largeRoomBytes();
   if (call.must_not_fail && needed > 0) {
     needed = call.layout.span();
     is_span = true;

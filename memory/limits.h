@@ -15,6 +15,7 @@ struct Limits {
   // The part that host_budget_bytes takes of what the machine gains later; 0:
   // of nothing (HostPool::followMachine()).
   double host_growth_share = 0;
+  bool recompute = false; // plans may drop blocks and run ops again
 };
 
 // oversubscription x budget, as far as a size_t goes.

@@ -186,7 +186,7 @@ void Meter::watchStep(StepMeter::Last& last) {
   std::optional<SlowdownReport> report =
       watch_.look({step, transfer_ns, static_cast<std::size_t>(peak),
                    core_.admission.budgetBytes(), core_.policy->plansAhead(),
-                   core_.recompute, last.marked});
+                   core_.limits.recompute, last.marked});
   if (report) slowdown_ = std::move(report);
 }
 

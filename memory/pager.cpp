@@ -39,7 +39,7 @@ Pager::Pager(runtime::DeviceRuntime& runtime, const Limits& limits,
       room_(core_, meter_, residency_, table_, compaction_, recomputer_),
       stress_(core_, residency_, table_, room_),
       memory_(core_, residency_, table_, room_),
-      kernel_room_(core_, table_, compaction_, room_, memory_),
+      kernel_room_(core_, residency_, table_, compaction_, room_, memory_),
       overwrites_(core_, residency_),
       plans_(core_, meter_, residency_, table_, room_),
       walker_(core_, residency_, table_, memory_),
@@ -170,7 +170,7 @@ void Pager::trim() {
 Pager::Levels Pager::levels() const noexcept {
   return {table_.logicalBytes(), table_.logicalRoundedBytes(),
           table_.residentBytes(),
-          core_.host_bytes.load(std::memory_order_relaxed)};
+          core_.used_bytes.host.load(std::memory_order_relaxed)};
 }
 
 std::vector<Pager::BlockInfo> Pager::blocks() {

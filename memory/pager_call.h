@@ -110,14 +110,15 @@ struct CallState {
   }
 
   StreamIndex stream = kFirstCompute;
+  // These five lie side by side, since they are cleared together.
   bool active = false;
   bool exclusive = false; // no other call enters beside it
   bool held = false;      // nobody waits for it (Pager::hold)
+  bool chooses = false;   // Algorithm::kToBeChosen
+  bool has_all = false;   // all of HBM beside its operands, in one piece
   bool failed = false;    // an allocation failed in this attempt
   // No allocation may fail: there is no ordinary retry, or none is left.
   bool must_not_fail = false;
-  bool chooses = false;       // Algorithm::kToBeChosen
-  bool has_all = false;       // all of HBM beside its operands, in one piece
   bool recording = false;     // as the policy wants
   bool rerun = false;         // OpRequest::rerun
   std::uint32_t failures = 0; // attempts that failed so

@@ -55,6 +55,13 @@
 
 namespace chameleon::memory {
 
+// Of the arena and of the host pool, as of the last time that the lock was
+// given up: for those who have no lock.
+struct UsedBytes {
+  std::atomic<std::size_t> hbm{0};
+  std::atomic<std::size_t> host{0};
+};
+
 struct PagerCore {
   // REQUIRES: `device` outlives it. The arena, the host pool and the policy
   // come later: making them may fail.
@@ -70,6 +77,11 @@ struct PagerCore {
   runtime::Error waitFor(StreamIndex stream, const Fence& fence);
 
   BlockUses uses() noexcept { return BlockUses(streams); }
+
+  // The runtime wants to hear what calls read, write, allocate and free.
+  bool checksCallers() const noexcept {
+    return watched.load(std::memory_order_relaxed) && runtime.checksCallers();
+  }
 
   // Where the arena begins and ends is fixed, so these need no lock.
   bool inArena(const void* address) const noexcept NO_THREAD_SAFETY_ANALYSIS {
@@ -96,7 +108,6 @@ struct PagerCore {
 
   runtime::DeviceRuntime& runtime;
   const int device_index;
-  const bool checks_callers; // the runtime does
   // Somebody looks at each call: the runtime, the log of decisions, or the
   // walker. Once true it stays so.
   std::atomic<bool> watched;
@@ -107,23 +118,17 @@ struct PagerCore {
   Counters counters;
   DecisionLog decisions{watched};
   std::atomic<std::uint64_t> ticks{0}; // op calls so far
-  // Memory in one piece of more bytes is made ready before a kernel's operands
-  // are pinned; once blocks leave, else SIZE_MAX.
-  std::atomic<std::size_t> large_room_bytes{SIZE_MAX};
-  // Of the arena and of the host pool, as of the last time that the lock was
-  // given up.
-  mutable std::atomic<std::size_t> used_bytes{0};
-  mutable std::atomic<std::size_t> host_bytes{0};
+  mutable UsedBytes used_bytes;
 
   Limits limits GUARDED_BY(pager_lock);
-  bool recompute GUARDED_BY(pager_lock) = false; // plans may drop blocks
   RecomputeRecords records GUARDED_BY(pager_lock);
   std::unique_ptr<Arena> arena GUARDED_BY(pager_lock);
   std::unique_ptr<HostPool> host_pool GUARDED_BY(pager_lock);
   std::unique_ptr<Policy> policy GUARDED_BY(pager_lock);
 };
 
-// Holds the pager's lock. What levels() shows is published when it is given up.
+// Holds the pager's lock. When it is given up, PagerCore::used_bytes says what
+// is in use by then.
 class SCOPED_CAPABILITY PagerLock : public Locked {
  public:
   explicit PagerLock(const PagerCore& core) ACQUIRE(pager_lock)
@@ -132,9 +137,10 @@ class SCOPED_CAPABILITY PagerLock : public Locked {
     if (lock_.owns_lock()) unlock();
   }
   void unlock() RELEASE() {
-    core_.used_bytes.store(core_.arena->usedBytes(), std::memory_order_relaxed);
-    core_.host_bytes.store(core_.host_pool->usedBytes(),
-                           std::memory_order_relaxed);
+    core_.used_bytes.hbm.store(core_.arena->usedBytes(),
+                               std::memory_order_relaxed);
+    core_.used_bytes.host.store(core_.host_pool->usedBytes(),
+                                std::memory_order_relaxed);
     lock_.unlock();
   }
   void lock() ACQUIRE() { lock_.lock(); }

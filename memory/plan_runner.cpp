@@ -11,7 +11,7 @@ PolicyInputs PlanRunner::policyInputs() noexcept {
           meter_.link(),
           core_.limits.hbm_budget_bytes,
           core_.runtime.modelsTime(),
-          core_.recompute,
+          core_.limits.recompute,
           &saved_};
 }
 

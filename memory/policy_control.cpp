@@ -40,7 +40,7 @@ Error PolicyControl::setRecompute(bool on) {
   std::string policy;
   {
     const PagerLock locked(core_);
-    if (std::exchange(core_.recompute, on) == on) return {};
+    if (std::exchange(core_.limits.recompute, on) == on) return {};
     policy = core_.policy->name();
   }
   return set(policy); // another one, which knows

@@ -81,7 +81,7 @@ Error Recomputer::restoreBefore(std::size_t budget_bytes) {
 // drops needs little of the host: where one is followed whose moves all fit
 // there, calls are recorded once both together are nearly full.
 void Recomputer::noteHostUse(const Locked& locked) {
-  if (!core_.recompute && !host_short_) return;
+  if (!core_.limits.recompute && !host_short_) return;
   const std::size_t budget = core_.admission.budgetBytes();
   const std::size_t used = core_.arena->usedBytes();
   const std::size_t host_free =
@@ -89,7 +89,7 @@ void Recomputer::noteHostUse(const Locked& locked) {
   // Of the budget, in eighths; less once it is short, so that it does not
   // flicker.
   const std::size_t eighth = budget / 8;
-  bool is_short = core_.recompute && host_free < used &&
+  bool is_short = core_.limits.recompute && host_free < used &&
                   used > eighth * (host_short_ ? 2 : 4);
   if (is_short) {
     const PlanPtr plan = core_.policy->plan();

@@ -194,8 +194,8 @@ bool Residency::copyOut(const Locked& locked, Shortage& shortage) {
 // From now on it matters what lies where.
 void Residency::blocksLeave(const Locked& /*locked*/) noexcept {
   core_.arena->keepFreedApart();
-  core_.large_room_bytes.store(core_.admission.budgetBytes() / kLargeRoomShare,
-                               std::memory_order_relaxed);
+  large_room_bytes_.store(core_.admission.budgetBytes() / kLargeRoomShare,
+                          std::memory_order_relaxed);
 }
 
 // The block has a host copy, or will have after `copied`; its extent goes.

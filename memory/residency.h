@@ -10,6 +10,7 @@
 // called by any thread. Nothing here waits on the host.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -97,6 +98,13 @@ class Residency {
   void takeOver(const Locked& locked, Block& block, Block& fresh)
       REQUIRES(pager_lock);
 
+  // Room of more bytes in one piece is made before the kernel starts. SIZE_MAX
+  // until the first block leaves HBM: before that it does not matter what lies
+  // where. Any thread.
+  std::size_t largeRoomBytes() const noexcept {
+    return large_room_bytes_.load(std::memory_order_relaxed);
+  }
+
   // ---- inside HBM ----------------------------------------------------------
   // Moves the extent's block into `target` / down to `offset`, in the hole
   // before it. False: it was pinned just now, or the runtime failed.
@@ -162,6 +170,7 @@ class Residency {
                Position moved) REQUIRES(pager_lock);
 
   PagerCore& core_;
+  std::atomic<std::size_t> large_room_bytes_{SIZE_MAX};
   Transfers transfers_;
   HostCopyList copies_on_host_ GUARDED_BY(pager_lock);
   std::vector<CopyOut> outs_ GUARDED_BY(pager_lock); // the open batch
