@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 namespace chameleon::kernels {
 namespace {
@@ -77,6 +81,19 @@ CpuRule cpu_rule(std::string_view op, const c10::Argument& argument,
   return contains(kAnyCpu, op.substr(0, op.find('.')), argument.name())
              ? CpuRule::kAny
              : CpuRule::kScalar;
+}
+
+void refuse_mixed_devices(c10::DeviceIndex ours, c10::Device other,
+                          std::string_view op, std::string_view argument) {
+  std::string where;
+  if (!argument.empty()) {
+    where = c10::str(" (when checking argument for argument ", argument, " in ",
+                     op, ")");
+  }
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at "
+              "least two devices, chameleon:",
+              static_cast<int>(ours), " and ", other.str(), "!", where);
 }
 
 bool writes_unannounced(std::string_view op, std::string_view argument) {

@@ -1,5 +1,6 @@
-// Where CUDA accepts CPU tensors, as data. CPU kernels accept any mix, so
-// without this table code would pass here and fail on a GPU.
+// Which tensors of other devices an op takes, and what is said of those that it
+// refuses. CUDA accepts some CPU tensors, which is data here; CPU kernels
+// accept any mix, so without it code would pass here and fail on a GPU.
 //
 // Thread safety: any thread; tables that never change.
 #pragma once
@@ -7,6 +8,8 @@
 #include <string_view>
 
 #include <ATen/core/function_schema.h>
+#include <c10/core/Device.h>
+#include <c10/core/TensorImpl.h>
 
 #include "kernels/op_plan.h"
 
@@ -16,6 +19,19 @@ namespace chameleon::kernels {
 // argument, whether its schema says so or not.
 CpuRule cpu_rule(std::string_view op, const c10::Argument& argument,
                  bool writes);
+
+// A CPU tensor that the op takes as it is. REQUIRES: `tensor` is defined.
+inline bool stays_on_cpu(const c10::TensorImpl& tensor, CpuRule rule) {
+  return tensor.device().is_cpu() &&
+         (rule == CpuRule::kAny ||
+          (rule == CpuRule::kScalar && tensor.dim() == 0));
+}
+
+// Throws what torch throws: an op has operands on chameleon:`ours` and on
+// `other`. `argument` is the schema's name of the latter; empty: not known.
+[[noreturn]] void refuse_mixed_devices(c10::DeviceIndex ours, c10::Device other,
+                                       std::string_view op,
+                                       std::string_view argument);
 
 // The op (without overload: "aten::index") writes `argument` although its
 // schema does not say so.

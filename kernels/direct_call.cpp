@@ -6,6 +6,7 @@
 #include "kernels/algorithm_choice.h"
 #include "kernels/alias_tensors.h"
 #include "kernels/deferred_lists.h"
+#include "kernels/device_rules.h"
 #include "kernels/list_ops.h"
 #include "kernels/op_token.h"
 #include "kernels/tensor_access.h"
@@ -13,17 +14,6 @@
 namespace chameleon::kernels {
 
 using memory::Access;
-
-namespace {
-
-// As NativeCall::checkCrossDevice() allows it.
-bool stays_on_cpu(const at::Tensor& tensor, const ArgumentPlan& argument) {
-  return tensor.defined() && tensor.device().is_cpu() &&
-         (argument.cpu == CpuRule::kAny ||
-          (argument.cpu == CpuRule::kScalar && tensor.dim() == 0));
-}
-
-} // namespace
 
 // The number of the operand on a block; `count`, the next one's, where there is
 // none so far: it has it from now on.
@@ -60,7 +50,9 @@ inline bool DirectCall<kMaxListed>::findOperands() noexcept {
     const bool listed =
         kMaxListed > 0 && argument->kind == ArgumentKind::kTensorList;
     if (!TensorAccess::isPlain(impl, plain)) [[unlikely]] {
-      if (listed || !stays_on_cpu(*outer, *argument)) return false;
+      if (listed || !outer->defined() || !stays_on_cpu(impl, argument->cpu)) {
+        return false;
+      }
       operand_of_[i] = kNone;
       continue;
     }

@@ -178,7 +178,7 @@ bool ListRun::promise(const std::vector<Slot>& like,
   made.reserve(length_);
   for (const Slot slot : like) {
     const at::Tensor& tensor = operands_[slot].tensor;
-    auto block = device_.pager->create(tensor.nbytes());
+    auto block = device_.pager->createBlock(tensor.nbytes());
     if (!block.ok()) return false;
     made.push_back(promise_of(tensor, *block));
   }

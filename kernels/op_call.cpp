@@ -16,6 +16,7 @@
 #include "kernels/adoption.h"
 #include "kernels/algorithm_choice.h"
 #include "kernels/alias_tensors.h"
+#include "kernels/device_rules.h"
 #include "kernels/nested.h"
 #include "kernels/op_token.h"
 #include "kernels/recorded_op.h"
@@ -139,11 +140,10 @@ class NativeCall {
   }
 
   void checkIndex(c10::DeviceIndex index) {
-    TORCH_CHECK(index_ == -1 || index_ == index,
-                "Expected all tensors to be on the same device, but found at "
-                "least two devices, chameleon:",
-                static_cast<int>(index_),
-                " and chameleon:", static_cast<int>(index), "!");
+    if (index_ != -1 && index_ != index) {
+      refuse_mixed_devices(index_, c10::Device(backend::kChameleon, index),
+                           plan_.name, {});
+    }
     index_ = index;
   }
 
@@ -172,18 +172,10 @@ class NativeCall {
     TORCH_CHECK(!has_generator_ || !slots_.empty(), "Expected a '",
                 tensor.device().type(),
                 "' device type for generator but found 'chameleon'");
-    if (tensor.device().is_cpu()) {
-      const CpuRule rule = cross_device.argument->cpu;
-      if (rule == CpuRule::kAny) return;
-      if (rule == CpuRule::kScalar && tensor.dim() == 0) return;
-    }
-    TORCH_CHECK(false,
-                "Expected all tensors to be on the same device, but found at "
-                "least two devices, chameleon:",
-                static_cast<int>(index_), " and ", tensor.device().str(),
-                "! (when checking argument for argument ",
-                op_.schema().arguments()[cross_device.argument->index].name(),
-                " in ", plan_.name, ")");
+    const ArgumentPlan& argument = *cross_device.argument;
+    if (stays_on_cpu(tensor, argument.cpu)) return;
+    refuse_mixed_devices(index_, tensor.device(), plan_.name,
+                         op_.schema().arguments()[argument.index].name());
   }
 
   // While the arguments are the caller's.

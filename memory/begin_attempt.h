@@ -1,6 +1,7 @@
 // One begin() under the lock: tries to pin all operands, in HBM and with room
 // for the kernel, once or again when other calls have ended. A try either does
-// all of it or leaves everything as it was.
+// all of it, or holds nothing when it returns. What it evicted or moved on the
+// way stays so.
 //
 // Thread safety: needs the pager's lock where it takes a Locked, from the start
 // of a try to its end. Lives on the stack of the call's thread.

@@ -1,4 +1,5 @@
-// A block: the unit of residency, one per live, non-empty storage. It has no
+// A block: the unit of residency. Each live, non-empty storage has one; some
+// outlive it, as spare blocks or held by records (block_table.h). It has no
 // fixed place; this struct says where its bytes are and what must be waited
 // for before they are touched.
 //

@@ -105,7 +105,7 @@ Error Budgets::setHostBudget(std::size_t bytes, double growth_share) {
   const PagerLock locked(core_);
   table_.drainReleased(locked);
   while (!core_.host_pool->setBudget(bytes)) {
-    if (residency_.dropOldestHostCopy(locked)) continue;
+    if (residency_.freeOldestHostCopy(locked)) continue;
     return {ErrorCode::kInvalidArgument,
             "torch_chameleon.config.host_budget = " + format_bytes(bytes) +
                 " is too low: evicted tensors use " +

@@ -82,9 +82,9 @@ std::size_t Overwrites::leaveOnHost(const Locked& locked, CallState& call,
     complete = residency_.transfers().out({&copy, 1}, uses, done).ok();
     if (!done.none()) ready = done; // behind old.ready, on the same stream
   }
-  return residency_.leaveFor(locked, block, pins,
-                             {old.host, old.address, old.read}, ready, uses,
-                             complete)
+  return residency_.evictTo(locked, block, pins,
+                            {old.host, old.address, old.read}, ready, uses,
+                            complete)
              ? dropPins(call, block)
              : 0;
 }

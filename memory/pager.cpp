@@ -95,7 +95,7 @@ Pager::~Pager() {
 
 // ---- blocks ----------------------------------------------------------------
 
-Result<Block*> Pager::create(std::size_t bytes) {
+Result<Block*> Pager::createBlock(std::size_t bytes) {
   const PagerLock locked(core_);
   return table_.create(locked, bytes);
 }

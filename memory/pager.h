@@ -11,9 +11,9 @@
 //
 // Thread safety: every method may be called from any thread. Lock order is in
 // memory/README.md: the pager's mutex is taken without any other lock of ours
-// held, engines never need it, and it is never held while a thread waits for
-// another call or for the GIL, nor on a compute stream. release() takes no lock
-// at all and may run with the GIL held or from a garbage collector.
+// held, copy threads never need it, and it is never held while a thread waits
+// for another call or for the GIL, nor on a compute stream. release() takes no
+// lock at all and may run with the GIL held or from a garbage collector.
 #pragma once
 
 #include <cstddef>
@@ -71,9 +71,10 @@ class Pager {
   Pager& operator=(const Pager&) = delete;
 
   // ---- blocks ----------------------------------------------------------
-  // A new Unbacked block. kOutOfLogicalMemory past the logical limit.
+  // A new Unbacked block. Errors: kOutOfLogicalMemory past the logical limit,
+  // or where no logical address is left.
   // REQUIRES: bytes > 0.
-  runtime::Result<Block*> create(std::size_t bytes);
+  runtime::Result<Block*> createBlock(std::size_t bytes);
   // The storage died. Lock-free, noexcept, any thread; queued and drained by
   // later calls. Logical bytes fall at once.
   void release(Block* block) noexcept { table_.release(*block); }
@@ -82,9 +83,11 @@ class Pager {
   // Pins all operands (a block may occur more than once), resident and ordered
   // before later work on `stream`. Waits for other calls to end where that is
   // needed and helps (a thread that is inside a call already fails instead, so
-  // waits cannot form a circle); fails with kOutOfDeviceMemory /
-  // kOutOfHostMemory / kDevice. After success device_address of each operand is
-  // valid until end().
+  // waits cannot form a circle). After success device_address of each operand
+  // is valid until end().
+  // Errors: kOutOfDeviceMemory, kOutOfHostMemory, kDevice; kLost: an operand's
+  // bytes could not be brought back; kTooSlow: steps took longer than the
+  // option that bounds their slowdown allows.
   runtime::Error begin(Call& call, const OpRequest& request) {
     return pins_.begin(call.state_, request);
   }
@@ -103,7 +106,7 @@ class Pager {
 
   // Memory for a running call. Never waits for other calls; evicts unpinned
   // blocks. The bytes may be used by work that is submitted to the call's
-  // stream from now on.
+  // stream from now on. Errors: kOutOfDeviceMemory, kOutOfHostMemory, kDevice.
   runtime::Result<std::byte*> allocate(Call& call, std::size_t bytes) {
     return memory_.allocate(call.state_, bytes);
   }
@@ -145,6 +148,7 @@ class Pager {
   // ordered with. A block that was never written reads as zeros.
   // On a runtime that holds no data nothing is read or written at
   // `destination` and `source`, which may be null.
+  // Errors: as begin() without kTooSlow.
   // REQUIRES: offset + bytes <= block->bytes.
   runtime::Error read(Block& block, std::size_t offset, std::byte* destination,
                       std::size_t bytes, runtime::Stream stream) {
@@ -203,6 +207,8 @@ class Pager {
   };
   std::vector<BlockInfo> blocks();
 
+  // Counters since the last reset, and levels as they are. Any thread; while
+  // others run ops the figures are not all of the same moment.
   Stats stats();
   void resetStats();
   InvariantWalker& invariants() noexcept { return walker_; }

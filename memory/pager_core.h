@@ -5,12 +5,13 @@
 // blocks: they may take a block out of Resident only by a compare-and-swap
 // that finds it unpinned, and from then on it is theirs alone.
 //
-// The parts, in the order in which Pager makes them. Each knows only parts
-// before it, but Recomputer also knows StressHooks:
+// The parts. All but BlockUses, which is made where it is needed, are members
+// of Pager, in this order. Each knows only parts before it, but Recomputer also
+// knows StressHooks:
 //
 //   BlockUses        which positions on streams use a block
 //   Meter            steps, timed ops, the link
-//   Residency        the only writer of a block's state and places
+//   Residency        evicts, fetches, moves, writes back and drops blocks
 //   BlockTable       birth and death
 //   Compaction       moves inside HBM, to make one hole of many
 //   Recomputer       records of ops, and runs them again; is the LastResort

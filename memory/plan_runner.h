@@ -1,6 +1,6 @@
-// Ahead of need: carries out what the policy wants before an op. Nothing here
-// waits on the host, and nothing that fails matters: what was not moved ahead
-// is moved when it is needed.
+// Ahead of need: carries out what the policy wants before an op. It waits on
+// the host no more than Residency does, and nothing that fails matters: what
+// was not moved ahead is moved when it is needed.
 //
 // Thread safety: due() any thread, one load; the rest takes the pager's lock,
 // or needs it where it takes a Locked.

@@ -60,7 +60,7 @@ bool Residency::cancelCopyOut(const Locked& /*locked*/, Position done,
   return true;
 }
 
-void Residency::dropHostCopy(const Locked& locked, Block& block) noexcept {
+void Residency::freeHostCopy(const Locked& locked, Block& block) noexcept {
   CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
   if (block.copied_ahead && !core_.streams.passed(block.host_ready) &&
       !cancelCopyOut(locked, block.host_ready, block.host_address,
@@ -227,7 +227,7 @@ HostPool::Place Residency::hostPlace(const Locked& locked, std::size_t bytes,
   for (;;) {
     const HostPool::Place place = core_.host_pool->allocate(bytes);
     if (place.extent != nullptr) return place;
-    if (!dropOldestHostCopy(locked)) break;
+    if (!freeOldestHostCopy(locked)) break;
   }
   if (const Error& error = core_.host_pool->lastError()) {
     shortage.failure = Error(error.code(), error.message());
@@ -235,11 +235,11 @@ HostPool::Place Residency::hostPlace(const Locked& locked, std::size_t bytes,
   return {};
 }
 
-bool Residency::dropOldestHostCopy(const Locked& locked) noexcept {
+bool Residency::freeOldestHostCopy(const Locked& locked) noexcept {
   Block* block = copies_on_host_.oldest();
   while (block != nullptr && block->host_pins > 0) block = block->newer_copy;
   if (block == nullptr) return false;
-  dropHostCopy(locked, *block);
+  freeHostCopy(locked, *block);
   return true;
 }
 
@@ -485,9 +485,9 @@ void Residency::writtenOnHost(const Locked& /*locked*/, Block& block,
   block.host_read = {};
 }
 
-bool Residency::leaveFor(const Locked& locked, Block& block, std::uint64_t pins,
-                         const OldPlace& old, Position ready, const Fence& uses,
-                         bool complete) noexcept {
+bool Residency::evictTo(const Locked& locked, Block& block, std::uint64_t pins,
+                        const OldPlace& old, Position ready, const Fence& uses,
+                        bool complete) noexcept {
   std::uint64_t word = Block::kIdle | pins;
   if (!block.word.compare_exchange_strong(
           word, Block::stateBits(BlockState::kEvicting),

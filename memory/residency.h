@@ -1,13 +1,16 @@
-// Where blocks are: the only writer of a block's state and of its places.
-// Everything that brings bytes into HBM, out of it, or to another place in it
-// is a method here. What to move, and where to find room, others decide.
+// Where blocks are. Everything that brings bytes into HBM, out of it, or to
+// another place in it is a method here, so that no other part changes a block's
+// places or takes it from one state to another; pins, and the bits that say
+// that a block is freed or recorded, are changed by others too. What to move,
+// and where to find room, others decide.
 //
 // Copies of several blocks are one batch: beginEvict() and beginWriteBack() add
 // to the open batch, copyOut() submits it. Between two holds of the lock no
 // batch is open.
 //
 // Thread safety: methods with a Locked need the pager's lock; the others may be
-// called by any thread. Nothing here waits on the host.
+// called by any thread. The host waits for device work only where an empty host
+// slab is given back, and where streams cannot be made to wait for each other.
 #pragma once
 
 #include <atomic>
@@ -38,7 +41,12 @@ class Residency {
   static bool fits(const Record& record, std::size_t budget_bytes) noexcept;
 
   // ---- out of HBM ----------------------------------------------------------
-  enum class Evicted { kDone, kBusy, kHostFull, kFailed };
+  enum class Evicted {
+    kDone,
+    kBusy,     // it is pinned, or not Resident
+    kHostFull, // no place for its bytes, even without clean copies
+    kFailed,   // the runtime: `shortage` has its error
+  };
   // Takes an unpinned Resident block out of HBM; its extent is free at once,
   // behind a fence. Anything but kDone leaves the block as it was.
   Evicted evict(const Locked& locked, Block& block, Shortage& shortage,
@@ -66,18 +74,20 @@ class Residency {
   // Gives a block's bytes up, wherever they are. False: it is in use, or cannot
   // be made again within the budget.
   bool drop(const Locked& locked, Block& block) REQUIRES(pager_lock);
-  // A block that this call alone has pinned, `pins` times, goes to the host,
-  // where `old` has its bytes once `ready` has passed; `complete`: all of them,
-  // else they are lost. `uses`: all work on the block and on `old`. False:
-  // other calls have it pinned too, and nothing was done.
+  // Evicts a block that only this call has pinned, `pins` times, to `old`: a
+  // copy of its bytes that is there already.
+  // `ready`: when `old` has been filled.
+  // `uses`: all work on the block and on `old`.
+  // `complete`: `old` has all bytes. Else they are lost.
+  // False: other calls have the block pinned too. Nothing was done.
   struct OldPlace {
     Extent* extent;
     std::byte* address;
     Position read; // the latest fetch from it
   };
-  bool leaveFor(const Locked& locked, Block& block, std::uint64_t pins,
-                const OldPlace& old, Position ready, const Fence& uses,
-                bool complete) noexcept REQUIRES(pager_lock);
+  bool evictTo(const Locked& locked, Block& block, std::uint64_t pins,
+               const OldPlace& old, Position ready, const Fence& uses,
+               bool complete) noexcept REQUIRES(pager_lock);
 
   // ---- into HBM ------------------------------------------------------------
   // Gives the placed extents of missing blocks their bytes, in one batch, or
@@ -118,11 +128,11 @@ class Residency {
   // oldest first. Without an extent: there is none.
   HostPool::Place hostPlace(const Locked& locked, std::size_t bytes,
                             Shortage& shortage) REQUIRES(pager_lock);
-  bool dropOldestHostCopy(const Locked& locked) noexcept REQUIRES(pager_lock);
+  bool freeOldestHostCopy(const Locked& locked) noexcept REQUIRES(pager_lock);
   // The host copy of a Resident block is no longer needed or no longer right.
   // A copy to it that has begun still reads the block: whoever uses that next
   // waits for it too.
-  void dropHostCopy(const Locked& locked, Block& block) noexcept
+  void freeHostCopy(const Locked& locked, Block& block) noexcept
       REQUIRES(pager_lock);
   // A host thread has written the host copy, or the new `place`.
   void writtenOnHost(const Locked& locked, Block& block,

@@ -1,9 +1,12 @@
 // Finds room in HBM: the ladder of what is tried for an extent, short of
 // waiting for other calls.
 //
-//   1. what is free as it is        4. evictions, as the policy says
-//   2. spare blocks given back      5. what the LastResort gives up
-//   3. moves, where enough is free  6. moves at any price
+//   1. what is free as it is
+//   2. spare blocks given back
+//   3. moves, where enough is free
+//   4. evictions, as the policy says
+//   5. what the LastResort gives up
+//   6. moves at any price
 //
 // Thread safety: needs the pager's lock.
 #pragma once
@@ -45,7 +48,7 @@ class RoomFinder {
       REQUIRES(pager_lock);
   void giveBack(const Locked& locked, const WantedBlock& wanted) noexcept
       REQUIRES(pager_lock);
-  // The same for `bytes` in one piece, but what is free stays so.
+  // Makes a hole of `bytes`, and does not take it. False: see `shortage`.
   bool makeFree(const Locked& locked, std::size_t bytes, StreamIndex stream,
                 Shortage& shortage) REQUIRES(pager_lock);
   // Evicts what the policy would miss least, `bytes` or more; small blocks that

@@ -1,5 +1,6 @@
-// A lock for a few hundred instructions at most: one atomic exchange to take,
-// one store to give back, and a thread that finds it taken yields.
+// A lock that is held for some hundred instructions, and for up to a
+// millisecond while a sequence is copied: one atomic exchange to take, one
+// store to give back, and a thread that finds it taken yields.
 //
 // A leaf: whoever holds it takes no other lock and does not wait. Outside this
 // folder it calls only LiveBlocks::Gone, which is short and takes no lock.

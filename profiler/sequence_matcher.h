@@ -53,12 +53,12 @@ class SequenceMatcher {
   bool atEnd() const noexcept { return path_ != nullptr && isPastEnd(); }
   std::uint32_t round() const noexcept { return walk_.round; }
 
-  // True: the op is the expected one, as far as the quick half of its token
-  // says, on the very blocks that the path is bound to, or on new ones where
-  // the path has some begin with it: these are bound. The cursor moved on.
-  // `op_count` is how many were observed before; `uses` has size(), identity(i)
-  // and use(i), and is as good as a pointer. `is_recorded`: the op is, whatever
-  // it is.
+  // Moves on and returns true if the quick half of the token is the expected
+  // one, and every operand is the block that the path's value is bound to.
+  // Where the path has a value begin with this op, a new block is bound.
+  // `op_count`: of the ops observed before. `uses` has size(), identity(i) and
+  // use(i), and is as cheap to copy as a pointer. `is_recorded`: the recorder
+  // keeps the op, so operands are compared in any case.
   template <typename Uses>
   [[gnu::always_inline]] bool advance(
       QuickToken quick, Uses uses, const std::atomic<std::uint64_t>& op_count,
@@ -84,12 +84,11 @@ class SequenceMatcher {
     moveOn();
     return true;
   }
-  // With this advance() takes any blocks that were there before for the
-  // expected ones, but those of an op that is recorded.
+  // While on, advance() does not compare operands, except those of an op that
+  // is recorded or where a value begins.
   void trustOperands(bool trusts) noexcept { trusts_operands_ = trusts; }
-  // The same by the whole token, where values may have to be bound to other
-  // blocks first.
-  // `rebound`: one of them was not to be foreseen.
+  // As advance(), by the whole token, and values may be bound to other blocks
+  // first. `rebound`: one of these was not to be foreseen.
   bool advanceRebinding(Token token, std::span<const Use> uses, bool& rebound);
   // It is a shape variant of the expected op: of its name and, in any sizes, on
   // the blocks that the path's values are bound to or may be bound to.

@@ -12,7 +12,7 @@
 //
 // Where a round ends is decided where ops are matched (Profiler): at the end of
 // the path, where the run jumps to the beginning of another one, and where a
-// recording is seen to repeat itself. With step() only there.
+// recording is seen to repeat itself. In a run that calls step(), only there.
 //
 // Bounded: the last kRuns runs of equal rounds. Cost of a round: O(1) while one
 // path repeats, else up to kRuns x kContext comparisons.

@@ -26,7 +26,7 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
   if (bytes == 0) return {nullptr, c10::Device(kChameleon, index)};
   finish_deferred_work(); // it may hold tensors that died
   memory::Pager& pager = *context(index, "the first allocation").pager;
-  auto block = pager.create(bytes);
+  auto block = pager.createBlock(bytes);
   if (!block.ok()) [[unlikely]] {
     const StorageObserver* observer = storage_observer.load();
     if (observer != nullptr) observer->refused(bytes, index);

@@ -82,7 +82,7 @@ class Step {
                       mode == "lru" ? "lru" : "forecast")
             .value();
     for (const std::size_t bytes : bytes_) {
-      blocks_.push_back(pager_->create(bytes).value());
+      blocks_.push_back(pager_->createBlock(bytes).value());
       fail(pager_->write(*blocks_.back(), 0, nullptr, bytes, {}));
       profiler::TokenHasher hasher(name_);
       hasher.add(blocks_.size()); // each op is one of its own

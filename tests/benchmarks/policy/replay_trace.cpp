@@ -179,7 +179,7 @@ class Replay {
     }
     for (std::size_t v = 0; v < cycle.values(); ++v) {
       if (created[v]) continue;
-      blocks_[v] = pager_->create(cycle.value_bytes[v]).value();
+      blocks_[v] = pager_->createBlock(cycle.value_bytes[v]).value();
       if (pager_->write(*blocks_[v], 0, nullptr, cycle.value_bytes[v], {})) {
         std::abort();
       }
@@ -224,7 +224,7 @@ class Replay {
       Block*& block = blocks_[operand.value()];
       // Alive across the step's end: not yet there in the first step.
       if (block == nullptr) {
-        block = pager_->create(cycle_.value_bytes[operand.value()]).value();
+        block = pager_->createBlock(cycle_.value_bytes[operand.value()]).value();
       }
       may_retry = may_retry && !operand.dirties();
       operands.push_back(

@@ -40,7 +40,8 @@ class Program {
   void train(int steps, std::size_t layers) {
     std::vector<Value> weights;
     for (std::size_t i = 0; i < layers; ++i) {
-      Block* const block = pager_->create((16 + 8 * (i % 5)) * kKiB).value();
+      Block* const block =
+          pager_->createBlock((16 + 8 * (i % 5)) * kKiB).value();
       const std::vector<std::byte> data(block->bytes, std::byte(i));
       EXPECT_FALSE(pager_->write(*block, 0, data.data(), block->bytes, {}));
       weights.push_back({block, std::byte(i)});

@@ -71,7 +71,7 @@ TEST(ForecastPolicy, FetchesAheadOfNeed) {
 class Guest {
  public:
   Guest(Pager& pager, std::size_t bytes)
-      : pager_(pager), block_(pager.create(bytes).value()) {
+      : pager_(pager), block_(pager.createBlock(bytes).value()) {
     const Operand operand{block_, Access::kWrite};
     EXPECT_FALSE(
         pager.begin(call_, {}, {&operand, 1}, nullptr, "guest", false));

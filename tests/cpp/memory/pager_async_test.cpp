@@ -61,7 +61,7 @@ class PagerAsyncTest : public ::testing::Test {
   }
 
   Tensor make(std::size_t bytes, std::uint64_t seed, std::size_t stream) {
-    runtime::Result<Block*> block = pager->create(bytes);
+    runtime::Result<Block*> block = pager->createBlock(bytes);
     EXPECT_TRUE(block.ok());
     Tensor tensor{*block, seed, seed, stream};
     fill(tensor, seed);

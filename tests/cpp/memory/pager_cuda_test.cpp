@@ -173,7 +173,7 @@ class Program {
   }
 
   void create() {
-    auto block = pager_->create(1 + below(kLargest));
+    auto block = pager_->createBlock(1 + below(kLargest));
     if (!block.ok()) {
       must(block.takeError());
       return;
@@ -473,7 +473,7 @@ TEST(PagerCudaReads, ASmallOneDoesNotWaitForEvictions) {
   EmulatedRuntime device(options);
   auto pager = Pager::create(device, {64 << 20, 1 << 28, 4}, "lru").value();
   const auto filled = [&](std::size_t bytes, int value) {
-    Block* const block = pager->create(bytes).value();
+    Block* const block = pager->createBlock(bytes).value();
     const Operand operand{block, Access::kWrite};
     Call call;
     EXPECT_TRUE(

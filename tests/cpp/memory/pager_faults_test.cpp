@@ -26,7 +26,7 @@ class FailingTraining {
  public:
   explicit FailingTraining(Pager& pager) : pager_(pager) {
     for (std::size_t i = 0; i < kLayers; ++i) {
-      Block* const block = pager.create(kBytes).value();
+      Block* const block = pager.createBlock(kBytes).value();
       weights_.push_back({block, static_cast<std::uint8_t>(i)});
       const std::vector<std::byte> data(kBytes, std::byte(i));
       EXPECT_FALSE(pager.write(*block, 0, data.data(), kBytes, {}));

@@ -59,7 +59,7 @@ class PagerTest : public ::testing::Test {
   void check(int level = 3) { pager->invariants().check(level); }
 
   Block* create(std::size_t bytes) {
-    runtime::Result<Block*> block = pager->create(bytes);
+    runtime::Result<Block*> block = pager->createBlock(bytes);
     EXPECT_TRUE(block.ok()) << block.error().message();
     return block.ok() ? *block : nullptr;
   }

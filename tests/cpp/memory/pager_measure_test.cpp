@@ -30,7 +30,7 @@ struct Device {
       : runtime(std::move(made)),
         pager(Pager::create(*runtime, {budget, 1 << 30, 64}, "lru").value()) {}
 
-  Block* create() { return pager->create(kBytes).value(); }
+  Block* create() { return pager->createBlock(kBytes).value(); }
   void op(std::uint32_t name, Block* block, Access access = Access::kWrite) {
     Call call;
     const Operand operand{block, access};

@@ -39,7 +39,7 @@ class CycleRun {
     }
     for (ValueIndex v = 0; v < cycle.values(); ++v) {
       if (created[v]) continue;
-      blocks_[v] = pager_->create(cycle.value_bytes[v]).value();
+      blocks_[v] = pager_->createBlock(cycle.value_bytes[v]).value();
       EXPECT_FALSE(
           pager_->write(*blocks_[v], 0, nullptr, cycle.value_bytes[v], {}));
     }

@@ -133,7 +133,7 @@ TEST_F(PagerTest, ReadAndWriteOfOneCleanBlockInACall) {
 TEST_F(PagerTest, LogicalLimit) {
   open(kMiB, 256 * kMiB, 2.0);
   Block* const block = create(kMiB + 1);
-  runtime::Result<Block*> more = pager->create(kMiB);
+  runtime::Result<Block*> more = pager->createBlock(kMiB);
   ASSERT_FALSE(more.ok());
   EXPECT_EQ(more.error().code(), ErrorCode::kOutOfLogicalMemory);
   EXPECT_NE(more.error().message().find("oversubscription"), std::string::npos);

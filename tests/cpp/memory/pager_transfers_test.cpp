@@ -36,7 +36,7 @@ class PagerTransfersTest : public ::testing::Test {
   }
 
   Block* create(std::size_t bytes = kBytes) {
-    return blocks_.emplace_back(pager->create(bytes).value());
+    return blocks_.emplace_back(pager->createBlock(bytes).value());
   }
   void release(Block* block) {
     std::erase(blocks_, block);
