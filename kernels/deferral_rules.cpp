@@ -111,7 +111,7 @@ class Check {
            tensor.is_non_overlapping_and_dense() && !isPinned(tensor);
   }
 
-  // A result that was put off itself has no block yet.
+  // A result that was deferred itself has no block yet.
   static bool isPinned(const c10::TensorImpl& tensor) {
     const memory::Block* const block =
         backend::block_of(*tensor.unsafe_storage().unsafeGetStorageImpl());

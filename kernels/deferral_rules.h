@@ -1,4 +1,4 @@
-// Which list ops may be put off (deferred_lists.h): those that cannot fail any
+// Which list ops may be deferred (deferred_lists.h): those that cannot fail any
 // more once their operands were looked at, and whose results are known before
 // they run.
 //

@@ -78,11 +78,11 @@ void execute_run() {
     if (run->isBroken()) {
       drop_run();
       error.add_context(
-          "The op was put off and executed later, in chunks; the list ops "
+          "The op was deferred and executed later, in chunks; the list ops "
           "after it did not take place.");
     } else {
       error.add_context(
-          "The op was put off to be executed here. Nothing is lost: it is "
+          "The op was deferred to be executed here. Nothing is lost: it is "
           "tried again before the next op.");
     }
     throw;
@@ -91,7 +91,7 @@ void execute_run() {
     if (run->isBroken()) {
       drop_run();
       TORCH_WARN(
-          "torch_chameleon: a list op was put off, executed later in chunks, "
+          "torch_chameleon: a list op was deferred, executed later in chunks, "
           "and failed; the list ops after it did not take place");
     }
     throw;
@@ -102,7 +102,7 @@ void execute_run() {
 bool may_wait() { return !is_executing && !backend::InKernelScope::isActive(); }
 
 void finish() {
-  // What was put off before a fork is the parent's.
+  // What was deferred before a fork is the parent's.
   if (!may_wait() || backend::is_in_bad_fork()) return;
   const Lock lock;
   execute_run();
@@ -145,7 +145,7 @@ bool defer_list_op(const OpPlan& plan, const c10::OperatorHandle& op,
 
 void end_step(const backend::DeviceContext& device) {
   const runtime::Stream stream = backend::current_stream(device.index);
-  if (may_wait()) { // else what is put off may be running just now
+  if (may_wait()) { // else what is deferred may be running just now
     const Lock lock;
     Pending& now = pending();
     if (now.run && &now.run->device() == &device) {

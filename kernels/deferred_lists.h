@@ -12,7 +12,7 @@
 //
 // What the caller sees is what he would have seen: version counters, results
 // and their metadata are there when the call returns; an op that could fail
-// for its arguments is not put off, so exceptions come from the op that is at
+// for its arguments is not deferred, so exceptions come from the op that is at
 // fault, after the effects of those before it. Four things differ.
 //   - A result's data_ptr(), a logical address that nobody can read from, is
 //     another one after the run was executed.
@@ -20,7 +20,7 @@
 //     needs the bytes; statistics and options report nothing. The message names
 //     the list op. Where memory is short, the op was first tried on fewer and
 //     fewer indices at a time. What was executed stays executed; what was not
-//     stays put off, and the next op tries it again. Each op of the run is
+//     stays deferred, and the next op tries it again. Each op of the run is
 //     admitted on its own, each index needs at most half the budget, and no op
 //     begins that cannot be pinned. So the run fails only where others hold
 //     pins, the host is full or the device fails. Should a kernel that writes
@@ -28,7 +28,7 @@
 //   - A thread that is inside a kernel neither records nor executes: such an
 //     op runs at once.
 //   - Where an operand is pinned, as in a block of torch_chameleon.resident(),
-//     or in inference mode, nothing is put off.
+//     or in inference mode, nothing is deferred.
 //
 // Thread safety: any thread; one lock, and one run for the process. Ops that
 // another thread recorded are executed first by whoever comes along, on the
@@ -51,16 +51,16 @@ inline bool is_under_pressure(const memory::Pager& pager) {
   return levels.host_bytes > 0 || levels.logical_bytes > pager.hbmBudget();
 }
 
-// True: `op` is put off, and its results are on the stack. False: it is to be
+// True: `op` is deferred, and its results are on the stack. False: it is to be
 // run as usual. Throws what finish_deferred_work() throws.
 bool defer_list_op(const OpPlan& plan, const c10::OperatorHandle& op,
                    torch::jit::Stack& stack);
 
-// A step of the training ends here: after what is put off, and without running
+// A step of the training ends here: after what is deferred, and without running
 // that, so that gradients which the program drops now die chunk by chunk.
 void end_step(const backend::DeviceContext& device);
 
-// How many are put off just now. For tests.
+// How many are deferred just now. For tests.
 std::size_t deferred_op_count();
 
 // Once, when the extension is loaded. `hooks`: around waits for another

@@ -1,4 +1,4 @@
-// Work on the device that was put off: a run of list ops that
+// Work on the device that was deferred: a run of list ops that
 // kernels/deferred_lists.h holds back, to run it in a better order. Whoever
 // looks at bytes, waits for the device, counts or changes its limits calls
 // finish_deferred_work() first, so that nobody can tell.
@@ -18,8 +18,8 @@ extern std::atomic<bool> work_is_deferred;
 void finish_deferred_work_slow();
 } // namespace detail
 
-// Done is what was put off, by any thread, before this call. Throws what the
-// work throws: OutOfMemoryError (what is left stays put off, and is tried
+// Done is what was deferred, by any thread, before this call. Throws what the
+// work throws: OutOfMemoryError (what is left stays deferred, and is tried
 // again by the next to ask), and a device's errors. A thread inside a kernel
 // does nothing here: it holds pins, and must not wait.
 inline void finish_deferred_work() {
@@ -27,7 +27,7 @@ inline void finish_deferred_work() {
     detail::finish_deferred_work_slow();
 }
 
-// For those who only count, or set limits: what finds no memory stays put off
+// For those who only count, or set limits: what finds no memory stays deferred
 // without an error, so that a program can free some, or raise the limit.
 void try_finish_deferred_work();
 

@@ -10,13 +10,13 @@
 
 namespace chameleon::python {
 
-// Index -1 is the current device. What was put off runs first, as far as there
+// Index -1 is the current device. What was deferred runs first, as far as there
 // is memory for it. pager() is a first use of the device, by `what`;
 // pager_if_used() is none, and null where nothing has been.
 memory::Pager& pager(c10::DeviceIndex index, const char* what);
 memory::Pager* pager_if_used(c10::DeviceIndex index);
 
-// Null: the storage has no block. What was put off runs first, all of it.
+// Null: the storage has no block. What was deferred runs first, all of it.
 memory::Block* block_of(const at::Tensor& tensor);
 
 } // namespace chameleon::python

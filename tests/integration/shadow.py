@@ -84,7 +84,7 @@ class Shadow(TorchDispatchMode):
         return super().__enter__()
 
     def __exit__(self, kind, error, trace):
-        # What was put off may fail where no op is: at the end of a step.
+        # What was deferred may fail where no op is: at the end of a step.
         is_outside = error is not None and not self._raised_in_op
         if is_outside and _KEPT_RUN not in str(error):
             self.undefined |= self._listed

@@ -154,7 +154,7 @@ def budget_of_list_ops():
         hbm_budget=4 * MIB,
         oversubscription=16.0,
         policy="lru",
-        step_marks="manual",  # a mark does what was put off
+        step_marks="manual",  # a mark does what was deferred
     )
 
 

@@ -244,7 +244,7 @@ def test_what_is_resident_is_not_put_off(form):
 
 
 def test_one_of_them_resident_at_the_end_of_a_run():
-    """What was put off before is executed when the block begins."""
+    """What was deferred before is executed when the block begins."""
     xs, expected = put_off()
     with torch_chameleon.resident(xs[0]) as (native,):
         assert same_bits(native, expected[0])

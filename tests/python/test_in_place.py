@@ -60,7 +60,7 @@ def test_in_place_list_ops_count_versions(budget, tight):
 def test_list_ops_refuse_inference_tensors(budget, at, tight):
     """As natively, but before any of them is written."""
     if budget is not None:
-        tight(budget)  # list ops are put off
+        tight(budget)  # list ops are deferred
     plain = [torch.ones(1 << 14, device="chameleon") for _ in range(8)]
     with torch.inference_mode():
         torch._foreach_add_(plain, 1.0)

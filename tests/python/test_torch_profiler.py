@@ -163,7 +163,7 @@ def test_no_phases_where_all_is_there():
 
 
 def test_phases_where_ops_are_put_off():
-    """Events at both ends of a range finish no work that was put off."""
+    """Events at both ends of a range finish no work that was deferred."""
 
     def train(profiled):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-// Which list ops may be put off: one that may, and each way to be refused.
+// Which list ops may be deferred: one that may, and each way to be refused.
 #include "kernels/deferral_rules.h"
 
 #include <limits>

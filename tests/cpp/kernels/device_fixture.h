@@ -1,7 +1,7 @@
 // The device as a test of kernels/ uses it: the one of this process, on the
 // physical device cpu, with the ops redirected as when the package is loaded.
 // Each test has a budget of its own and leaves nothing behind: no block, no
-// pin, no work that was put off.
+// pin, no work that was deferred.
 #pragma once
 
 #include <cstdint>
