@@ -12,7 +12,7 @@ bool overwrites(std::uint32_t flags) {
 
 } // namespace
 
-Position Forecast::position() const {
+PathPosition Forecast::position() const {
   const Profiler::Guard guard(profiler_.lock_);
   const OpPath* const path = profiler_.matcher_.path();
   if (path == nullptr) return {};

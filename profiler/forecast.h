@@ -37,7 +37,7 @@ struct NextUse {
 };
 
 // A position in a known sequence: what a plan is made for and looked up by.
-struct Position {
+struct PathPosition {
   PathId path = 0; // 0: unknown
   std::uint32_t next_op = 0;
   std::uint32_t ops = 0; // of the path
@@ -47,7 +47,7 @@ class Forecast {
  public:
   explicit Forecast(const Profiler& profiler) : profiler_(profiler) {}
 
-  Position position() const;
+  PathPosition position() const;
   // The sequence that follows this one, 0: unknown. For plans made ahead.
   PathId following() const;
   NextUse nextUse(BlockSlot slot) const; // kNoSlot: unknown

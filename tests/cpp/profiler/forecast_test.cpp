@@ -123,7 +123,7 @@ TEST_P(RandomProgram, NextUsesAreTrue) {
     for (std::size_t i = 0; i < program.size(); ++i) {
       run_op(driver, program[i]);
       if (i + 1 == program.size()) driver.profiler.step();
-      const Position position = forecast.position();
+      const PathPosition position = forecast.position();
       ASSERT_EQ(position.ops, program.size());
       ASSERT_EQ(position.next_op, (i + 1) % program.size());
       std::map<std::string, bool> names;
