@@ -154,28 +154,37 @@ bool Profiler::beginsNext(Token token, std::size_t uses) {
 
 void Profiler::missed(std::uint32_t op, Token token, DivergenceKind kind) {
   ++misses_;
-  const OpPath* const path = matcher_.path();
-  if (path == nullptr) return; // nothing was expected
-  ++divergences_;
-  Divergence& divergence = last_divergence_;
-  divergence = {};
-  divergence.step = steps();
-  divergence.op = opCount() - 1;
-  divergence.path = path->id();
-  divergence.seen_op = op;
-  divergence.seen_token = token;
-  divergence.kind = kind;
+  if (matcher_.path() == nullptr) return; // nothing was expected
   // A rebound op was the expected one: the cursor is behind it.
   const bool behind = kind == DivergenceKind::kOperand;
-  divergence.position = matcher_.position() - (behind ? 1 : 0);
-  if (divergence.position == path->size()) {
+  Divergence& divergence =
+      diverged(kind, matcher_.position() - (behind ? 1 : 0));
+  divergence.op = opCount() - 1;
+  divergence.seen_op = op;
+  divergence.seen_token = token;
+  if (divergence.expected_op == kNone) {
     divergence.kind = DivergenceKind::kEnd;
-    return;
+  } else if (divergence.expected_token == token) {
+    divergence.kind = DivergenceKind::kOperand;
   }
-  const PathOp& expected = path->op(divergence.position);
-  divergence.expected_op = expected.op;
-  divergence.expected_token = expected.token;
-  if (expected.token == token) divergence.kind = DivergenceKind::kOperand;
+}
+
+// The run is not as the path has it. REQUIRES: a path is followed.
+Divergence& Profiler::diverged(DivergenceKind kind, std::uint32_t position) {
+  ++divergences_;
+  const OpPath& path = *matcher_.path();
+  Divergence& divergence = last_divergence_;
+  divergence = {};
+  divergence.kind = kind;
+  divergence.step = steps();
+  divergence.op = opCount();
+  divergence.path = path.id();
+  divergence.position = position;
+  if (position < path.size()) {
+    divergence.expected_op = path.op(position).op;
+    divergence.expected_token = path.op(position).token;
+  }
+  return divergence;
 }
 
 void Profiler::record(std::uint32_t op, Token token,
@@ -225,16 +234,11 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output,
   const OpPath& path = *matcher_.path();
   const std::uint32_t position = ticket.position;
   const PathOp op = path.op(position);
-  if (!in_other_sizes_) {
-    ++divergences_;
-    last_divergence_ = {};
-    last_divergence_.kind = DivergenceKind::kResult;
-    last_divergence_.step = steps();
-    last_divergence_.op = opCount() - 1;
-    last_divergence_.position = position;
-    last_divergence_.path = path.id();
-    last_divergence_.expected_op = last_divergence_.seen_op = op.op;
-    last_divergence_.expected_token = last_divergence_.seen_token = op.token;
+  if (!variant_.isFollowed()) {
+    Divergence& divergence = diverged(DivergenceKind::kResult, position);
+    divergence.op = opCount() - 1;
+    divergence.seen_op = op.op;
+    divergence.seen_token = op.token;
   }
   ticket.leavePath();
   if (position + 1 != matcher_.position()) return;
@@ -253,7 +257,7 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output,
     }
     recorder_.startWithPrefix(history_.nextId(), path, position);
     recording_begin_ = round_begin_;
-    beginVariant(position);
+    variant_.beginRound(path.bornBytes(position));
     record(op.op, op.token, uses);
     for (std::uint32_t i = 0; i < before.size(); ++i) {
       recorder_.recordResult(before[i], i, matcher_.round());
@@ -266,14 +270,14 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output,
     return;
   }
   entered_at_ = kNone;
-  leaveVariant();
+  variant_.leave();
   matcher_.lose();
 }
 
 void Profiler::finished(const OpTicket& ticket, std::uint64_t workspace_bytes) {
   const Guard guard(lock_);
   if (ticket.epoch != epoch_) return;
-  if (ticket.position != kNone && !in_other_sizes_) {
+  if (ticket.position != kNone && !variant_.isFollowed()) {
     matcher_.path()->setWorkspace(ticket.position, workspace_bytes);
   }
   if (ticket.recorded != kNone && recorder_.active() &&
@@ -297,12 +301,7 @@ bool Profiler::outlives(const PathValue& value) const noexcept {
 OpPath* Profiler::pathAfter() const {
   const OpPath* const path = matcher_.path();
   if (path == nullptr) return nullptr;
-  if (after_of_ != path->id() || after_steps_ != steps()) {
-    after_of_ = path->id();
-    after_steps_ = steps();
-    after_ = finder_.nextAfter(path->id());
-  }
-  return history_.find(after_);
+  return history_.find(finder_.nextAfter(path->id()));
 }
 
 RunCounts Profiler::counts() const noexcept {
@@ -322,15 +321,16 @@ ProfilerState Profiler::state() const {
   state.limit_bytes = history_.limitBytes();
   state.dropped_paths = history_.dropped();
   if (const OpPath* const path = matcher_.path()) {
-    state.matching = recorder_.active() && group_.empty() && !is_variant_
-                         ? Matching::kRejoined
-                         : Matching::kFollowing;
+    state.matching =
+        recorder_.active() && group_.empty() && !variant_.isWholeRound()
+            ? Matching::kRejoined
+            : Matching::kFollowing;
     state.path = path->id();
     state.position = matcher_.position();
     state.path_ops = path->size();
     state.path_bytes = path->memoryBytes();
   }
-  state.marked = marked_;
+  state.marked = markers_.used();
   state.ops = opCount();
   state.steps = steps();
   state.forecast_hits = opCount() - misses_;

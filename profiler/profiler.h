@@ -48,7 +48,9 @@
 #include "profiler/op_history.h"
 #include "profiler/op_recorder.h"
 #include "profiler/sequence_matcher.h"
+#include "profiler/shape_variant.h"
 #include "profiler/step_finder.h"
+#include "profiler/step_markers.h"
 #include "profiler/token.h"
 
 namespace chameleon::profiler {
@@ -171,8 +173,7 @@ class Profiler {
     const Guard guard(lock_);
     matcher_.trustOperands(trusts);
   }
-  // A step ends here. From now on only markers end steps (until 4 x the
-  // longest step goes by without one).
+  // A step ends here. From now on only markers end steps (step_markers.h).
   void step();
 
   ProfilerState state() const;
@@ -220,16 +221,13 @@ class Profiler {
                      bool is_counted = false);
   bool produceInVariant(std::uint32_t position, std::uint32_t output,
                         BlockSlot slot);
-  void beginVariant(std::uint32_t position);
-  void leaveVariant() noexcept { in_other_sizes_ = is_variant_ = false; }
-  void weighPath(std::uint32_t position);
   void weighResult(std::uint32_t position, std::uint32_t output,
                    BlockSlot slot) noexcept;
   void weighExternalInputs(std::span<const Use> uses) noexcept;
-  bool sizesAreNear() const noexcept;
   bool endVariant();
   std::shared_ptr<const OpPath> lastRound() const;
   void missed(std::uint32_t op, Token token, DivergenceKind kind);
+  Divergence& diverged(DivergenceKind kind, std::uint32_t position);
   void startRecording();
   void record(std::uint32_t op, Token token, std::span<const Use> uses);
   void findPlace();
@@ -262,10 +260,9 @@ class Profiler {
   OpHistory history_;
   OpRecorder recorder_{blocks_};
   SequenceMatcher matcher_{blocks_, history_, recorder_};
-  mutable StepFinder finder_;
-  mutable PathId after_of_ = 0; // pathAfter()'s last answer
-  mutable std::uint64_t after_steps_ = 0;
-  mutable PathId after_ = 0;
+  mutable StepFinder finder_; // keeps its last answer
+  ShapeVariant variant_;
+  StepMarkers markers_;
 
   std::uint32_t epoch_ = 0; // changes with the path or the recording
   bool watching_deaths_ = true;
@@ -280,22 +277,8 @@ class Profiler {
   std::vector<PathId> group_;
   std::vector<OpPath::Round> group_rounds_; // that are done
 
-  // The path is followed although sizes are others; and has been from the
-  // round's beginning, so that the recording is a shape variant of it.
-  bool in_other_sizes_ = false;
-  bool is_variant_ = false;
-  // While recording, of values that begin in this round and are the path's,
-  // too: their bytes, and those that the path has.
-  std::uint64_t seen_bytes_ = 0;
-  std::uint64_t known_bytes_ = 0;
-  std::vector<Token> variant_rounds_; // shape variants, once; a ring
-  std::size_t variant_rounds_end_ = 0;
   // The last round that ended, if it was a shape variant; not finished.
   std::optional<OpPath> last_variant_;
-
-  bool marked_ = false;
-  std::uint64_t last_marker_ = 0;
-  std::uint64_t longest_marked_ = 0;
 
   std::atomic<std::uint64_t> steps_{0};
   std::uint64_t misses_ = 0;

@@ -7,8 +7,6 @@
 namespace chameleon::profiler {
 namespace {
 
-constexpr std::uint64_t kMarkerPatience = 4; // x the longest marked step
-constexpr std::uint64_t kMarkerHeadroom = 1 << 16;
 constexpr std::uint32_t kPatience = 4; // unknown ops before all is unknown
 constexpr std::uint32_t kFirstWalks = 4;
 constexpr std::uint32_t kWalksBetween = 16;
@@ -58,8 +56,7 @@ void move_sources(OpPath& path, PathId from, PathId to,
 // ---- where the run is ------------------------------------------------------
 
 bool Profiler::automatic() const noexcept {
-  return !marked_ || opCount() - last_marker_ >
-                         kMarkerPatience * longest_marked_ + kMarkerHeadroom;
+  return !markers_.decide(opCount());
 }
 
 // The group's recording is given up; the rounds in it are known anyway.
@@ -101,7 +98,7 @@ void Profiler::leaveGroup() {
 
 void Profiler::findPlace() {
   entered_at_ = kNone;
-  leaveVariant();
+  variant_.leave();
   const ContextMatch match =
       matcher_.relocate(automatic(), unplaced_ < kPatience);
   if (match.path == nullptr) {
@@ -120,7 +117,7 @@ void Profiler::findPlace() {
 // Another path goes on as the run does.
 void Profiler::goOnAt(const ContextMatch& match) {
   matcher_.follow(match);
-  weighPath(match.position + 1);
+  variant_.beginWeighing(match.path->bornBytes(match.position + 1));
   if (match.length != match.position + 1) return; // into its middle
   entered_at_ = recorder_.path().size() - match.length;
   if (entered_at_ == 0) { // this round is that path, so far
@@ -306,7 +303,7 @@ void Profiler::beginRound(std::uint64_t first_op) {
   round_begin_ = first_op;
   unplaced_ = 0;
   entered_at_ = kNone;
-  leaveVariant();
+  variant_.leave();
   if (group_.empty() && automatic()) {
     group_ = finder_.group();
     if (!group_.empty()) {
@@ -331,22 +328,11 @@ void Profiler::beginRound(std::uint64_t first_op) {
 
 void Profiler::step() {
   const Guard guard(lock_);
-  longest_marked_ = std::max(longest_marked_, opCount() - last_marker_);
-  last_marker_ = opCount();
-  marked_ = true;
+  markers_.mark(opCount());
   stopGroup();
   if (opCount() == round_begin_) return;
-  const OpPath* const path = matcher_.path();
-  if (path != nullptr && !matcher_.atEnd()) {
-    ++divergences_;
-    last_divergence_ = {};
-    last_divergence_.kind = DivergenceKind::kNewRound;
-    last_divergence_.step = steps();
-    last_divergence_.op = opCount();
-    last_divergence_.position = matcher_.position();
-    last_divergence_.path = path->id();
-    last_divergence_.expected_op = path->op(matcher_.position()).op;
-    last_divergence_.expected_token = path->op(matcher_.position()).token;
+  if (matcher_.path() != nullptr && !matcher_.atEnd()) {
+    (void)diverged(DivergenceKind::kNewRound, matcher_.position());
   }
   endRound();
   beginRound(opCount());

@@ -11,11 +11,6 @@
 namespace chameleon::profiler {
 namespace {
 
-constexpr std::size_t kRemembered = 256; // rounds
-// What a path's results hold may differ so much, in total: else what is planned
-// for it would be far from what is needed.
-constexpr std::uint64_t kNearShare = 4; // a quarter
-
 Token tokens_of(const OpPath& path) {
   TokenHasher hasher(path.size());
   for (std::uint32_t i = 0; i < path.size(); ++i) hasher.add(path.op(i).token);
@@ -34,23 +29,23 @@ bool Profiler::goOnInVariant(std::uint32_t op, Token token,
     leaveGroup();
     if (!matcher_.isShapeVariant(op, uses)) return false;
   }
-  if (!in_other_sizes_ && !is_counted) {
+  if (!variant_.isFollowed() && !is_counted) {
     missed(op, token, DivergenceKind::kOp);
     is_counted = true;
   }
   if (!recorder_.active()) {
     startRecording();
-    beginVariant(matcher_.position());
+    variant_.beginRound(matcher_.path()->bornBytes(matcher_.position()));
   }
-  in_other_sizes_ = true;
+  variant_.follow(true);
   unplaced_ = 0;
   weighExternalInputs(uses);
   record(op, token, uses);
   const ContextMatch known = matcher_.wholeRound();
   if (known.path != nullptr) { // in these very sizes
-    leaveVariant();
+    variant_.leave();
     goOnAt(known);
-  } else if (!sizesAreNear() || matcher_.path() == nullptr) {
+  } else if (!variant_.sizesAreNear() || matcher_.path() == nullptr) {
     if (!is_counted) missed(op, token, DivergenceKind::kOp);
     findPlace();
   } else {
@@ -69,26 +64,15 @@ bool Profiler::produceInVariant(std::uint32_t position, std::uint32_t output,
     return false;
   }
   weighResult(position, output, slot);
-  in_other_sizes_ = sizesAreNear();
-  return in_other_sizes_;
-}
-
-// The recording begins, as the path up to `position`.
-void Profiler::beginVariant(std::uint32_t position) {
-  is_variant_ = true;
-  weighPath(position);
-}
-
-// As if all results up to `position` had been the path's.
-void Profiler::weighPath(std::uint32_t position) {
-  seen_bytes_ = known_bytes_ = matcher_.path()->bornBytes(position);
+  variant_.follow(variant_.sizesAreNear());
+  return variant_.isFollowed();
 }
 
 void Profiler::weighResult(std::uint32_t position, std::uint32_t output,
                            BlockSlot slot) noexcept {
   const OpPath& path = *matcher_.path();
-  seen_bytes_ += blocks_[slot].bytes;
-  known_bytes_ += path.values()[path.results(position)[output].value()].bytes;
+  variant_.weigh(blocks_[slot].bytes,
+                 path.values()[path.results(position)[output].value()].bytes);
 }
 
 // The next op's external inputs.
@@ -101,29 +85,17 @@ void Profiler::weighExternalInputs(std::span<const Use> uses) noexcept {
         value.identity == uses[i].identity) { // it stays
       continue;
     }
-    seen_bytes_ += blocks_[uses[i].slot].bytes;
-    known_bytes_ += value.bytes;
+    variant_.weigh(blocks_[uses[i].slot].bytes, value.bytes);
   }
-}
-
-bool Profiler::sizesAreNear() const noexcept {
-  const std::uint64_t apart =
-      std::max(seen_bytes_, known_bytes_) - std::min(seen_bytes_, known_bytes_);
-  return apart <= known_bytes_ / kNearShare;
 }
 
 // The round ends, and was a variant of its path. False: these sizes came
 // before.
 bool Profiler::endVariant() {
   const OpPath* const path = matcher_.path();
-  if (!is_variant_ || !recorder_.active() || !matcher_.atEnd()) return false;
-  const Token tokens = tokens_of(recorder_.path());
-  if (std::find(variant_rounds_.begin(), variant_rounds_.end(), tokens) !=
-      variant_rounds_.end()) {
+  if (!variant_.isWholeRound() || !recorder_.active() || !matcher_.atEnd())
     return false;
-  }
-  variant_rounds_.resize(std::min(variant_rounds_.size() + 1, kRemembered));
-  variant_rounds_[variant_rounds_end_++ % kRemembered] = tokens;
+  if (variant_.cameBefore(tokens_of(recorder_.path()))) return false;
   bindNewAgain(recorder_.path(), 0, *path);
   recorder_.stop();
   ended(*path, path->size());

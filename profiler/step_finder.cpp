@@ -12,6 +12,7 @@ constexpr std::size_t kFollowers = 8; // different ones counted
 } // namespace
 
 void StepFinder::roundEnded(PathId path, std::uint32_t ops) {
+  after_of_ = 0;
   if (!runs_.empty() && runs_.back().path == path) {
     ++runs_.back().rounds;
     return;
@@ -25,6 +26,14 @@ void StepFinder::roundEnded(PathId path, std::uint32_t ops) {
 }
 
 PathId StepFinder::nextAfter(PathId path) {
+  if (after_of_ != path) {
+    after_of_ = path;
+    after_ = findNextAfter(path);
+  }
+  return after_;
+}
+
+PathId StepFinder::findNextAfter(PathId path) {
   if (!runs_.empty() && runs_.back().path == path) {
     ++runs_.back().rounds;
     const PathId found = next();

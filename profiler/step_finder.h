@@ -45,7 +45,8 @@ class StepFinder {
   void roundEnded(PathId path, std::uint32_t ops);
   // What comes next, 0: unknown.
   PathId next() const;
-  // What comes after a round of `path`, which is still running.
+  // What comes after a round of `path`, which is still running. Its last answer
+  // is kept.
   PathId nextAfter(PathId path);
   // The group of rounds that just ended for the second time in a row, or a
   // short one that went on and on, in order; or empty. Asked once after each
@@ -63,8 +64,11 @@ class StepFinder {
   };
 
   bool endedSoon(std::size_t period) const;
+  PathId findNextAfter(PathId path);
 
   std::vector<Run> runs_; // neighbours differ in path
+  PathId after_of_ = 0;   // nextAfter()'s last question, and its answer; 0:
+  PathId after_ = 0;      // none since the last round
 };
 
 } // namespace chameleon::profiler
