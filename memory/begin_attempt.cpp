@@ -218,9 +218,10 @@ Error BeginAttempt::error(const Locked& locked) {
   for (const WantedBlock& wanted : wanted_) {
     needed_bytes += wanted.block->rounded_bytes;
   }
-  return out_of_memory(locked, core_, parts_.table, parts_.room, call_,
-                       operands_, needed_bytes,
-                       parts_.kernel_room.seen(call_, needed_bytes), shortage_);
+  return out_of_memory(
+      locked, core_, parts_.room, call_,
+      {operands_, needed_bytes, parts_.kernel_room.seen(call_, needed_bytes)},
+      parts_.table.residentBytes(), shortage_);
 }
 
 } // namespace chameleon::memory

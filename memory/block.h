@@ -101,6 +101,10 @@ struct Block {
     const std::uint64_t old = word.load(std::memory_order_relaxed);
     word.store(bits | (old & kRecordedBit), std::memory_order_release);
   }
+  // Its storage died.
+  bool isReleased() const noexcept {
+    return released_at.load(std::memory_order_relaxed) != kAlive;
+  }
   bool hasHostCopy() const noexcept {
     return (word.load(std::memory_order_acquire) & kHostCopyBit) != 0;
   }

@@ -160,11 +160,6 @@ void BlockTable::forgetDead(Block& block) noexcept {
   residency_.countPrefetch(block);
 }
 
-bool BlockTable::isReleased(const void* block) noexcept {
-  return static_cast<const Block*>(block)->released_at.load(
-             std::memory_order_relaxed) != Block::kAlive;
-}
-
 void BlockTable::destroyAll(const Locked& locked) noexcept {
   released_.store(nullptr, std::memory_order_relaxed); // they are live_ too
   core_.records.clear();

@@ -65,7 +65,6 @@ class BlockTable {
   void destroyAll(const Locked& locked) noexcept REQUIRES(pager_lock);
   // The storage of this identity is gone for the profiler, if there was one.
   void forgetDead(Block& block) noexcept;
-  static bool isReleased(const void* block) noexcept;
 
   // ---- figures -------------------------------------------------------------
   Block* firstLive(const Locked& /*locked*/) const noexcept

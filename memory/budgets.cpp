@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "backend/runtime/options.h"
+#include "backend/runtime/byte_size.h"
 
 namespace chameleon::memory {
 

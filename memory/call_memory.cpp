@@ -175,14 +175,13 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
     ++call.failures;
   }
   const PagerLock locked(core_);
+  const std::size_t inside_bytes = std::max(
+      {call.liveBytes() + call.adopted_bytes + rounded, call.layout.span(),
+       call.memory == nullptr ? 0 : call.memory->peakAt(call.operand_bytes)});
   return out_of_memory(
-      locked, core_, table_, room_, call, {call.pins.data(), call.pins.size()},
-      call.operand_bytes,
-      std::max(
-          {call.liveBytes() + call.adopted_bytes + rounded, call.layout.span(),
-           call.memory == nullptr ? 0
-                                  : call.memory->peakAt(call.operand_bytes)}),
-      shortage);
+      locked, core_, room_, call,
+      {{call.pins.data(), call.pins.size()}, call.operand_bytes, inside_bytes},
+      table_.residentBytes(), shortage);
 }
 
 // From the hole that the call holds. Null: it has none, or needs something else

@@ -4,8 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/runtime/options.h"
-#include "memory/block_table.h"
+#include "backend/runtime/byte_size.h"
 #include "memory/budget_advice.h"
 #include "memory/room_finder.h"
 
@@ -68,15 +67,14 @@ std::vector<std::size_t> movable_operands(std::span<const Operand> operands,
 } // namespace
 
 Error out_of_memory(const Locked& locked, const PagerCore& core,
-                    const BlockTable& table, const RoomFinder& room,
-                    const CallState& call, std::span<const Operand> operands,
-                    std::size_t operand_bytes, std::size_t inside_bytes,
+                    const RoomFinder& room, const CallState& call,
+                    const OpNeeds& needs, std::size_t resident_bytes,
                     Shortage& shortage) {
   if (shortage.failure && (shortage.failure.code() == ErrorCode::kDevice ||
                            shortage.failure.code() == ErrorCode::kLost)) {
     return core.named(call, std::move(shortage.failure));
   }
-  const std::size_t all_bytes = operand_bytes + inside_bytes;
+  const std::size_t all_bytes = needs.operand_bytes + needs.inside_bytes;
   const std::vector<PinnedRange> pinned =
       pinned_by_others(core.arena->extents(), call);
   std::size_t others = 0;
@@ -85,10 +83,10 @@ Error out_of_memory(const Locked& locked, const PagerCore& core,
   std::string text =
       core.name() + " out of memory. " + std::string(call.op) + " needs " +
       format_bytes(all_bytes) + " of HBM (operands " +
-      format_bytes(operand_bytes) + ", inside the kernel " +
-      format_bytes(inside_bytes) + "); budget " +
+      format_bytes(needs.operand_bytes) + ", inside the kernel " +
+      format_bytes(needs.inside_bytes) + "); budget " +
       format_bytes(core.limits.hbm_budget_bytes) + ", resident " +
-      format_bytes(table.residentBytes()) + ", pinned " + format_bytes(others) +
+      format_bytes(resident_bytes) + ", pinned " + format_bytes(others) +
       ", in one piece " +
       format_bytes(room.largestRun(locked, /*moving=*/false, SIZE_MAX)) +
       ", host use " + format_bytes(host.usedBytes()) + " of " +
@@ -103,12 +101,13 @@ Error out_of_memory(const Locked& locked, const PagerCore& core,
                 "torch_chameleon.config.host_budget, or use smaller "
                 "tensors"};
   }
-  std::vector<std::size_t> pieces = movable_operands(operands, call);
-  pieces.push_back(inside_bytes);
+  std::vector<std::size_t> pieces = movable_operands(needs.operands, call);
+  pieces.push_back(needs.inside_bytes);
   // What a kernel allocates is not known before it has run once.
   const char* unknown =
-      inside_bytes == 0 ? " and what its kernel allocates beside its operands"
-                        : "";
+      needs.inside_bytes == 0
+          ? " and what its kernel allocates beside its operands"
+          : "";
   return {ErrorCode::kOutOfDeviceMemory,
           text + "Raise torch_chameleon.config.hbm_budget to at least " +
               format_bytes_up(budget_for(std::move(pieces), pinned)) + unknown +

@@ -13,19 +13,21 @@
 
 namespace chameleon::memory {
 
-class BlockTable;
 class RoomFinder;
 
-// An op's operands, of `operand_bytes`, and what its kernel allocates, of
-// `inside_bytes`, did not fit. A device's error goes before that. The budget
-// that the text names is enough where others hold no more than now.
+// What an op takes of HBM.
+struct OpNeeds {
+  std::span<const Operand> operands;
+  std::size_t operand_bytes; // of all of them
+  std::size_t inside_bytes;  // what its kernel allocates
+};
+// That did not fit; `resident_bytes` are in use. A device's error goes before
+// that. The budget that the text names is enough where others hold no more than
+// now.
 runtime::Error out_of_memory(const Locked& locked, const PagerCore& core,
-                             const BlockTable& table, const RoomFinder& room,
-                             const CallState& call,
-                             std::span<const Operand> operands,
-                             std::size_t operand_bytes,
-                             std::size_t inside_bytes, Shortage& shortage)
-    REQUIRES(pager_lock);
+                             const RoomFinder& room, const CallState& call,
+                             const OpNeeds& needs, std::size_t resident_bytes,
+                             Shortage& shortage) REQUIRES(pager_lock);
 // A tensor beyond the logical limit / for which no logical address is left.
 runtime::Error out_of_logical_memory(const Locked& locked,
                                      const PagerCore& core, std::size_t bytes,

@@ -7,6 +7,7 @@
 
 #include "backend/runtime/check.h"
 #include "memory/out_of_memory.h"
+#include "memory/policy/make_policy.h"
 
 namespace chameleon::memory {
 
@@ -178,7 +179,7 @@ std::vector<Pager::BlockInfo> Pager::blocks() {
   std::vector<BlockInfo> rows;
   for (const Block* block = table_.firstLive(locked); block != nullptr;
        block = block->next_live) {
-    if (BlockTable::isReleased(block)) continue;
+    if (block->isReleased()) continue;
     rows.push_back({block->identity, block->logical_address, block->bytes,
                     block->rounded_bytes, block->state()});
   }

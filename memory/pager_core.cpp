@@ -3,7 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "memory/block_table.h"
 #include "memory/phase_range.h"
 
 namespace chameleon::memory {
@@ -17,7 +16,10 @@ PagerCore::PagerCore(runtime::DeviceRuntime& device, const Limits& at_first,
       device_index(index),
       watched(device.checksCallers()),
       streams(device),
-      profiler(profiler::OpHistory::kDefaultBytes, &BlockTable::isReleased),
+      profiler(profiler::OpHistory::kDefaultBytes,
+               [](const void* block) {
+                 return static_cast<const Block*>(block)->isReleased();
+               }),
       admission(mutex, ExtentMap::roundDown(at_first.hbm_budget_bytes)),
       limits(at_first) {}
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "memory/policy/make_policy.h"
+
 namespace chameleon::memory {
 
 using runtime::Error;

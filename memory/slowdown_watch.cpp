@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "backend/runtime/options.h"
+#include "backend/runtime/byte_size.h"
 
 namespace chameleon::memory {
 

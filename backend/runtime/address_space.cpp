@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "backend/runtime/byte_size.h"
 #include "backend/runtime/check.h"
-#include "backend/runtime/options.h"
 
 namespace chameleon::runtime {
 

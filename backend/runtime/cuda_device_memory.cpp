@@ -6,8 +6,8 @@
 #include <iterator>
 #include <string>
 
+#include "backend/runtime/byte_size.h"
 #include "backend/runtime/check.h"
-#include "backend/runtime/options.h"
 
 namespace chameleon::runtime {
 

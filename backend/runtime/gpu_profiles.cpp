@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/runtime/options.h"
+#include "backend/runtime/byte_size.h"
 #include "backend/runtime/quote.h"
 
 namespace chameleon::runtime {
@@ -426,10 +426,6 @@ Result<GpuProfile> parse_gpu_profile(std::string_view text) {
   if (const GpuProfile* profile = find_profile(text)) return *profile;
   return invalid("must be one of " + known_names() +
                  ", or figures such as \"base=h200, memory=96GiB\"");
-}
-
-Result<GpuProfile> chosen_gpu_profile() {
-  return parse_gpu_profile(option_text("simulated_gpu").value_or("h200"));
 }
 
 } // namespace chameleon::runtime

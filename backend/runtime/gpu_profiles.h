@@ -50,7 +50,4 @@ std::span<const GpuProfile> gpu_profiles();
 // kInvalidArgument in one sentence.
 Result<GpuProfile> parse_gpu_profile(std::string_view text);
 
-// Of the option `simulated_gpu`, as it is now.
-Result<GpuProfile> chosen_gpu_profile();
-
 } // namespace chameleon::runtime

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <string>
 #include <utility>
 
+#include "backend/runtime/byte_size.h"
 #include "backend/runtime/check.h"
-#include "backend/runtime/gpu_profiles.h"
 #include "backend/runtime/quote.h"
 #include "backend/runtime/ranked_mutex.h"
 
@@ -108,15 +106,6 @@ Table& table() {
   return *instance;
 }
 
-constexpr char lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
-bool equal_ignoring_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](char x, char y) { return lower(x) == lower(y); });
-}
-
 std::size_t row_of(std::string_view key) {
   for (std::size_t row = 0; row < kSpecs.size(); ++row) {
     if (kSpecs[row].key == key) return row;
@@ -128,77 +117,6 @@ std::size_t known_row(std::string_view key) {
   const std::size_t row = row_of(key);
   CHAMELEON_CHECK(row < kSpecs.size(), "no option has this key");
   return row;
-}
-
-constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 62;
-
-// nullopt: not a unit.
-std::optional<double> unit_bytes(std::string_view unit) {
-  struct ByteUnit {
-    std::string_view name;
-    double bytes;
-  };
-  static constexpr ByteUnit kUnits[] = {
-      {"", 1},
-      {"b", 1},
-      {"kb", 1e3},
-      {"mb", 1e6},
-      {"gb", 1e9},
-      {"tb", 1e12},
-      {"kib", 1024.0},
-      {"mib", 1024.0 * 1024},
-      {"gib", 1024.0 * 1024 * 1024},
-      {"tib", 1024.0 * 1024 * 1024 * 1024},
-  };
-  for (const ByteUnit& row : kUnits) {
-    if (equal_ignoring_case(row.name, unit)) return row.bytes;
-  }
-  return std::nullopt;
-}
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// A non-negative decimal at the start of `text`; what follows is left in it.
-std::optional<double> take_decimal(std::string_view& text) {
-  // from_chars would also take "inf", "nan" and a sign.
-  if (text.empty() || !(is_digit(text.front()) || text.front() == '.')) {
-    return std::nullopt;
-  }
-  double number = 0;
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !std::isfinite(number)) return std::nullopt;
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return number;
-}
-
-// As parse_bytes(), the message without its subject.
-Result<std::size_t> bytes_of(std::string_view text) {
-  constexpr const char* kForm =
-      "must be a number of bytes, or text such as \"512MiB\" or \"8GiB\" "
-      "(units: B, KB, MB, GB, TB, KiB, MiB, GiB, TiB)";
-  constexpr const char* kTooMuch = "is more bytes than any machine has";
-  const auto refused = [](const char* why) {
-    return Error(ErrorCode::kInvalidArgument, why);
-  };
-  std::string_view rest = trimmed(text);
-  if (!rest.empty() && std::all_of(rest.begin(), rest.end(), is_digit)) {
-    // Exact, where a double would round.
-    std::uint64_t count = 0;
-    const auto [end, error] =
-        std::from_chars(rest.data(), rest.data() + rest.size(), count);
-    if (error != std::errc() || count > kMaxBytes) {
-      return refused(kTooMuch);
-    }
-    return static_cast<std::size_t>(count);
-  }
-  const std::optional<double> number = take_decimal(rest);
-  if (!number) return refused(kForm);
-  const std::optional<double> unit = unit_bytes(trimmed(rest));
-  if (!unit) return refused(kForm);
-  const double bytes = *number * *unit;
-  if (bytes > static_cast<double>(kMaxBytes)) return refused(kTooMuch);
-  return static_cast<std::size_t>(bytes);
 }
 
 Error invalid(std::string_view key, std::string_view text,
@@ -231,7 +149,7 @@ Result<OptionValue> parse(const OptionSpec& spec, std::string_view text) {
   OptionValue value{std::string(text)};
   switch (spec.kind) {
     case OptionKind::kBytes: {
-      const Result<std::size_t> bytes = bytes_of(text);
+      const Result<std::size_t> bytes = read_bytes(text);
       if (!bytes.ok()) {
         return invalid(spec.key, text, bytes.error().message());
       }
@@ -384,39 +302,8 @@ void reset_options_for_testing() {
   table().first_use.reset();
 }
 
-Result<std::size_t> parse_bytes(std::string_view text) {
-  Result<std::size_t> bytes = bytes_of(text);
-  if (bytes.ok()) return bytes;
-  return Error(bytes.error().code(),
-               quote(text) + " " + bytes.error().message());
-}
-
-namespace {
-
-// To two digits behind the point, by `round` of hundredths.
-std::string format_hundredths(std::size_t bytes, double (*round)(double)) {
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return std::to_string(bytes) + " B";
-  double scaled = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  while (scaled >= 1024 && unit + 1 < std::size(kUnits)) {
-    scaled /= 1024;
-    ++unit;
-  }
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f %s", round(scaled * 100) / 100,
-                kUnits[unit]);
-  return text;
-}
-
-} // namespace
-
-std::string format_bytes(std::size_t bytes) {
-  return format_hundredths(bytes, [](double x) { return std::nearbyint(x); });
-}
-
-std::string format_bytes_up(std::size_t bytes) {
-  return format_hundredths(bytes, [](double x) { return std::ceil(x); });
+Result<GpuProfile> chosen_gpu_profile() {
+  return parse_gpu_profile(option_text("simulated_gpu").value_or("h200"));
 }
 
 } // namespace chameleon::runtime

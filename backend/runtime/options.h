@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "backend/runtime/gpu_profiles.h"
 #include "backend/runtime/result.h"
 
 namespace chameleon::runtime {
@@ -64,11 +65,7 @@ bool options_frozen();
 // Everything back to its default and not frozen; for tests.
 void reset_options_for_testing();
 
-// "512MiB" -> bytes. Accepts a plain count, decimals ("1.5GiB"), KB/MB/GB/TB
-// (powers of 1000) and KiB/MiB/GiB/TiB (powers of 1024), any case, spaces.
-// Fractions of a byte are cut off. Refused: negative, not finite, above 2^62.
-Result<std::size_t> parse_bytes(std::string_view text);
-std::string format_bytes(std::size_t bytes);    // "1.50 GiB", for messages
-std::string format_bytes_up(std::size_t bytes); // no less than that, to be set
+// The card of the option `simulated_gpu`, as it is now.
+Result<GpuProfile> chosen_gpu_profile();
 
 } // namespace chameleon::runtime

@@ -1,5 +1,8 @@
 #include "backend/runtime/quote.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstddef>
 
 namespace chameleon::runtime {
@@ -41,12 +44,36 @@ bool is_control(std::string_view character) {
          (first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0);
 }
 
+constexpr char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 } // namespace
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
   return text;
+}
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return lower(x) == lower(y); });
+}
+
+std::optional<double> take_decimal(std::string_view& text) {
+  // from_chars would also take "inf", "nan" and a sign.
+  if (text.empty() || !(is_digit(text.front()) || text.front() == '.')) {
+    return std::nullopt;
+  }
+  double number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number)) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
 }
 
 bool is_utf8(std::string_view text) {

@@ -4,6 +4,7 @@
 // Thread safety: functions of their arguments.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,12 @@ namespace chameleon::runtime {
 
 // Without white space at either end.
 std::string_view trimmed(std::string_view text);
+
+// Of ASCII letters alone.
+bool equal_ignoring_case(std::string_view a, std::string_view b);
+
+// A non-negative decimal at the start of `text`; what follows is left in it.
+std::optional<double> take_decimal(std::string_view& text);
 
 bool is_utf8(std::string_view text);
 

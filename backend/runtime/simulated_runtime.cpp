@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "backend/runtime/address_space.h"
+#include "backend/runtime/byte_size.h"
 #include "backend/runtime/check.h"
 #include "backend/runtime/fork_generation.h"
 #include "backend/runtime/move_steps.h"
-#include "backend/runtime/options.h"
 #include "backend/runtime/ranked_mutex.h"
 #include "backend/runtime/use_guard.h"
 #include "backend/runtime/virtual_time.h"

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 
-#include "backend/runtime/gpu_profiles.h"
+#include "backend/runtime/options.h"
 #include "backend/torch/error.h"
 
 namespace chameleon::kernels::simulated {

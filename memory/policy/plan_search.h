@@ -14,8 +14,8 @@
 
 #include "memory/policy/joint_planner.h"
 #include "memory/policy/path_plan.h"
-#include "memory/policy/plan_shares.h"
 #include "memory/policy/planner.h"
+#include "memory/policy/retained_bytes.h"
 #include "memory/policy/saved_plans.h"
 #include "profiler/cycle_builder.h"
 

@@ -7,18 +7,13 @@
 // held for ops that run again, or what waits within forward) counts as moved,
 // too.
 //
-// Thread safety: const methods may be called from any thread.
+// Thread safety: plain values.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "memory/policy/rerun_graph.h"
-#include "profiler/cycle.h"
-
 namespace chameleon::memory {
-
-struct Plan;
 
 struct ByteShares {
   std::uint64_t kept_bytes = 0;
@@ -39,18 +34,6 @@ struct PlanShares {
     ByteShares shares;
   };
   std::vector<Layer> layers;
-};
-
-class RetainedBytes {
- public:
-  explicit RetainedBytes(const profiler::Cycle& cycle);
-  // REQUIRES: a plan for the same cycle, which is still there.
-  PlanShares under(const Plan& plan) const;
-
- private:
-  const profiler::Cycle& cycle_;
-  RerunGraph graph_;
-  std::vector<PlanShares::Layer> layers_; // ascending; without shares
 };
 
 } // namespace chameleon::memory

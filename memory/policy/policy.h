@@ -14,7 +14,6 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/runtime/result.h"
 #include "memory/block.h"
 #include "memory/policy/link_estimate.h"
 #include "memory/policy/plan.h"
@@ -145,11 +144,5 @@ struct PolicyInputs {
   bool recompute = false;      // plans may drop blocks and run ops again
   SavedPlans* saved = nullptr; // of an earlier run; null: none
 };
-
-// "forecast", "lru".
-std::vector<std::string_view> policy_names();
-// kInvalidArgument: an unknown name.
-runtime::Result<std::unique_ptr<Policy>> make_policy(
-    std::string_view name, const PolicyInputs& inputs);
 
 } // namespace chameleon::memory

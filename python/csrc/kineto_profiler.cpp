@@ -15,7 +15,7 @@
 
 #include <c10/util/ApproximateClock.h>
 
-#include "backend/runtime/options.h"
+#include "backend/runtime/byte_size.h"
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"

@@ -6,6 +6,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "backend/runtime/byte_size.h"
 #include "backend/runtime/options.h"
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"

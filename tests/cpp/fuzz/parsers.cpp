@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/runtime/byte_size.h"
 #include "backend/runtime/check.h"
 #include "backend/runtime/cpu_adversary.h"
 #include "backend/runtime/gpu_profiles.h"

@@ -13,7 +13,7 @@
 #include "memory/compaction.h"
 #include "memory/meter.h"
 #include "memory/pager_core.h"
-#include "memory/policy/policy.h"
+#include "memory/policy/make_policy.h"
 #include "memory/residency.h"
 #include "memory/room_finder.h"
 #include "tests/cpp/support/test_runtime.h"

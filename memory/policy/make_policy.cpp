@@ -1,4 +1,4 @@
-#include "memory/policy/policy.h"
+#include "memory/policy/make_policy.h"
 
 #include <string>
 

@@ -1,12 +1,11 @@
 // What a plan keeps, moves and runs again, counted on hand-made plans.
-#include "memory/policy/plan_shares.h"
+#include "memory/policy/retained_bytes.h"
 
 #include <cstdint>
 #include <gtest/gtest.h>
 #include <utility>
 #include <vector>
 
-#include "memory/policy/plan.h"
 #include "residual_network.h"
 
 namespace chameleon::memory {

@@ -1,10 +1,9 @@
-#include "memory/policy/plan_shares.h"
+#include "memory/policy/retained_bytes.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
 
-#include "memory/policy/plan.h"
 #include "memory/policy/segments.h"
 
 namespace chameleon::memory {
