@@ -9,7 +9,6 @@ namespace {
 constexpr double kWeight = 0.2;              // of a new sample
 constexpr double kOutlier = 4.0;             // times the estimate
 constexpr int kBelieved = 3;                 // outliers in a row
-constexpr double kSurprise = 0.1;            // a change that matters to a plan
 constexpr double kFade = 0.995;              // of the fit, per sample
 constexpr std::uint32_t kSettle = 32;        // samples before sampling less
 constexpr std::uint32_t kAllKnown = 1 << 13; // looks: more than most steps
@@ -117,11 +116,6 @@ void Durations::addOp(Token token, std::uint64_t bytes,
   fit_[3] += x * x;
   fit_[4] += x * sample;
 
-  if (unknown || std::abs(now - old) > kSurprise * old) {
-    version_.fetch_add(1, std::memory_order_relaxed);
-  }
-  // Short ops scatter by more than that for ever, which more samples of them
-  // would not change.
   settled_ = unknown ? 0 : settled_ + 1;
   std::uint32_t stride = stride_.load(std::memory_order_relaxed);
   if (unknown) {

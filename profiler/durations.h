@@ -71,10 +71,6 @@ class Durations {
   bool known(Token token) const;
   std::size_t tokens() const;
   std::uint64_t lockWaits() const noexcept { return lock_.waits(); }
-  // Grows when estimates changed enough to matter (one of them by a tenth).
-  std::uint64_t version() const noexcept {
-    return version_.load(std::memory_order_relaxed);
-  }
 
   // ---- copies ---------------------------------------------------------------
   // A copy (or a batch in one go) took that long from start to end. `shared`:
@@ -117,7 +113,6 @@ class Durations {
   std::atomic<bool> looks_at_all_{true};
   std::atomic<std::uint32_t> stride_{kDense};
   std::atomic<std::uint32_t> phase_{0};
-  std::atomic<std::uint64_t> version_{0};
 
   mutable LeafLock lock_;
   std::unordered_map<Token, Estimate> tokens_;

@@ -122,16 +122,6 @@ TEST(Durations, WhereAllIsNewForEverAFewAreSampled) {
   EXPECT_LT(sampled(400'000), 400'000 / 4);
 }
 
-TEST(Durations, VersionGrowsWithSurprisesOnly) {
-  Durations durations;
-  for (int i = 0; i < 3; ++i) durations.addOp(1, 4096, 1000);
-  const std::uint64_t version = durations.version();
-  for (int i = 0; i < 10; ++i) durations.addOp(1, 4096, 1000 + i);
-  EXPECT_EQ(durations.version(), version);
-  for (int i = 0; i < 10; ++i) durations.addOp(1, 4096, 2000);
-  EXPECT_GT(durations.version(), version);
-}
-
 TEST(Durations, IsBounded) {
   Durations durations;
   for (Token token = 0; token < 3 * Durations::kMaxTokens; ++token) {
