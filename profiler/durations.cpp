@@ -63,7 +63,7 @@ Durations::Estimate& Durations::estimate(Token token) {
 
 double Durations::line(std::uint64_t bytes) const noexcept {
   const auto [n, x, y, xx, xy] = fit_;
-  if (n < 1) return static_cast<double>(kDefaultOp_ns);
+  if (n < 1) return static_cast<double>(kUntimedOp_ns);
   const double spread = n * xx - x * x;
   // All of one size: through the mean, no slope.
   double slope = spread > 1e-6 * xx * n ? (n * xy - x * y) / spread : 0;

@@ -45,7 +45,6 @@ struct LinkSpeed {
 class Durations {
  public:
   static constexpr std::size_t kMaxTokens = 1 << 16;
-  static constexpr std::int64_t kDefaultOp_ns = 10'000;
 
   // ---- ops ----------------------------------------------------------------
   // True: shouldSample() is to be asked about the op that begins now.

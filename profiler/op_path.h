@@ -173,10 +173,9 @@ class OpPath {
   std::uint64_t structure() const noexcept { return structure_; }
 
   // Estimated compute time from the beginning to a position (<= size());
-  // before setDurations() as if every op took kUnknownOp_ns.
-  static constexpr std::int64_t kUnknownOp_ns = 10'000;
+  // before setDurations() as if every op took kUntimedOp_ns.
   std::int64_t elapsed_ns(std::uint32_t position) const noexcept {
-    if (!is_timed_) return position * kUnknownOp_ns;
+    if (!is_timed_) return position * kUntimedOp_ns;
     return position == 0 ? 0 : ops_[position - 1].elapsed * kElapsedUnit_ns;
   }
   // The duration of each op of the path, in order. Their sums are kept in units

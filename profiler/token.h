@@ -32,6 +32,9 @@ namespace chameleon::profiler {
 using Token = std::uint64_t;
 using QuickToken = std::uint32_t;
 
+// What an op is taken to take while none has been timed.
+inline constexpr std::int64_t kUntimedOp_ns = 10'000;
+
 constexpr QuickToken quick_half(Token token) noexcept {
   return static_cast<QuickToken>(token);
 }

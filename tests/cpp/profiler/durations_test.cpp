@@ -10,8 +10,8 @@ namespace {
 
 TEST(Durations, UnknownOpsTakeTheDefault) {
   const Durations durations;
-  EXPECT_EQ(durations.op(1, 0), Durations::kDefaultOp_ns);
-  EXPECT_EQ(durations.op(1, 1 << 30), Durations::kDefaultOp_ns);
+  EXPECT_EQ(durations.op(1, 0), kUntimedOp_ns);
+  EXPECT_EQ(durations.op(1, 1 << 30), kUntimedOp_ns);
   EXPECT_FALSE(durations.known(1));
 }
 

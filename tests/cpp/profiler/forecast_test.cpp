@@ -143,7 +143,7 @@ TEST_P(RandomProgram, NextUsesAreTrue) {
           ASSERT_EQ(use.distance_ops, static_cast<std::uint32_t>(expected))
               << name << " after op " << i;
           ASSERT_EQ(use.overwritten_first, overwritten) << name;
-          ASSERT_EQ(use.in_ns, expected * OpPath::kUnknownOp_ns);
+          ASSERT_EQ(use.in_ns, expected * kUntimedOp_ns);
           ++known;
         } else {
           ASSERT_NE(use.kind, NextUseKind::kKnown)
@@ -306,8 +306,7 @@ TEST(Forecast, TimesComeFromDurations) {
   durations.addOp(token("second"), 4096, 128'000);
   durations.addOp(token("third"), 4096, 64'000);
   const Forecast forecast(driver.profiler);
-  EXPECT_EQ(forecast.nextUse(driver.block("b").slot).in_ns,
-            2 * OpPath::kUnknownOp_ns);
+  EXPECT_EQ(forecast.nextUse(driver.block("b").slot).in_ns, 2 * kUntimedOp_ns);
   CycleBuilder builder(driver.profiler, durations);
   ASSERT_TRUE(builder.build(forecast.position().path).has_value());
   EXPECT_EQ(forecast.nextUse(driver.block("b").slot).in_ns, 192'000);
