@@ -33,6 +33,8 @@
 namespace chameleon::profiler {
 
 using ValueIndex = std::uint32_t; // < Cycle::kMaxValues
+// In place of an index: there is none.
+inline constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
 // One value that an op touches, and how. `creates` and `overwrites` imply that
 // the op writes and does not need the old bytes; `reads` and `writes` may both

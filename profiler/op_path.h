@@ -35,7 +35,6 @@
 namespace chameleon::profiler {
 
 using PathId = std::uint32_t; // never reused; 0: none
-inline constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
 struct PathOp {
   Token token;

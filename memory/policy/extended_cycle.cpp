@@ -18,8 +18,8 @@ class Extension {
         dropped_(dropped),
         result_(result),
         out_(result.cycle),
-        again_(cycle.values(), RerunGraph::kNone),
-        last_use_(cycle.values(), RerunGraph::kNone),
+        again_(cycle.values(), kNone),
+        last_use_(cycle.values(), kNone),
         ran_again_(graph.nodes.size()) {
     out_.value_bytes = cycle.value_bytes;
   }
@@ -49,7 +49,7 @@ class Extension {
     }
     std::sort(result_.recorded.begin(), result_.recorded.end());
     for (ValueIndex value = 0; value < again_.size(); ++value) {
-      if (again_[value] == RerunGraph::kNone || dropped_[value] == 0) continue;
+      if (again_[value] == kNone || dropped_[value] == 0) continue;
       result_.drops.emplace_back(graph_.values[value].last_before + 1, value);
     }
     std::sort(result_.drops.begin(), result_.drops.end());
@@ -57,7 +57,7 @@ class Extension {
 
  private:
   bool isGone(ValueIndex value, std::uint32_t op) const {
-    return dropped_[value] != 0 && again_[value] == RerunGraph::kNone &&
+    return dropped_[value] != 0 && again_[value] == kNone &&
            op > graph_.values[value].last_before;
   }
 
@@ -76,11 +76,11 @@ class Extension {
     waiting_.assign(1, graph_.values[value].node);
     while (!waiting_.empty()) {
       const NodeIndex node = waiting_.back();
-      NodeIndex first = RerunGraph::kNone;
+      NodeIndex first = kNone;
       for (const ValueIndex input : graph_.inputsOf(node)) {
         if (isGone(input, before)) first = graph_.values[input].node;
       }
-      if (first != RerunGraph::kNone) {
+      if (first != kNone) {
         CHAMELEON_CHECK(waiting_.size() < graph_.nodes.size(),
                         "a node needs what is made from it");
         waiting_.push_back(first);
@@ -95,7 +95,7 @@ class Extension {
     ran_again_[node] = 1;
     for (const ValueIndex value : graph_.outputsOf(node)) {
       again_[value] = out_.addValue(program_.value_bytes[value]);
-      last_use_.push_back(RerunGraph::kNone);
+      last_use_.push_back(kNone);
       result_.again.push_back(value);
     }
     for (const std::uint32_t op : graph_.opsOf(node)) {
@@ -118,17 +118,16 @@ class Extension {
     };
     for (ValueIndex value = 0; value < program_.values(); ++value) {
       const RerunGraph::Value& life = graph_.values[value];
-      const std::uint32_t freed =
-          life.freed == RerunGraph::kNone ? RerunGraph::kNone : at[life.freed];
+      const std::uint32_t freed = life.freed == kNone ? kNone : at[life.freed];
       const ValueIndex second = again_[value];
       if (dropped_[value] != 0) {
         die(value, at[life.last_before]);
-        if (second == RerunGraph::kNone || freed == RerunGraph::kNone) continue;
+        if (second == kNone || freed == kNone) continue;
         die(second, std::max(freed, last_use_[second]));
         continue;
       }
-      if (second != RerunGraph::kNone) die(second, last_use_[second]);
-      if (freed == RerunGraph::kNone) continue;
+      if (second != kNone) die(second, last_use_[second]);
+      if (freed == kNone) continue;
       const bool wraps = life.freed < life.created;
       die(value, wraps ? freed : std::max(freed, last_use_[value]));
     }
@@ -165,8 +164,7 @@ Plan program_plan(const ExtendedCycle& extended, const Plan& plan) {
   own.recorded = extended.recorded;
   auto drop = extended.drops.begin();
   std::vector<Action> later; // of values that ops run again still use
-  std::vector<std::uint32_t> used_for(extended.cycle.values(),
-                                      RerunGraph::kNone);
+  std::vector<std::uint32_t> used_for(extended.cycle.values(), kNone);
   for (std::size_t op = 0; op < extended.program_op.size();) {
     const std::uint32_t program_op = extended.program_op[op];
     for (; drop != extended.drops.end() && drop->first == program_op; ++drop) {

@@ -44,7 +44,7 @@ void LruPolicy::siftDown(std::size_t slot, Entry entry) noexcept {
 }
 
 void LruPolicy::remove(std::size_t slot) noexcept {
-  heap_[slot].block->policy_slot = kNotIn;
+  heap_[slot].block->policy_slot = profiler::kNone;
   const Entry last = heap_.back();
   heap_.pop_back();
   if (slot == heap_.size()) return;
@@ -56,14 +56,15 @@ void LruPolicy::remove(std::size_t slot) noexcept {
 }
 
 void LruPolicy::entered(Block& block) {
-  CHAMELEON_CHECK(block.policy_slot == kNotIn, "a block entered twice");
+  CHAMELEON_CHECK(block.policy_slot == profiler::kNone,
+                  "a block entered twice");
   const Entry entry = entryOf(block);
   heap_.push_back(entry);
   siftUp(heap_.size() - 1, entry);
 }
 
 void LruPolicy::left(Block& block) noexcept {
-  if (block.policy_slot != kNotIn) remove(block.policy_slot);
+  if (block.policy_slot != profiler::kNone) remove(block.policy_slot);
 }
 
 Block* LruPolicy::nextVictim(Usable usable, const Need& /*need*/) {

@@ -29,8 +29,6 @@ class LruPolicy final : public Policy {
   std::size_t size() const noexcept override { return heap_.size(); }
 
  private:
-  static constexpr std::uint32_t kNotIn = ~std::uint32_t{0};
-
   struct Entry {
     // When put here; the block may be used, or even born again, since.
     std::uint64_t tick;

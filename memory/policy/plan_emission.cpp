@@ -70,7 +70,7 @@ class Emission {
     std::int32_t shift = 0;
     for (UseIndex use = write; leaves[use] == SwapSchedule::kNever;) {
       const UseIndex next = table_.next[use];
-      if (next == UseTable::kNone || table_.dirties[next] != 0) return;
+      if (next == kNone || table_.dirties[next] != 0) return;
       if (table_.wraps(use)) shift += table_.ops;
       use = next;
       if (leaves[use] != SwapSchedule::kNever) {

@@ -51,7 +51,7 @@ class RerunChoices::Group {
       for (const ValueIndex value : all_.graph_.outputsOf(node)) there(value);
       for (const ValueIndex value : all_.graph_.inputsOf(node)) {
         const MinCut::Vertex input = there(value, node);
-        if (input == RerunGraph::kNone) continue;
+        if (input == kNone) continue;
         cut_.addEdge(rerun_[node - first_], input, MinCut::kNever);
       }
     }
@@ -75,29 +75,29 @@ class RerunChoices::Group {
  private:
   bool isOwn(ValueIndex value) const {
     const NodeIndex node = all_.graph_.values[value].node;
-    return node != RerunGraph::kNone && node >= first_ && node < last_;
+    return node != kNone && node >= first_ && node < last_;
   }
   bool mayDrop(ValueIndex value) const {
     const RerunGraph::Value& life = all_.graph_.values[value];
-    const bool gap = life.first_after == RerunGraph::kNone ||
+    const bool gap = life.first_after == kNone ||
                      life.first_after > life.last_before + kShortGap;
     return isOwn(value) && gap && held_[value] == 0 && life.last_before < end_;
   }
 
-  // The vertex of a value's being there after the boundary. RerunGraph::kNone:
+  // The vertex of a value's being there after the boundary. kNone:
   // it is there anyway, for `reader` at least.
-  MinCut::Vertex there(ValueIndex value, NodeIndex reader = RerunGraph::kNone) {
+  MinCut::Vertex there(ValueIndex value, NodeIndex reader = kNone) {
     const auto found = there_.find(value);
     if (found != there_.end()) return found->second;
     const RerunGraph::Value& life = all_.graph_.values[value];
     if (!isOwn(value) &&
         (held_[value] != 0 ||
          all_.graph_.livesAt(value, all_.graph_.nodes[reader].latest))) {
-      return RerunGraph::kNone;
+      return kNone;
     }
     const MinCut::Vertex vertex = cut_.addVertex();
     there_.emplace(value, vertex);
-    const bool needed = life.first_after != RerunGraph::kNone;
+    const bool needed = life.first_after != kNone;
     const auto bytes = static_cast<double>(all_.cycle_.value_bytes[value]);
     const auto price =
         static_cast<MinCut::Price>(std::llround(kPrecision * price_ * bytes));

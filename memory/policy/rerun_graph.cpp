@@ -11,8 +11,7 @@ using profiler::Cycle;
 // A node while it is not known yet whether it can be run again.
 struct Candidate {
   std::uint32_t pass = 0;
-  std::uint32_t latest =
-      RerunGraph::kNone; // RerunGraph::kNone: nobody will want it
+  std::uint32_t latest = kNone; // kNone: nobody will want it
   bool possible = true;
   std::vector<std::uint32_t> ops;
   std::vector<ValueIndex> outputs;
@@ -23,8 +22,8 @@ class Analysis {
   Analysis(const Cycle& cycle, RerunGraph& graph)
       : cycle_(cycle),
         graph_(graph),
-        made_by_(cycle.values(), RerunGraph::kNone),
-        next_write_(cycle.operands.size(), RerunGraph::kNone),
+        made_by_(cycle.values(), kNone),
+        next_write_(cycle.operands.size(), kNone),
         consumers_(cycle.values()),
         carried_(cycle.values()) {}
 
@@ -53,7 +52,7 @@ class Analysis {
       }
     }
     // Of each operand, who writes the value next in this step.
-    std::vector<std::uint32_t> writer(cycle_.values(), RerunGraph::kNone);
+    std::vector<std::uint32_t> writer(cycle_.values(), kNone);
     for (std::uint32_t op = ops; op-- > 0;) {
       for (std::uint32_t i = cycle_.operand_end[op]; i-- > firstOperand(op);) {
         const profiler::Operand operand = cycle_.operands[i];
@@ -64,8 +63,7 @@ class Analysis {
     for (std::uint32_t op = 0; op < ops; ++op) {
       for (const profiler::Operand operand : cycle_.operandsOf(op)) {
         const std::uint32_t created = graph_.values[operand.value()].created;
-        if (created != RerunGraph::kNone && op < created)
-          carried_[operand.value()] = 1;
+        if (created != kNone && op < created) carried_[operand.value()] = 1;
       }
     }
     for (const Pass& pass : graph_.passes) {
@@ -79,13 +77,13 @@ class Analysis {
 
   void use(ValueIndex value, std::uint32_t op, const Pass& pass) {
     RerunGraph::Value& life = graph_.values[value];
-    if (life.created == RerunGraph::kNone || life.created < pass.begin ||
+    if (life.created == kNone || life.created < pass.begin ||
         life.created >= pass.at || op < life.created) {
       return;
     }
     if (op < pass.at) {
       life.last_before = op;
-    } else if (life.first_after == RerunGraph::kNone) {
+    } else if (life.first_after == kNone) {
       life.first_after = op;
     }
   }
@@ -112,25 +110,25 @@ class Analysis {
         candidates_[fresh].outputs.push_back(operand.value());
       }
       // The node that this op is of: that of all it writes.
-      std::uint32_t node = creates ? fresh : RerunGraph::kNone;
+      std::uint32_t node = creates ? fresh : kNone;
       bool mixed = false;
       std::uint32_t own = 0;
       for (const profiler::Operand operand : operands) {
         const std::uint32_t owner = ownerIn(pass, operand.value());
         if (operand.dirties() && !(creates && graph_.isSideEffect(operand))) {
-          if (node == RerunGraph::kNone) node = owner;
-          mixed = mixed || owner == RerunGraph::kNone || owner != node;
+          if (node == kNone) node = owner;
+          mixed = mixed || owner == kNone || owner != node;
         }
-        if (owner != RerunGraph::kNone && owner == node) ++own;
+        if (owner != kNone && owner == node) ++own;
       }
-      if (node == RerunGraph::kNone) continue;
+      if (node == kNone) continue;
       candidates_[node].ops.push_back(op);
       mixed = mixed || (!creates && own > 1);
       // What is written here cannot be made again by running one node.
       if (!mixed && cycle_.may_rerun[op] != 0) continue;
       for (const profiler::Operand operand : operands) {
         const std::uint32_t owner = ownerIn(pass, operand.value());
-        if (operand.dirties() && owner != RerunGraph::kNone) {
+        if (operand.dirties() && owner != kNone) {
           candidates_[owner].possible = false;
         }
       }
@@ -140,9 +138,7 @@ class Analysis {
   // What made the value before the pass's boundary, on its way there.
   std::uint32_t ownerIn(std::uint32_t pass, ValueIndex value) const {
     const std::uint32_t owner = made_by_[value];
-    return owner == RerunGraph::kNone || candidates_[owner].pass != pass
-               ? RerunGraph::kNone
-               : owner;
+    return owner == kNone || candidates_[owner].pass != pass ? kNone : owner;
   }
 
   void findConsumers() {
@@ -205,7 +201,7 @@ class Analysis {
       const RerunGraph::Value& life = graph_.values[value];
       // It is needed in the next step.
       if (carried_[value] != 0 ||
-          (life.freed != RerunGraph::kNone && life.freed < life.created)) {
+          (life.freed != kNone && life.freed < life.created)) {
         candidate.possible = false;
       }
       want(candidate, life.first_after);
@@ -215,7 +211,7 @@ class Analysis {
         }
       }
     }
-    if (candidate.latest == RerunGraph::kNone) candidate.possible = false;
+    if (candidate.latest == kNone) candidate.possible = false;
     for (const std::uint32_t op : candidate.ops) {
       for (std::uint32_t i = firstOperand(op); i < cycle_.operand_end[op];
            ++i) {
@@ -225,10 +221,9 @@ class Analysis {
           continue;
         }
         const RerunGraph::Value& life = graph_.values[value];
-        const bool of_last_step =
-            life.created != RerunGraph::kNone && life.created > op;
-        if (of_last_step || (next_write_[i] != RerunGraph::kNone &&
-                             next_write_[i] < candidate.latest)) {
+        const bool of_last_step = life.created != kNone && life.created > op;
+        if (of_last_step ||
+            (next_write_[i] != kNone && next_write_[i] < candidate.latest)) {
           candidate.possible = false;
         }
       }
@@ -236,10 +231,9 @@ class Analysis {
   }
 
   static void want(Candidate& candidate, std::uint32_t at) {
-    if (at == RerunGraph::kNone) return;
-    candidate.latest = candidate.latest == RerunGraph::kNone
-                           ? at
-                           : std::max(candidate.latest, at);
+    if (at == kNone) return;
+    candidate.latest =
+        candidate.latest == kNone ? at : std::max(candidate.latest, at);
   }
 
   void keep(const Candidate& candidate) {
@@ -276,9 +270,8 @@ class Analysis {
 
   const Cycle& cycle_;
   RerunGraph& graph_;
-  std::vector<Candidate> candidates_; // by their first ops
-  std::vector<std::uint32_t>
-      made_by_; // per value; RerunGraph::kNone: by no candidate
+  std::vector<Candidate> candidates_;     // by their first ops
+  std::vector<std::uint32_t> made_by_;    // per value; kNone: by no candidate
   std::vector<std::uint32_t> next_write_; // per operand of the cycle
   std::vector<std::vector<std::uint32_t>> consumers_; // per value
   std::vector<std::uint8_t> carried_; // per value: over the step's end

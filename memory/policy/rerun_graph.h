@@ -29,12 +29,11 @@
 
 namespace chameleon::memory {
 
+using profiler::kNone;
 using profiler::ValueIndex;
 using NodeIndex = std::uint32_t;
 
 struct RerunGraph {
-  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
-
   explicit RerunGraph(const profiler::Cycle& cycle);
 
   struct Value {

@@ -11,11 +11,9 @@ namespace chameleon::memory {
 namespace {
 
 bool is_retained(const RerunGraph::Value& life) {
-  const bool persists = life.created == RerunGraph::kNone ||
-                        life.freed == RerunGraph::kNone ||
-                        life.freed < life.created;
-  return persists || (life.last_before != RerunGraph::kNone &&
-                      life.first_after != RerunGraph::kNone);
+  const bool persists =
+      life.created == kNone || life.freed == kNone || life.freed < life.created;
+  return persists || (life.last_before != kNone && life.first_after != kNone);
 }
 
 } // namespace
@@ -43,8 +41,7 @@ PlanShares RetainedBytes::under(const Plan& plan) const {
                          [](std::uint32_t at, const auto& layer) {
                            return at < layer.first_op;
                          });
-    if (op == RerunGraph::kNone || after == result.layers.begin())
-      return nullptr;
+    if (op == kNone || after == result.layers.begin()) return nullptr;
     PlanShares::Layer& layer = *std::prev(after);
     return op < layer.end_op ? &layer.shares : nullptr;
   };
@@ -60,7 +57,7 @@ PlanShares RetainedBytes::under(const Plan& plan) const {
     if (!retained && moves[value] == 0) continue;
     const bool again = retained && drops[value] != 0;
     ByteShares* const layer =
-        life.last_before != RerunGraph::kNone ? layerOf(life.created) : nullptr;
+        life.last_before != kNone ? layerOf(life.created) : nullptr;
     for (ByteShares* const shares : {&result.all, layer}) {
       if (shares == nullptr) continue;
       (again               ? shares->rerun_bytes

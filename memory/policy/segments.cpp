@@ -37,7 +37,7 @@ class Borders {
     std::vector<ValueIndex> large; // that cross
     std::uint64_t crossing = 0;
     std::uint64_t made = 0;
-    ValueIndex fork = ~ValueIndex{0};
+    ValueIndex fork = kNone;
     forks_.push_back(pass_.begin);
     for (std::uint32_t op = pass_.begin; op < pass_.at; ++op) {
       crossing_.push_back(crossing);
@@ -50,8 +50,8 @@ class Borders {
       for (const profiler::Operand operand : cycle_.operandsOf(op)) {
         const ValueIndex value = operand.value();
         const std::uint32_t created = graph_.values[value].created;
-        if (created == RerunGraph::kNone || created < pass_.begin ||
-            created >= pass_.at || created > op) {
+        if (created == kNone || created < pass_.begin || created >= pass_.at ||
+            created > op) {
           continue;
         }
         const std::uint64_t bytes = cycle_.value_bytes[value];

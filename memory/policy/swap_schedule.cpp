@@ -11,11 +11,11 @@ namespace {
 
 // Where a value is, for the gap that it is in or heads for.
 struct State {
-  UseIndex use = UseTable::kNone;    // its last use: it is in the gap behind it
-  std::int32_t used_at = 0;          // position of that use
-  UseIndex writer = UseTable::kNone; // the use that wrote last
-  std::int32_t written = 0;          // repetition of that write
-  std::int32_t wanted_at = 0;        // key of its entry among the write-backs
+  UseIndex use = kNone;       // its last use: it is in the gap behind it
+  std::int32_t used_at = 0;   // position of that use
+  UseIndex writer = kNone;    // the use that wrote last
+  std::int32_t written = 0;   // repetition of that write
+  std::int32_t wanted_at = 0; // key of its entry among the write-backs
   bool alive = false;
   bool present = false;  // has room in HBM
   bool arriving = false; // its copy in is under way
@@ -94,8 +94,7 @@ class Schedule {
           continue;
         }
         const UseIndex next = table_.next[use];
-        if (next == UseTable::kNone || table_.dirties[next] != 0 ||
-            target_[next] < 0) {
+        if (next == kNone || table_.dirties[next] != 0 || target_[next] < 0) {
           continue;
         }
         target_[use] = target_[next] + table_.end[use] - table_.op[use];

@@ -26,12 +26,11 @@
 
 namespace chameleon::memory {
 
+using profiler::kNone;
 using profiler::ValueIndex;
 using UseIndex = std::uint32_t;
 
 struct UseTable {
-  static constexpr UseIndex kNone = ~UseIndex{0};
-
   UseTable(const profiler::Cycle& cycle, std::uint64_t keep_bytes);
 
   std::int32_t ops;

@@ -34,7 +34,7 @@ TEST(ExtendedCycle, RunsEachNodeOnceJustInTime) {
   std::vector<std::uint8_t> dropped(cycle.values());
   // All that the second layer made; backward wants the last of it first.
   for (const ValueIndex value : {7U, 8U, 9U}) {
-    ASSERT_NE(graph.values[value].node, RerunGraph::kNone) << value;
+    ASSERT_NE(graph.values[value].node, kNone) << value;
     dropped[value] = 1;
   }
   const ExtendedCycle extended = extend_cycle(cycle, graph, dropped);
@@ -136,7 +136,7 @@ TEST(JointPlanner, RandomSteps) {
     std::vector<std::uint8_t> dropped(cycle.values());
     if (seed % 2 == 0) { // any choice, not only those of a minimum cut
       for (ValueIndex v = 0; v < cycle.values(); ++v) {
-        if (graph.values[v].node == RerunGraph::kNone) continue;
+        if (graph.values[v].node == kNone) continue;
         dropped[v] = random() % 2;
       }
     } else {

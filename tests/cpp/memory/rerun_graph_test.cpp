@@ -12,7 +12,6 @@ namespace {
 
 using profiler::Cycle;
 using profiler::Operand;
-constexpr std::uint32_t kNone = RerunGraph::kNone;
 constexpr std::uint32_t kReads = Operand::kReads;
 constexpr std::uint32_t kUpdates = Operand::kReads | Operand::kWrites;
 constexpr std::uint32_t kCreates = Operand::kCreates;
