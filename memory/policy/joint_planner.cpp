@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::size_t kGroupSizes[] = {2, 1, 4};
 constexpr std::size_t kTop = 8;
-// Nothing is gained any more below that share of the compute time.
-constexpr double kEnough = 1.0005;
 constexpr std::uint32_t kMovesInVain = 1000;
 // What the search tries of the swap planner's portfolio, but for a new best.
 constexpr std::size_t kSwapCandidates = 2;
@@ -67,7 +65,8 @@ Assignment JointPlanner::uniform(double price,
 
 bool JointPlanner::tryNext() {
   if (graph_.nodes.empty()) return false;
-  if (!top_.empty() && top_.front().duration_ns <= kEnough * compute_ns_) {
+  if (!top_.empty() &&
+      !ModelledStep{top_.front().duration_ns, compute_ns_}.waits()) {
     return false;
   }
   const std::optional<Assignment> assignment = next();

@@ -74,6 +74,11 @@ struct ModelledStep {
   std::uint64_t bytes_out = 0;
   std::uint64_t copies = 0; // batches, both ways
   double stall_ns() const noexcept { return duration_ns - compute_ns; }
+  // False: it takes its compute time, as far as a model can tell.
+  bool waits() const noexcept { return duration_ns > kWaits * compute_ns; }
+
+ private:
+  static constexpr double kWaits = 1.001;
 };
 
 struct Plan {

@@ -12,8 +12,6 @@ namespace {
 
 // What every plan leaves of the budget.
 constexpr std::uint64_t kHeadroomShare = 200;
-// What waits no longer than that does not wait: there is nothing to gain.
-constexpr double kHardlyWaits = 1.002;
 // Where ops may be run again bytes cost little, and moves for fragments' sake
 // cost more. So such a plan may also take a little longer than one
 // that only swaps and leaves less.
@@ -60,11 +58,9 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   most_tries_ = std::min(std::clamp(kMostOps / ops, kLeastTries, kMostTries),
                          request.most_tries);
   if (chosen_->actions.empty()) return;
-  const bool stays = !waits(chosen_->modelled, kHardlyWaits);
-  limit_ns_ = (stays ? 1 / kHardlyWaits : kHeadroomWorth) *
-              chosen_->modelled.duration_ns;
+  limit_ns_ = kHeadroomWorth * chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
-  if (!request.recompute || limit_ns_ <= chosen_->modelled.compute_ns ||
+  if (!request.recompute || !chosen_->modelled.waits() ||
       !beginPass(kRerunHeadroomShare)) {
     return;
   }

@@ -18,16 +18,10 @@ using runtime::Result;
 
 // Clean values first, always.
 constexpr double kCleanFirst = 1e6;
-// What waits no longer than that takes its compute time.
-constexpr double kNoWait = 1.0001;
-
-bool waits(const ModelledStep& step) {
-  return step.duration_ns > kNoWait * step.compute_ns;
-}
 
 // Of plans that do not wait the one that moves less.
 bool is_better(const ModelledStep& a, const ModelledStep& b) {
-  if (waits(a) || waits(b)) return a.duration_ns < b.duration_ns;
+  if (a.waits() || b.waits()) return a.duration_ns < b.duration_ns;
   return a.bytes_in + a.bytes_out < b.bytes_in + b.bytes_out;
 }
 
