@@ -13,10 +13,8 @@ namespace {
 // What every plan leaves of the budget.
 constexpr std::uint64_t kHeadroomShare = 200;
 // Where ops may be run again bytes cost little, and moves for fragments' sake
-// cost more. So such a plan may also take a little longer than one
-// that only swaps and leaves less.
+// cost more.
 constexpr std::uint64_t kRerunHeadroomShare = 40;
-constexpr double kHeadroomWorth = 1.01;
 // But where such a plan waits for the link that long, moves take none of its
 // time, and room is worth more.
 constexpr std::uint64_t kLinkBoundHeadroomShare = 80;
@@ -58,7 +56,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   most_tries_ = std::min(std::clamp(kMostOps / ops, kLeastTries, kMostTries),
                          request.most_tries);
   if (chosen_->actions.empty()) return;
-  limit_ns_ = kHeadroomWorth * chosen_->modelled.duration_ns;
+  limit_ns_ = chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
   if (!request.recompute || !chosen_->modelled.waits() ||
       !beginPass(kRerunHeadroomShare)) {
