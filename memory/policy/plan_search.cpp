@@ -14,15 +14,7 @@ namespace {
 constexpr std::uint64_t kHeadroomShare = 200;
 // Where ops may be run again bytes cost little, and moves for fragments' sake
 // cost more.
-constexpr std::uint64_t kRerunHeadroomShare = 40;
-// But where such a plan waits for the link that long, moves take none of its
-// time, and room is worth more.
-constexpr std::uint64_t kLinkBoundHeadroomShare = 80;
-constexpr double kLinkBound = 1.15;
-
-bool waits(const ModelledStep& modelled, double share) {
-  return modelled.duration_ns > share * modelled.compute_ns;
-}
+constexpr std::uint64_t kRerunHeadroomShare = 60;
 
 } // namespace
 
@@ -58,10 +50,11 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   if (chosen_->actions.empty()) return;
   limit_ns_ = chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
-  if (!request.recompute || !chosen_->modelled.waits() ||
-      !beginPass(kRerunHeadroomShare)) {
-    return;
-  }
+  if (!request.recompute || !chosen_->modelled.waits()) return;
+  leave(kRerunHeadroomShare);
+  swapping = plan_cycle(map_.cycle, options_);
+  if (!swapping.ok()) return;
+  planner_.emplace(map_.cycle, options_, std::move(*swapping));
   for (const Assignment& hint : hints) planner_->alsoTry(hint);
   for (std::size_t i = 0; i < hints.size(); ++i) (void)planner_->tryNext();
 }
@@ -85,31 +78,8 @@ void PlanSearch::leave(std::uint64_t share) {
       request_.key.budget_bytes - static_cast<std::uint64_t>(left);
 }
 
-bool PlanSearch::beginPass(std::uint64_t share) {
-  leave(share);
-  runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
-  if (!swapping.ok()) return false;
-  planner_.emplace(map_.cycle, options_, std::move(*swapping));
-  return true;
-}
-
-// With more room, from what was best. False: there is nothing to gain.
-bool PlanSearch::beginLastPass() {
-  if (is_last_pass_) return false;
-  is_last_pass_ = true;
-  choose();
-  if (chosen_->recorded.empty() || !waits(chosen_->modelled, kLinkBound) ||
-      !beginPass(kLinkBoundHeadroomShare)) {
-    return false;
-  }
-  planner_->alsoTry(assignment_);
-  return planner_->tryNext();
-}
-
 bool PlanSearch::tryNext() {
-  if (!planner_) return false;
-  if (planner_->planned() < most_tries_ && planner_->tryNext()) return true;
-  return beginLastPass();
+  return planner_ && planner_->planned() < most_tries_ && planner_->tryNext();
 }
 
 bool PlanSearch::isWorthIt(bool more) const {

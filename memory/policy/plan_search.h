@@ -22,9 +22,9 @@
 namespace chameleon::memory {
 
 class PlanSearch {
-  // How many plans one pass of the search tries. Plans of long cycles take
-  // longer, so they are as many as have kMostOps ops together; but never more
-  // than kMostTries or fewer than kLeastTries. All that come later gain 0.5 %.
+  // How many plans a search tries. Plans of long cycles take longer, so they
+  // are as many as have kMostOps ops together; but never more than kMostTries
+  // or fewer than kLeastTries. All that come later gain 0.5 %.
   static constexpr std::size_t kMostTries = 600;
   static constexpr std::size_t kLeastTries = 100;
   static constexpr std::size_t kMostOps = 1'000'000;
@@ -37,7 +37,7 @@ class PlanSearch {
     bool recompute;
     // More is left than usual (headroom_trial.h).
     int headroom_level = 0;
-    // The most plans that a pass tries, for whoever waits for them.
+    // The most plans that it tries, for whoever waits for them.
     std::size_t most_tries = kMostTries;
     std::uint64_t signature = 0; // of the cycle
   };
@@ -69,8 +69,6 @@ class PlanSearch {
  private:
   // What plans leave of the budget from now on, at this headroom level.
   void leave(std::uint64_t share);
-  bool beginPass(std::uint64_t share);
-  bool beginLastPass();
   bool choose();
   PathPlanPtr chosen() const; // on its path
 
@@ -80,7 +78,6 @@ class PlanSearch {
   int headroom_level_;
   std::size_t most_tries_ = 0;
   std::optional<JointPlanner> planner_;
-  bool is_last_pass_ = false;
 
   PlanPtr chosen_; // null: the path cannot be planned
   Assignment assignment_;
