@@ -22,6 +22,7 @@
 namespace chameleon::memory {
 
 class PlanSearch {
+ public:
   // How many plans a search tries. Plans of long cycles take longer, so they
   // are as many as have kMostOps ops together; but never more than kMostTries
   // or fewer than kLeastTries. All that come later gain 0.5 %.
@@ -29,7 +30,6 @@ class PlanSearch {
   static constexpr std::size_t kLeastTries = 100;
   static constexpr std::size_t kMostOps = 1'000'000;
 
- public:
   struct Request {
     PlanKey key;
     LinkModel link;

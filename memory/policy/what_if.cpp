@@ -25,9 +25,6 @@ namespace {
 constexpr std::uint64_t kMostBudget = std::uint64_t{1} << 62; // it has a sign
 // Of a link, beside the trace's: beyond them times leave what a plan counts in.
 constexpr double kMostFactor = 1e6;
-// Somebody waits for the answer. Of a Llama of 1.3 B these are a quarter of
-// what is tried for a run, and come within 3 % of it.
-constexpr std::size_t kMostTries = 100;
 
 // With room for everything.
 WhatIf without_limit(const Cycle& cycle) {
@@ -93,12 +90,14 @@ WhatIf what_if(const profiler::CycleMap& map, const LinkModel& link,
   WhatIf result = without_limit(map.cycle);
   for (const std::uint64_t budget : budgets) {
     const std::uint64_t bytes = std::min(budget, kMostBudget);
+    // Somebody waits for the answer. Of a Llama of 1.3 B these are a quarter of
+    // what is tried for a run, and come within 3 % of it.
     const PlanSearch::Request request{{map.path, bytes},
                                       link,
                                       PlanningThread::keptBytes(bytes),
                                       recompute,
                                       /*headroom_level=*/0,
-                                      kMostTries};
+                                      PlanSearch::kLeastTries};
     PlanSearch search(request, map);
     while (search.tryNext()) {
     }
