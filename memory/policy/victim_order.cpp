@@ -55,11 +55,11 @@ void VictimOrder::rank(std::uint64_t small_bytes, bool reruns) {
     }
     const bool far =
         use.kind != NextUseKind::kKnown || 2 * use.distance_ops > at.ops;
-    ranked_.push_back(
-        {blocks_[i], block.identity, block.rounded_bytes <= small_bytes, far,
-         block.last_use_tick.load(std::memory_order_relaxed),
-         ranked_at_ + use.distance_ops,
-         use.distance_ops * (block.hasHostCopy() ? kCleanFactor : 1)});
+    ranked_.push_back({blocks_[i], block.identity,
+                       block.rounded_bytes <= small_bytes, far,
+                       block.last_use_tick.load(std::memory_order_relaxed),
+                       ranked_at_ + use.distance_ops,
+                       use.distance_ops * (block.hasHostCopy() ? 2 : 1)});
   }
   std::sort(ranked_.begin(), ranked_.end(),
             [](const Victim& a, const Victim& b) { return better(b, a); });

@@ -3,8 +3,8 @@
 //
 // Uses more than half a cycle away, and unknown ones, are all far away, and
 // among those the one used longest ago goes first. Nearer ones go by distance,
-// a clean one as if it were kCleanFactor times as far (its eviction costs one
-// copy, not two). What the program has let go, while ops that run again will
+// a clean one as if it were twice as far (its eviction costs one copy, not
+// two). What the program has let go, while ops that run again will
 // read it, counts as used in the middle of what is left of the cycle. Blocks
 // that are too small to be worth a copy are victims only where there is no
 // other. Where one piece is wanted, and enough is free in many, a victim that
@@ -44,9 +44,9 @@ class VictimOrder {
     std::uint64_t identity;
     bool small;
     bool far;
-    std::uint64_t tick;     // of the last use
-    std::uint64_t next_use; // number of that op, if it is near
-    double distance_ops;    // near ones: to the next use
+    std::uint64_t tick;         // of the last use
+    std::uint64_t next_use;     // number of that op, if it is near
+    std::uint32_t distance_ops; // near ones: to the next use, as it counts
   };
 
   // REQUIRES: `profiler` outlives it.
@@ -68,8 +68,6 @@ class VictimOrder {
   Block& take(const Victim& victim) noexcept;
 
  private:
-  // A clean victim counts as if its next use were so many times as far away.
-  static constexpr double kCleanFactor = 4;
   // A victim of a better size is taken if its next use is at least this part as
   // far away as that of the best one.
   static constexpr double kAsFar = 0.5;
