@@ -7,7 +7,6 @@ namespace {
 
 constexpr std::uint32_t kContextLimit = 64;  // ops compared per candidate
 constexpr std::uint32_t kWholeContext = 256; // of the one that is chosen
-constexpr std::uint32_t kResumeWindow = 16;  // ops skipped at most
 constexpr std::uint32_t kPerPath = 256;      // candidates looked at
 constexpr std::uint32_t kAltogether = 1024;
 constexpr std::uint32_t kCompared = 1024; // equal ops of their contexts
@@ -381,7 +380,7 @@ ContextMatch SequenceMatcher::resume() {
   OpPath* const path = history_.find(left_path_);
   if (path == nullptr) return {};
   const std::uint32_t end =
-      std::min(path->size(), left_position_ + kResumeWindow + 1);
+      std::min(path->size(), left_position_ + kMostSkipped + 1);
   for (std::uint32_t i = left_position_; i < end; ++i) {
     if (!fits(*path, i) || (i > left_position_ && !onBound(*path, i))) continue;
     return {path, i, std::max(context(*path, i, kWholeContext), 1U)};

@@ -40,6 +40,9 @@ class SequenceMatcher {
  public:
   // Ops of context that make a place certain.
   static constexpr std::uint32_t kCertain = Repetition::kCertain;
+  // So many ops may have been put in or left out, and the place and the round
+  // are still the same.
+  static constexpr std::uint32_t kMostSkipped = 16;
 
   SequenceMatcher(LiveBlocks& blocks, OpHistory& history, OpRecorder& recorder)
       : blocks_(blocks), history_(history), recorder_(recorder) {}

@@ -6,6 +6,7 @@
 namespace chameleon::memory {
 
 using profiler::kNone;
+using profiler::SequenceMatcher;
 
 ForecastPolicy::ForecastPolicy(const PolicyInputs& inputs)
     : forecast_(inputs.profiler),
@@ -68,14 +69,16 @@ void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
   path_ = {at.path, at.ops, profiler_.opCount() - 1 - ticket.position};
   readahead_.enter(path_, ticket.position);
   const auto begins = [this](std::uint64_t op) { // more or less
-    return path_.begin <= op + kCatchUp && op <= path_.begin + kCatchUp;
+    return path_.begin <= op + SequenceMatcher::kMostSkipped &&
+           op <= path_.begin + SequenceMatcher::kMostSkipped;
   };
   const bool again = same && begins(from.begin + path_.ops);
   const bool goes_on =
       same && begins(from.begin) && cursor_.position() <= ticket.position;
   PathPlanPtr plan = planFor(at, before);
   if (goes_on && !again && before != nullptr && plan != nullptr &&
-      before->key == plan->key && ticket.position > kCatchUp) {
+      before->key == plan->key &&
+      ticket.position > SequenceMatcher::kMostSkipped) {
     plan = before; // a better one waits for the next round
   }
   const bool new_plan = plan != before;

@@ -57,10 +57,6 @@ class ForecastPolicy final : public Policy {
   void savePlans(SavedPlans& plans) const override { planning_.save(plans); }
 
  private:
-  // A round may have so many ops more or fewer than its path, because some were
-  // put in or left out, and still count as the same round.
-  static constexpr std::uint32_t kCatchUp = 16;
-
   void arrive(const profiler::OpTicket& ticket);
   PathPlanPtr planFor(const profiler::PathPosition& at,
                       const PathPlanPtr& before);
