@@ -5,7 +5,6 @@
 namespace chameleon::profiler {
 namespace {
 
-constexpr std::uint32_t kContextLimit = 64;  // ops compared per candidate
 constexpr std::uint32_t kWholeContext = 256; // of the one that is chosen
 constexpr std::uint32_t kPerPath = 256;      // candidates looked at
 constexpr std::uint32_t kAltogether = 1024;
@@ -309,7 +308,7 @@ bool SequenceMatcher::anchored(const OpPath& path, std::uint32_t position,
 std::uint32_t SequenceMatcher::tryPlace(OpPath& path, std::uint32_t position,
                                         bool must_be_anchored,
                                         ContextMatch& best) const {
-  const std::uint32_t length = context(path, position, kContextLimit);
+  const std::uint32_t length = context(path, position, Repetition::kLimit);
   if (length <= best.length) return length;
   // One op of context says nothing, unless its operands do.
   if ((!must_be_anchored && length > 1) || anchored(path, position, length)) {
@@ -400,7 +399,7 @@ ContextMatch SequenceMatcher::relocate(bool in_itself, bool has_time) {
   std::uint32_t tried = 0;
   std::uint32_t compared = 0;
   const auto done = [&] {
-    return best.length == kContextLimit || compared >= kCompared;
+    return best.length == Repetition::kLimit || compared >= kCompared;
   };
   for (const auto& path : history_.paths()) {
     if (!path->rounds().empty()) continue; // its rounds are paths as well
@@ -411,7 +410,7 @@ ContextMatch SequenceMatcher::relocate(bool in_itself, bool has_time) {
          i != kNone && here < kPerPath && !done();
          before = i, i = path->previousLike(i), ++here) {
       // In a long run of equal ops one place is as good as another.
-      if (length == kContextLimit && i + 1 == before) continue;
+      if (length == Repetition::kLimit && i + 1 == before) continue;
       length = tryPlace(*path, i, must_be_anchored, best);
       compared += length;
     }
