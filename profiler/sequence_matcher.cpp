@@ -6,9 +6,7 @@ namespace chameleon::profiler {
 namespace {
 
 constexpr std::uint32_t kWholeContext = 256; // of the one that is chosen
-constexpr std::uint32_t kPerPath = 256;      // candidates looked at
-constexpr std::uint32_t kAltogether = 1024;
-constexpr std::uint32_t kCompared = 1024; // equal ops of their contexts
+constexpr std::uint32_t kCompared = 1024;    // ops, of all candidates
 
 } // namespace
 
@@ -396,26 +394,23 @@ ContextMatch SequenceMatcher::relocate(bool in_itself, bool has_time) {
   OpPath& own = recorder_.path();
   const std::uint32_t last = own.size() - 1;
   const Token token = own.op(last).token;
-  std::uint32_t tried = 0;
   std::uint32_t compared = 0;
   const auto done = [&] {
     return best.length == Repetition::kLimit || compared >= kCompared;
   };
   for (const auto& path : history_.paths()) {
     if (!path->rounds().empty()) continue; // its rounds are paths as well
-    std::uint32_t here = 0;
-    std::uint32_t before = kNone; // the candidate before
-    std::uint32_t length = 0;     // its context's
-    for (std::uint32_t i = path->lastLike(token);
-         i != kNone && here < kPerPath && !done();
-         before = i, i = path->previousLike(i), ++here) {
+    std::uint32_t before = kNone;          // the candidate before
+    std::uint32_t length = 0;              // its context's
+    for (std::uint32_t i = path->lastLike(token); i != kNone && !done();
+         before = i, i = path->previousLike(i)) {
+      ++compared;
       // In a long run of equal ops one place is as good as another.
       if (length == Repetition::kLimit && i + 1 == before) continue;
       length = tryPlace(*path, i, must_be_anchored, best);
       compared += length;
     }
-    tried += here;
-    if (tried >= kAltogether || done()) break;
+    if (done()) break;
   }
   if (best.path != nullptr) {
     best.length = context(*best.path, best.position, kWholeContext);
