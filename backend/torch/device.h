@@ -8,8 +8,6 @@
 
 #include <array>
 #include <atomic>
-#include <optional>
-#include <string>
 #include <string_view>
 
 #include <c10/core/Device.h>
@@ -43,8 +41,11 @@ inline constexpr std::size_t kMaxDevices = 64;
 
 namespace detail {
 extern std::array<std::atomic<DeviceContext*>, kMaxDevices> contexts; // in use
-extern std::atomic<bool> used; // one of them
-extern Target target;          // valid once in use
+extern std::atomic<bool> used;                    // one of them
+extern std::atomic<bool> forked;                  // since then
+extern std::atomic<c10::DeviceIndex> known_count; // 0: there was no use yet
+extern Target target;                             // valid once in use
+// first_use.cpp
 DeviceContext& context_slow(c10::DeviceIndex index, std::string_view what);
 } // namespace detail
 
@@ -101,12 +102,5 @@ bool is_used() noexcept;
 // The process was forked after the device was used: only the parent may use it.
 bool is_in_bad_fork() noexcept;
 void refuse_after_fork(); // throws there
-
-// Checks and stores an option, and applies it to pagers that are running.
-// Throws ValueError; nothing changed then.
-void set_option(std::string_view key, std::optional<std::string_view> text);
-
-// What used the device first; nullopt: nothing did yet.
-std::optional<std::string> first_use();
 
 } // namespace chameleon::backend

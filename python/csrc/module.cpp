@@ -10,6 +10,7 @@
 #include "backend/runtime/options.h"
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
+#include "backend/torch/device_options.h"
 #include "backend/torch/error.h"
 #include "backend/torch/first_use.h"
 #include "backend/torch/generator.h"

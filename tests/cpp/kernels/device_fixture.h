@@ -15,6 +15,7 @@
 
 #include "backend/runtime/options.h"
 #include "backend/torch/device.h"
+#include "backend/torch/device_options.h"
 #include "backend/torch/storage.h"
 #include "kernels/late_ops.h"
 #include "kernels/redirect.h"

@@ -1,0 +1,73 @@
+#include "backend/torch/device_options.h"
+
+#include <string>
+
+#include "backend/runtime/options.h"
+#include "backend/runtime/physical_device.h"
+#include "backend/torch/deferred_work.h"
+#include "backend/torch/device.h"
+#include "backend/torch/error.h"
+
+namespace chameleon::backend {
+
+namespace {
+
+constexpr double kDefaultOversubscription = 4.0;
+
+} // namespace
+
+memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
+  memory::Limits limits;
+  limits.hbm_budget_bytes =
+      runtime::option_bytes("hbm_budget")
+          .value_or(runtime::default_hbm_budget_bytes(device));
+  if (const auto given = runtime::option_bytes("host_budget")) {
+    limits.host_budget_bytes = *given;
+  } else {
+    const auto devices = static_cast<std::size_t>(device_count());
+    limits.host_budget_bytes =
+        runtime::default_host_budget_bytes(device, limits.hbm_budget_bytes) /
+        devices;
+    limits.host_growth_share =
+        runtime::kDefaultHostShare / static_cast<double>(devices);
+  }
+  limits.oversubscription = runtime::option_number("oversubscription")
+                                .value_or(kDefaultOversubscription);
+  return limits;
+}
+
+void set_option(std::string_view key, std::optional<std::string_view> text) {
+  try_finish_deferred_work();
+  const std::optional<std::string> before = runtime::option_text(key);
+  throw_if(runtime::set_option(key, text));
+  runtime::Error applied;
+  for (c10::DeviceIndex i = 0; i < device_count() && applied.ok(); ++i) {
+    DeviceContext* used = context_if_used(i);
+    if (used == nullptr) continue;
+    const memory::Limits limits = limits_from_options(*used->runtime);
+    if (key == "hbm_budget") {
+      applied = used->pager->budgets().setHbmBudget(limits.hbm_budget_bytes);
+    } else if (key == "host_budget") {
+      applied = used->pager->budgets().setHostBudget(limits.host_budget_bytes,
+                                                     limits.host_growth_share);
+    } else if (key == "oversubscription") {
+      applied =
+          used->pager->budgets().setOversubscription(limits.oversubscription);
+    } else if (key == "recompute") {
+      applied = used->pager->policy().setRecompute(runtime::option_text(key) ==
+                                                   "auto");
+    } else if (key == "max_slowdown") {
+      used->pager->meter().setMaxSlowdown(runtime::option_number(key));
+    } else if (key == "policy") {
+      applied = used->pager->policy().set(
+          runtime::option_text("policy").value_or("forecast"));
+    }
+  }
+  if (!applied.ok()) {
+    throw_if(runtime::set_option(
+        key, before ? std::optional<std::string_view>(*before) : std::nullopt));
+    throw_error(applied);
+  }
+}
+
+} // namespace chameleon::backend
