@@ -54,7 +54,7 @@ class Lists {
       if (length_ == 0) length_ = count;
       if (count != length_) return false;
     }
-    return length_ > 1 && shapesMatch();
+    return length_ > 1 && scalarsMatch() && shapesMatch();
   }
 
   // First element after the chunk that begins at `first`.
@@ -81,11 +81,9 @@ class Lists {
       stack[base + argument.index] =
           slice_of(arguments_[argument.index], first, end);
     }
-    // A tensor with one scalar for each element of the lists.
-    if (c10::IValue* scalars = scalars_ ? &stack[base + *scalars_] : nullptr;
-        scalars != nullptr && scalars->isTensor()) {
-      *scalars = scalars->toTensor().slice(0, static_cast<int64_t>(first),
-                                           static_cast<int64_t>(end));
+    if (const at::Tensor* const scalars = tensorOfScalars()) {
+      stack[base + *scalars_] = scalars->slice(0, static_cast<int64_t>(first),
+                                               static_cast<int64_t>(end));
     }
   }
 
@@ -97,6 +95,19 @@ class Lists {
  private:
   c10::ArrayRef<c10::IValue> elements(const ArgumentPlan& argument) const {
     return arguments_[argument.index].toListRef();
+  }
+
+  // A tensor with one scalar for each element of the lists.
+  const at::Tensor* tensorOfScalars() const {
+    if (!scalars_ || !arguments_[*scalars_].isTensor()) return nullptr;
+    return &arguments_[*scalars_].toTensor();
+  }
+
+  bool scalarsMatch() const {
+    const at::Tensor* const scalars = tensorOfScalars();
+    return scalars == nullptr ||
+           (scalars->dim() == 1 &&
+            scalars->size(0) == static_cast<int64_t>(length_));
   }
 
   bool shapesMatch() const {
