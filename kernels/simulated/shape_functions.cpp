@@ -64,6 +64,14 @@ void like(const OpPlan& plan, Stack& stack) {
   frame.finish({at::empty_like(frame.tensor(Argument))});
 }
 
+// The same where native has it contiguous, whatever the argument is.
+template <std::size_t Argument>
+void contiguous_like(const OpPlan& plan, Stack& stack) {
+  Frame frame(plan, stack);
+  frame.finish(
+      {at::empty_like(frame.tensor(Argument), at::MemoryFormat::Contiguous)});
+}
+
 // As cuDNN: the result is channels-last where input or weight are.
 at::MemoryFormat convolution_format(const Tensor& input, const Tensor& weight) {
   for (const Tensor* each : {&input, &weight}) {
@@ -490,20 +498,20 @@ const std::unordered_map<std::string_view, ShapeFunction>& shape_table() {
           {"aten::convolution_backward", &convolution_backward},
           {"aten::_convolution", &convolution},
           {"aten::convolution_overrideable", &convolution},
-          {"aten::_standard_gamma", &like<0>},
-          {"aten::_standard_gamma_grad", &like<0>},
-          {"aten::_sample_dirichlet", &like<0>},
-          {"aten::_dirichlet_grad", &like<0>},
-          {"aten::binomial", &like<0>},
-          {"aten::_logcumsumexp", &like<0>},
+          {"aten::_standard_gamma", &contiguous_like<0>},
+          {"aten::_standard_gamma_grad", &contiguous_like<0>},
+          {"aten::_sample_dirichlet", &contiguous_like<0>},
+          {"aten::_dirichlet_grad", &contiguous_like<0>},
+          {"aten::binomial", &contiguous_like<0>},
+          {"aten::_logcumsumexp", &contiguous_like<0>},
           {"aten::_masked_softmax", &like<0>},
           {"aten::_masked_softmax_backward", &like<0>},
           {"aten::_add_relu.Scalar", &like<0>},
-          {"aten::_ctc_loss_backward", &like<1>},
-          {"aten::_ctc_loss_backward.Tensor", &like<1>},
-          {"aten::multi_margin_loss_backward", &like<1>},
-          {"aten::multilabel_margin_loss_backward", &like<1>},
-          {"aten::fractional_max_pool3d_backward", &like<1>},
+          {"aten::_ctc_loss_backward", &contiguous_like<1>},
+          {"aten::_ctc_loss_backward.Tensor", &contiguous_like<1>},
+          {"aten::multi_margin_loss_backward", &contiguous_like<1>},
+          {"aten::multilabel_margin_loss_backward", &contiguous_like<1>},
+          {"aten::fractional_max_pool3d_backward", &contiguous_like<1>},
           {"aten::batch_norm_elemt", &like<0>},
           {"aten::batch_norm_backward_elemt", &like<0>},
           {"aten::glu_jvp", &like<0>},
