@@ -414,9 +414,13 @@ void unique_dim_consecutive(const OpPlan& plan, Stack& stack) {
 
 void bincount(const OpPlan& plan, Stack& stack) {
   Frame frame(plan, stack);
-  frame.guess();
+  const Tensor self = frame.tensor(0);
   const auto weights = frame.argument(1).toOptional<Tensor>();
-  at::TensorOptions options = longs(frame.tensor(0));
+  at::TensorOptions options = longs(self);
+  if (self.numel() == 0) { // the size is known, and weights do not count
+    return frame.finish({at::empty({frame.argument(2).toInt()}, options)});
+  }
+  frame.guess();
   if (weights && weights->defined()) {
     const bool is_float = weights->scalar_type() == at::kFloat;
     options = options.dtype(is_float ? at::kFloat : at::kDouble);
