@@ -80,6 +80,26 @@ class DeviceTest : public testing::Test {
   static memory::Block* block(const at::Tensor& tensor) {
     return backend::block_of(*tensor.storage().unsafeGetStorageImpl());
   }
+  static std::uint64_t identity(const at::Tensor& tensor) {
+    return block(tensor)->identity;
+  }
+  // What each op call of `action` pinned, by identity.
+  using Calls = std::vector<std::vector<std::uint64_t>>;
+  template <typename Action>
+  static Calls callsOf(Action action) {
+    pager().decisions().start(1000);
+    action();
+    Calls calls;
+    std::uint64_t latest = 0;
+    for (const memory::DecisionRecord& record : pager().decisions().records()) {
+      if (record.decision != memory::Decision::kPin) continue;
+      if (record.call != latest) calls.emplace_back();
+      latest = record.call;
+      calls.back().push_back(record.block);
+    }
+    pager().decisions().start(0);
+    return calls;
+  }
 };
 
 } // namespace chameleon::kernels

@@ -59,21 +59,9 @@ TEST_F(ListRunTest, RunsChunkByChunkThroughAllOps) {
   ListRun run(device(), xs.size());
   ASSERT_TRUE(addScalar(run, "aten::_foreach_add_.Scalar", xs, 1.0));
   ASSERT_TRUE(addScalar(run, "aten::_foreach_mul_.Scalar", xs, 2.0));
-  pager().decisions().start(100);
-  run.execute();
-  std::vector<std::vector<std::uint64_t>> calls;
-  std::uint64_t latest = 0;
-  for (const memory::DecisionRecord& record : pager().decisions().records()) {
-    if (record.decision != memory::Decision::kPin) continue;
-    if (record.call != latest) calls.emplace_back();
-    latest = record.call;
-    calls.back().push_back(record.block);
-  }
-  pager().decisions().start(0);
-  std::vector<std::uint64_t> identities;
-  for (const at::Tensor& x : xs) identities.push_back(block(x)->identity);
-  const std::vector<std::uint64_t> first{identities[0], identities[1]};
-  const std::vector<std::uint64_t> second{identities[2], identities[3]};
+  const Calls calls = callsOf([&] { run.execute(); });
+  const std::vector<std::uint64_t> first{identity(xs[0]), identity(xs[1])};
+  const std::vector<std::uint64_t> second{identity(xs[2]), identity(xs[3])};
   EXPECT_EQ(calls, (std::vector{first, first, second, second}));
   for (std::size_t i = 0; i < xs.size(); ++i) {
     EXPECT_TRUE(holds(xs[i], 2.0 * static_cast<double>(i + 2))) << i;
