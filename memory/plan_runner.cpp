@@ -37,9 +37,9 @@ bool PlanRunner::fulfil(const CallState& call) {
         if (meant) residency_.beginWriteBack(locked, block);
         if (!goes_on) (void)residency_.copyOut(locked, ignored);
         break;
-      case Action::Kind::kRelease:
+      case Action::Kind::kEvict:
         if (meant)
-          (void)residency_.evict(locked, block, ignored, Decision::kRelease);
+          (void)residency_.evict(locked, block, ignored, Decision::kEvict);
         break;
       case Action::Kind::kFetch:
         if (meant && mayFetchAhead(block)) {

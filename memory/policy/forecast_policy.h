@@ -1,5 +1,5 @@
 // Follows a plan for the sequence of ops that is running: write-backs,
-// releases and fetches before each op, made in the background for the whole
+// evictions and fetches before each op, made in the background for the whole
 // cycle (PlanCursor). Where there is no plan, and where the plan did not
 // foresee a need of room, victims are chosen by their next use; where nothing
 // is known, by their last one (VictimOrder). What no plan fetches comes back

@@ -6,7 +6,7 @@
 //   write back  queue a copy of the value's bytes to the host. It begins after
 //               all ops that were submitted by then, which is how a plan
 //               holds a copy back while the link has better things to do;
-//   release     give the value's room in HBM back. Its bytes are on the host or
+//   evict       give the value's room in HBM back. Its bytes are on the host or
 //               being copied there; who gets the room waits for that copy on
 //               the stream;
 //   fetch       take room, queue a copy in, after the value's own copy out.
@@ -29,7 +29,7 @@
 // a step to the same places at its end (places_at_start() in plan_model.h). Who
 // starts one from other places must get there first: what should be away may
 // have to be evicted, and what should be clean be written back before its
-// first release.
+// first eviction.
 //
 // Thread safety: immutable once published as shared_ptr<const Plan>.
 // Size: 4 bytes per op and per action.
@@ -50,7 +50,7 @@ using profiler::ValueIndex;
 
 class Action {
  public:
-  enum class Kind : std::uint32_t { kWriteBack, kRelease, kFetch, kDrop };
+  enum class Kind : std::uint32_t { kWriteBack, kEvict, kFetch, kDrop };
 
   Action(Kind kind, ValueIndex value, bool joined = false) noexcept
       : bits_(value << 4 | (joined ? 8U : 0U) |

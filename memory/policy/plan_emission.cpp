@@ -40,7 +40,7 @@ class Emission {
     for (const Absence& absence : absences_) {
       if (absence.leaves >= absence.returns) continue;
       leaves[absence.use] = absence.leaves;
-      add(ActionKind::kRelease, absence.use, absence.leaves,
+      add(ActionKind::kEvict, absence.use, absence.leaves,
           schedule_.leaves[absence.use], absence.leaves, absence.leaves);
       if (!table_.comesBack(absence.use)) continue;
       // Not before its place: there may be no room.

@@ -89,10 +89,10 @@ void PlanModel::writeBack(ValueIndex value, const After& after, bool joined) {
   state.dirty = false;
 }
 
-void PlanModel::release(ValueIndex value) {
+void PlanModel::evictClean(ValueIndex value) {
   Value& state = values_[value];
-  CHAMELEON_CHECK(state.placed, "release of what is not in HBM");
-  CHAMELEON_CHECK(!state.dirty, "release of what has no copy");
+  CHAMELEON_CHECK(state.placed, "eviction of what is not in HBM");
+  CHAMELEON_CHECK(!state.dirty, "eviction of what has no copy");
   state.placed = false;
   After after = state.used;
   after[kOut] = state.out;
@@ -107,8 +107,8 @@ void PlanModel::act(const Action& action) {
       writeBack(action.value(), after, action.joined());
       break;
     }
-    case Action::Kind::kRelease:
-      release(action.value());
+    case Action::Kind::kEvict:
+      evictClean(action.value());
       break;
     case Action::Kind::kFetch:
       fetch(action.value(), action.joined());
@@ -121,7 +121,7 @@ void PlanModel::act(const Action& action) {
 
 void PlanModel::evict(ValueIndex value) {
   if (values_[value].dirty) writeBack(value, values_[value].used, false);
-  release(value);
+  evictClean(value);
 }
 
 void PlanModel::fetch(ValueIndex value, bool joined) {
@@ -250,7 +250,7 @@ Places places_at_start(const UseTable& table, const Plan& plan) {
   for (std::int32_t op = 0; op < table.ops; ++op) {
     for (const Action action :
          plan.actionsBefore(static_cast<std::size_t>(op))) {
-      const bool leaves = action.kind() == Action::Kind::kRelease;
+      const bool leaves = action.kind() == Action::Kind::kEvict;
       if (action.kind() != Action::Kind::kWriteBack) {
         places.away[action.value()] = leaves ? 1 : 0;
       }

@@ -84,7 +84,7 @@ class PlanModel {
 
   static void join(After& after, const After& other);
   void writeBack(ValueIndex value, const After& after, bool joined);
-  void release(ValueIndex value);
+  void evictClean(ValueIndex value);
   void add(Queue queue, const After& after, std::int64_t bytes, bool joined);
   void give(std::int64_t bytes, const After& after);
   void take(std::int64_t bytes, bool oldest, After& after);

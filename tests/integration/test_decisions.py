@@ -77,7 +77,7 @@ def test_the_same_with_and_without_data(model, tmp_path):
     modelled = run("simulated", model, tmp_path / "simulated.json", script)
     assert first_difference(real["log"], modelled["log"]) is None
     count = collections.Counter(row[1] for row in real["log"])
-    for kind in ("pin", "fault", "victim", "fetch", "write_back", "release"):
+    for kind in ("pin", "fault", "victim", "fetch", "write_back", "evict"):
         assert count[kind] > 0, count
     for one, other in zip(real["figures"], modelled["figures"], strict=True):
         host = {"host_budget"}  # of different machines

@@ -36,7 +36,7 @@ _STATES = {
     "dropped": "dropped",
 }
 _ARRIVES = {"pin", "fault", "fetch", "adopt", "rerun"}
-_LEAVES = {"release", "victim"}
+_LEAVES = {"evict", "victim"}
 
 
 class _Life:

@@ -155,7 +155,7 @@ TEST_P(Decisions, AreTheSameWithAndWithoutData) {
   if (policy == "forecast") {
     EXPECT_GT(of(Decision::kFetch), 100);
     EXPECT_GT(of(Decision::kWriteBack), 100);
-    EXPECT_GT(of(Decision::kRelease), 100);
+    EXPECT_GT(of(Decision::kEvict), 100);
   }
 }
 

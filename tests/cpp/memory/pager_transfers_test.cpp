@@ -289,7 +289,7 @@ TEST_F(PlannedTransfersTest, WhatHasNoFurtherUseIsWrittenBackAheadAndStaysOut) {
   const auto records = decisionsOfAStep();
   ASSERT_NE(pager->meter().lastStep()->plan, nullptr);
   const std::set<std::uint64_t> of = gradients();
-  const std::size_t left = count(records, Decision::kRelease, of) +
+  const std::size_t left = count(records, Decision::kEvict, of) +
                            count(records, Decision::kVictim, of);
   EXPECT_GT(left, kLayers);
   EXPECT_GE(count(records, Decision::kWriteBack, of), left);
@@ -299,7 +299,7 @@ TEST_F(PlannedTransfersTest, WhatHasNoFurtherUseIsWrittenBackAheadAndStaysOut) {
   EXPECT_EQ(stats.faults, 0);
   EXPECT_EQ(stats.clean_evictions, stats.evictions); // nobody waited for one
   for (const DecisionRecord& record : records) {
-    if (record.decision != Decision::kRelease) continue;
+    if (record.decision != Decision::kEvict) continue;
     EXPECT_EQ(record.bytes, 0U);
   }
 }
@@ -320,7 +320,7 @@ TEST_F(PlannedTransfersTest, WhatThePlanJoinsIsOneBatch) {
   std::size_t copies = 0; // by direction: out, in
   std::size_t batches[2] = {};
   for (const Action action : plan->actions) {
-    if (action.kind() == Action::Kind::kRelease) continue;
+    if (action.kind() == Action::Kind::kEvict) continue;
     ++copies;
     if (action.joined()) continue;
     ++batches[action.kind() == Action::Kind::kFetch ? 1 : 0];

@@ -83,7 +83,7 @@ class Walk {
         if (!value.dirty) fail("writes back clean" + name, op);
         value.dirty = false;
         break;
-      case Action::Kind::kRelease:
+      case Action::Kind::kEvict:
         if (!value.placed) fail("releases absent" + name, op);
         if (value.dirty) fail("releases dirty" + name, op);
         value.placed = false;
@@ -103,7 +103,7 @@ class Walk {
     }
     if (action.joined() &&
         (previous == nullptr || previous->kind() != action.kind() ||
-         action.kind() == Action::Kind::kRelease)) {
+         action.kind() == Action::Kind::kEvict)) {
       fail("joins nothing," + name, op);
     }
   }

@@ -69,7 +69,7 @@ TEST_F(PlanCursorTest, GivesEachActionBeforeItsOp) {
   cursor.follow(planOf({{},
                         {{Kind::kWriteBack, 0}},
                         {},
-                        {{Kind::kRelease, 0}, {Kind::kFetch, 4, true}},
+                        {{Kind::kEvict, 0}, {Kind::kFetch, 4, true}},
                         {},
                         {}}));
   EXPECT_FALSE(cursor.movesNothing());
@@ -79,7 +79,7 @@ TEST_F(PlanCursorTest, GivesEachActionBeforeItsOp) {
   EXPECT_EQ(advance(1), Wanted{}); // it was given
   EXPECT_EQ(cursor.nextPosition(), 3U);
   EXPECT_EQ(advance(3),
-            (Wanted{{Kind::kRelease, block(0)}, {Kind::kFetch, block(4)}}));
+            (Wanted{{Kind::kEvict, block(0)}, {Kind::kFetch, block(4)}}));
   EXPECT_EQ(cursor.nextPosition(), kNone);
 }
 

@@ -75,7 +75,7 @@ TEST(PlanModel, PencilAndPaper) {
   using enum Action::Kind;
   // Before op 0: B out, A in. Before op 1: A away, B in.
   plan.actions = {
-      {kWriteBack, 1}, {kRelease, 1}, {kFetch, 0}, {kRelease, 0}, {kFetch, 1}};
+      {kWriteBack, 1}, {kEvict, 1}, {kFetch, 0}, {kEvict, 0}, {kFetch, 1}};
   plan.action_end = {3, 5};
   const ModelledStep step = model_plan(table, plan, kLink);
   // One after the other: op 1 50, copy out 110, copy in 110, op 0 50, copy in
@@ -94,7 +94,7 @@ TEST(PlanModel, RoomThatWasFreeIsTakenFirst) {
   Plan plan;
   plan.budget_bytes = 250; // 50 more than both
   using enum Action::Kind;
-  plan.actions = {{kRelease, 0}, {kFetch, 0}};
+  plan.actions = {{kEvict, 0}, {kFetch, 0}};
   plan.action_end = {0, 2}; // A leaves after op 0 and comes back during op 1
   const ModelledStep step = model_plan(table, plan, kLink);
   // The copy in takes the free 50 and 50 of A's own: it begins when op 0 ends
@@ -117,7 +117,7 @@ TEST(PlanModel, ABatchCostsOneLatencyAndIsReadyAsAWhole) {
     Plan plan;
     plan.budget_bytes = 300;
     plan.actions = {
-        {kFetch, 0}, {kFetch, 1, joined}, {kRelease, 0}, {kRelease, 1}};
+        {kFetch, 0}, {kFetch, 1, joined}, {kEvict, 0}, {kEvict, 1}};
     plan.action_end = {2, 2, 4};
     const ModelledStep step = model_plan(table, plan, kLink);
     // Op 2 begins a step's copies: their room is that of ops 0 and 1, long

@@ -74,7 +74,7 @@ TEST(Planner, MovesNoMoreThanItMust) {
   const PlanPtr plan = plan_cycle(cycle, with_budget(500)).value();
   EXPECT_EQ(check_plan(cycle, *plan, 0), "");
   EXPECT_EQ(count(*plan, Kind::kFetch), 6);
-  EXPECT_EQ(count(*plan, Kind::kRelease), 6);
+  EXPECT_EQ(count(*plan, Kind::kEvict), 6);
 }
 
 TEST(Planner, WhatIsNeverWrittenIsNeverWrittenBack) {
@@ -92,7 +92,7 @@ TEST(Planner, WhatIsOverwrittenIsNeverFetched) {
   EXPECT_EQ(count(*plan, Kind::kFetch), 0);
   // Its bytes are saved all the same: a forecast may be wrong.
   EXPECT_GT(count(*plan, Kind::kWriteBack), 0);
-  EXPECT_EQ(count(*plan, Kind::kWriteBack), count(*plan, Kind::kRelease));
+  EXPECT_EQ(count(*plan, Kind::kWriteBack), count(*plan, Kind::kEvict));
 }
 
 constexpr ValueIndex kGradient = 0;
@@ -120,7 +120,7 @@ TEST(Planner, WritesBackRightAfterTheLastWriteNotUnderPressure) {
   EXPECT_EQ(check_plan(cycle, *plan, 0), "");
   EXPECT_EQ(position(*plan, Kind::kWriteBack, kGradient), 1);
   // As soon as it is copied, ten ops later, not when its room is needed.
-  EXPECT_EQ(position(*plan, Kind::kRelease, kGradient), 11);
+  EXPECT_EQ(position(*plan, Kind::kEvict, kGradient), 11);
   // Written while ops run: only the way back costs time.
   EXPECT_LE(plan->modelled.duration_ns, 23 * 10 + 101);
 }

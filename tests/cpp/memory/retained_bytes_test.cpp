@@ -38,9 +38,9 @@ TEST(PlanShares, AllIsKeptWithoutActions) {
 TEST(PlanShares, EachByteCountsOnce) {
   const RetainedBytes retained(kNetwork);
   const PlanShares shares = retained.under(plan_of({{Kind::kWriteBack, 1},
-                                                    {Kind::kRelease, 1},
+                                                    {Kind::kEvict, 1},
                                                     {Kind::kWriteBack, 2},
-                                                    {Kind::kRelease, 2},
+                                                    {Kind::kEvict, 2},
                                                     {Kind::kDrop, 8},
                                                     {Kind::kDrop, 9},
                                                     {Kind::kFetch, 2},

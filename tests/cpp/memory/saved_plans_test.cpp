@@ -66,7 +66,7 @@ SavedPlan a_plan() {
   saved.budget_bytes = 1000;
   saved.is_settled = true;
   saved.plan.action_end = {1, 2};
-  saved.plan.actions = {Action(Action::Kind::kRelease, 0),
+  saved.plan.actions = {Action(Action::Kind::kEvict, 0),
                         Action(Action::Kind::kFetch, 0, true)};
   saved.plan.modelled.duration_ns = 50;
   return saved;

@@ -61,9 +61,9 @@ TEST_F(VictimOrderTest, ACleanOneCountsAsFartherAway) {
   for (std::size_t i = 11 + kOps / 2; i < kOps; ++i)
     order.remove(run.blocks[i]);
   for (std::size_t i = 0; i < 10; ++i) order.remove(run.blocks[i]);
-  run.blocks[10 + 20].word |= Block::kHostCopyBit; // 20 ops away
+  run.blocks[10 + 40].word |= Block::kHostCopyBit; // 40 ops away
   run.blocks[10 + 8].word |= Block::kHostCopyBit;
-  EXPECT_EQ(take(3), (Numbers{10 + 20, 10 + kOps / 2, 10 + kOps / 2 - 1}));
+  EXPECT_EQ(take(3), (Numbers{10 + 40, 10 + kOps / 2, 10 + kOps / 2 - 1}));
 }
 
 TEST_F(VictimOrderTest, SmallOnesGoLast) {
