@@ -10,15 +10,7 @@
 #include "kernels/op_token.h"
 
 namespace chameleon::kernels {
-namespace {
-
 using backend::kChameleon;
-
-bool is_ours(const c10::IValue& value) {
-  return value.isTensor() && backend::is_chameleon(*value.unsafeToTensorImpl());
-}
-
-} // namespace
 
 // ---- before pinning -------------------------------------------------------
 
@@ -121,7 +113,7 @@ profiler::Token CallArguments::tokenOf(const void* call) {
   const auto& self = *static_cast<const CallArguments*>(call);
   profiler::TokenHasher token(self.plan_.number);
   const auto add = [&token](const c10::IValue& value) {
-    if (!is_ours(value)) return;
+    if (!is_device_tensor(value)) return;
     const c10::TensorImpl& tensor = *value.unsafeToTensorImpl();
     if (!is_sparse(tensor)) return add_to_token(token, tensor);
     for (const at::Tensor& part : parts_of(tensor)) {
@@ -169,7 +161,7 @@ void CallArguments::replace() {
     if (argument.kind == ArgumentKind::kTensor) {
       saved_.push_back(std::move(value));
       const c10::IValue& outer = saved_.back();
-      if (is_ours(outer)) [[likely]] {
+      if (is_device_tensor(outer)) [[likely]] {
         value = aliasTensorOf(outer, argument, slot);
       } else {
         value = outer;
@@ -260,7 +252,7 @@ void CallArguments::replaceList(c10::IValue& value,
   c10::List<Element> alias_tensors;
   alias_tensors.reserve(elements.size());
   for (const c10::IValue& element : elements) {
-    if (is_ours(element)) {
+    if (is_device_tensor(element)) {
       alias_tensors.push_back(aliasTensorOf(element, argument, slot));
     } else if (element.isTensor()) {
       alias_tensors.push_back(element.toTensor());

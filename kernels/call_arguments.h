@@ -16,12 +16,18 @@
 #include <ATen/core/stack.h>
 #include <c10/util/SmallVector.h>
 
+#include "backend/torch/storage.h"
 #include "kernels/alias_tensors.h"
 #include "kernels/op_plan.h"
 #include "kernels/sparse_parts.h"
 #include "profiler/token.h"
 
 namespace chameleon::kernels {
+
+// A tensor of the device.
+inline bool is_device_tensor(const c10::IValue& value) {
+  return value.isTensor() && backend::is_chameleon(*value.unsafeToTensorImpl());
+}
 
 class CallArguments {
  public:

@@ -7,6 +7,7 @@
 
 #include "backend/torch/device.h"
 #include "backend/torch/storage.h"
+#include "kernels/call_arguments.h"
 #include "kernels/op_call.h"
 
 namespace chameleon::kernels {
@@ -15,10 +16,6 @@ namespace {
 using torch::jit::Stack;
 
 constexpr std::size_t kChunksPerBudget = 8;
-
-bool is_ours(const c10::IValue& value) {
-  return value.isTensor() && backend::is_chameleon(*value.unsafeToTensorImpl());
-}
 
 bool is_foreach(const OpPlan& plan) {
   return std::string_view(plan.name).starts_with("aten::_foreach_");
@@ -30,7 +27,7 @@ bool is_list(const ArgumentPlan& argument) {
 }
 
 std::size_t bytes_of(const c10::IValue& value) {
-  return is_ours(value) ? value.toTensor().nbytes() : 0;
+  return is_device_tensor(value) ? value.toTensor().nbytes() : 0;
 }
 
 // One call's lists, all of the same length (empty ones aside).
@@ -164,7 +161,7 @@ std::optional<c10::DeviceIndex> device_of(const OpPlan& plan,
     const c10::IValue& value = stack[base + argument.index];
     if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
     for (const c10::IValue& element : value.toListRef()) {
-      if (!is_ours(element)) return std::nullopt;
+      if (!is_device_tensor(element)) return std::nullopt;
       const auto other = element.unsafeToTensorImpl()->device().index();
       if (index != -1 && index != other) return std::nullopt;
       index = other;

@@ -7,7 +7,7 @@ namespace chameleon::memory {
 std::string_view decision_name(Decision decision) noexcept {
   static constexpr std::array<std::string_view, kDecisions> kNames = {
       "pin",  "fault",    "fetch", "write_back", "evict", "victim",
-      "move", "allocate", "free",  "adopt",      "drop",    "rerun"};
+      "move", "allocate", "free",  "adopt",      "drop",  "rerun"};
   return kNames[static_cast<std::size_t>(decision)];
 }
 

@@ -20,7 +20,7 @@ enum class Decision : std::uint8_t {
   kFault,     // an operand had to be fetched first
   kFetch,     // a block is fetched ahead of need; offset: to where
   kWriteBack, // a block is copied out ahead of need, and stays
-  kEvict,   // a block left HBM as planned; bytes: copied out for it
+  kEvict,     // a block left HBM as planned; bytes: copied out for it
   kVictim,    // a block was evicted for room; bytes: copied out for it
   kMove,      // a block moved inside HBM; offset: to where
   kAllocate,  // a kernel got memory

@@ -40,8 +40,6 @@ std::optional<double> unit_bytes(std::string_view unit) {
   return std::nullopt;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 // To two digits behind the point, by `round` of hundredths.
 std::string format_hundredths(std::size_t bytes, double (*round)(double)) {
   static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};

@@ -48,8 +48,6 @@ constexpr char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 } // namespace
 
 std::string_view trimmed(std::string_view text) {

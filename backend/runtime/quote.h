@@ -13,6 +13,8 @@ namespace chameleon::runtime {
 // Without white space at either end.
 std::string_view trimmed(std::string_view text);
 
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 // Of ASCII letters alone.
 bool equal_ignoring_case(std::string_view a, std::string_view b);
 

@@ -224,7 +224,8 @@ class Replay {
       Block*& block = blocks_[operand.value()];
       // Alive across the step's end: not yet there in the first step.
       if (block == nullptr) {
-        block = pager_->createBlock(cycle_.value_bytes[operand.value()]).value();
+        block =
+            pager_->createBlock(cycle_.value_bytes[operand.value()]).value();
       }
       may_retry = may_retry && !operand.dirties();
       operands.push_back(

@@ -116,8 +116,7 @@ TEST(PlanModel, ABatchCostsOneLatencyAndIsReadyAsAWhole) {
   for (const bool joined : {false, true}) {
     Plan plan;
     plan.budget_bytes = 300;
-    plan.actions = {
-        {kFetch, 0}, {kFetch, 1, joined}, {kEvict, 0}, {kEvict, 1}};
+    plan.actions = {{kFetch, 0}, {kFetch, 1, joined}, {kEvict, 0}, {kEvict, 1}};
     plan.action_end = {2, 2, 4};
     const ModelledStep step = model_plan(table, plan, kLink);
     // Op 2 begins a step's copies: their room is that of ops 0 and 1, long

@@ -1,5 +1,3 @@
-#include "memory/policy/make_policy.h"
-
 #include <algorithm>
 #include <gtest/gtest.h>
 #include <iterator>
@@ -7,6 +5,8 @@
 #include <random>
 #include <set>
 #include <vector>
+
+#include "memory/policy/make_policy.h"
 
 namespace chameleon::memory {
 namespace {
