@@ -10,6 +10,7 @@
 #include "kernels/op_token.h"
 
 namespace chameleon::kernels {
+
 using backend::kChameleon;
 
 // ---- before pinning -------------------------------------------------------
@@ -75,8 +76,8 @@ void CallArguments::collectTensor(const c10::IValue& value,
 
 void CallArguments::checkIndex(c10::DeviceIndex index) {
   if (index_ != -1 && index_ != index) {
-    refuse_mixed_devices(index_, c10::Device(backend::kChameleon, index),
-                         plan_.name, {});
+    refuse_mixed_devices(index_, c10::Device(kChameleon, index), plan_.name,
+                         {});
   }
   index_ = index;
 }
@@ -143,7 +144,8 @@ c10::DispatchKeySet CallArguments::kernelKey() const {
   return sparse_dispatch_key(compressed_);
 }
 
-// ---- arguments -----------------------------------------------------------
+// ---- while operands are pinned --------------------------------------------
+
 // Moves the caller's arguments into saved_ and leaves alias tensors on the
 // stack.
 void CallArguments::replace() {

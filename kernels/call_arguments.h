@@ -62,7 +62,6 @@ class CallArguments {
 
   // ---- while operands are pinned -------------------------------------------
   AliasTensorSet& aliasTensors() noexcept { return alias_tensors_; }
-  const AliasTensorSet& aliasTensors() const noexcept { return alias_tensors_; }
   // REQUIRES: aliasTensors() are bound.
   void replace();
   void restore();

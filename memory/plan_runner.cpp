@@ -27,8 +27,7 @@ bool PlanRunner::fulfil(const CallState& call) {
     Block& block = *action.block;
     const bool meant =
         block.identity.load(std::memory_order_relaxed) == action.identity &&
-        (block.released_at.load(std::memory_order_relaxed) == Block::kAlive ||
-         RecomputeRecords::isHeld(block));
+        (!block.isReleased() || RecomputeRecords::isHeld(block));
     // Of one batch, and not the last of it.
     const bool goes_on = i + 1 < planned_.size() && planned_[i + 1].joined &&
                          planned_[i + 1].kind == action.kind;

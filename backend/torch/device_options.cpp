@@ -33,6 +33,7 @@ memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
   }
   limits.oversubscription = runtime::option_number("oversubscription")
                                 .value_or(kDefaultOversubscription);
+  limits.recompute = runtime::option_text("recompute") == "auto";
   return limits;
 }
 
@@ -54,8 +55,7 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
       applied =
           used->pager->budgets().setOversubscription(limits.oversubscription);
     } else if (key == "recompute") {
-      applied = used->pager->policy().setRecompute(runtime::option_text(key) ==
-                                                   "auto");
+      applied = used->pager->policy().setRecompute(limits.recompute);
     } else if (key == "max_slowdown") {
       used->pager->meter().setMaxSlowdown(runtime::option_number(key));
     } else if (key == "policy") {

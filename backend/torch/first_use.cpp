@@ -43,8 +43,6 @@ DeviceContext& make_context(c10::DeviceIndex index, std::string_view what) {
       runtime::option_text("policy").value_or("forecast");
   auto pager = value_or_throw(memory::Pager::create(
       *device, limits_from_options(*device), policy, index));
-  throw_if(pager->policy().setRecompute(runtime::option_text("recompute") ==
-                                        "auto"));
   pager->invariants().checkEvery(runtime::debug_interval());
   pager->meter().setMaxSlowdown(runtime::option_number("max_slowdown"));
   const bool is_cuda = device->name() == "cuda";
