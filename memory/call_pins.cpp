@@ -282,7 +282,7 @@ Error CallPins::beginSlow(CallState& call, std::span<const Operand> operands,
           locked.base(), attempt.exclusive(), CallState::of_thread == 0,
           [&](bool alone) REQUIRES(pager_lock) {
             parts_.table.drainReleased(locked);
-            dropped = Recomputer::missing(locked, operands);
+            dropped = parts_.recomputer.missing(locked, operands);
             if (dropped != nullptr) return Admission::Attempt::kFailed;
             return attempt.run(locked, alone);
           });

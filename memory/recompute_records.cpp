@@ -292,7 +292,7 @@ void RecomputeRecords::clear() noexcept {
 
 // ---- values ---------------------------------------------------------------
 
-Record* RecomputeRecords::dependent(const Block& block) noexcept {
+Record* RecomputeRecords::dependent(const Block& block) {
   if (block.lineage == nullptr) return nullptr;
   for (Record* const reader : block.lineage->readers) {
     if (needed(*reader)) return reader;
@@ -300,24 +300,85 @@ Record* RecomputeRecords::dependent(const Block& block) noexcept {
   return nullptr;
 }
 
-bool RecomputeRecords::holdsInVain(const Block& block) noexcept {
-  const std::vector<Record*>& readers = block.lineage->readers;
-  return std::all_of(readers.begin(), readers.end(),
-                     [](const Record* const reader) {
-                       return reader->users == 0 && !needed(*reader);
-                     });
+void RecomputeRecords::findHeldInVain(std::vector<Block*>& found) {
+  // Marks what is needed: from whom somebody may ask for, to what that needs.
+  const std::uint64_t walk = ++walks_;
+  walk_.clear();
+  const auto mark = [&](Record& record) {
+    if (std::exchange(record.seen, walk) != walk) walk_.push_back(&record);
+  };
+  for (Record* record = records_; record != nullptr; record = record->next) {
+    const bool asked_for = std::any_of(
+        record->outputs.begin(), record->outputs.end(),
+        [](const Record::Output& output) {
+          return output.block != nullptr && !isHeld(*output.block) &&
+                 output.block->state() == BlockState::kDropped;
+        });
+    if (asked_for || record->users > 0) mark(*record);
+  }
+  while (!walk_.empty()) {
+    const Record& record = *walk_.back();
+    walk_.pop_back();
+    for (const Record::Step& step : record.steps) {
+      for (const Record::Source& source : step.operands) {
+        if (source.block != nullptr &&
+            source.block->state() == BlockState::kDropped) {
+          mark(makerOf(*source.block));
+        }
+      }
+    }
+  }
+  for (Record* record = records_; record != nullptr; record = record->next) {
+    if (record->seen == walk) continue;
+    for (const Record::Step& step : record->steps) {
+      for (const Record::Source& source : step.operands) {
+        Block* const block = source.block;
+        if (block == nullptr || !isHeld(*block)) continue;
+        const std::vector<Record*>& readers = block->lineage->readers;
+        const bool in_vain =
+            readers.front() == record &&
+            std::none_of(readers.begin(), readers.end(),
+                         [&](const Record* each) { return each->seen == walk; });
+        if (in_vain) found.push_back(block);
+      }
+    }
+  }
 }
 
 void RecomputeRecords::written(Block& block, bool extends) {
   if (block.lineage == nullptr) return;
-  const std::vector<Record*> readers = block.lineage->readers;
   // mutant: outlived-readers
-  for (Record* const reader : readers) remove(*reader);
+  removeReaders(block);
   // Removing may have taken the last that was to be said of the block.
   if (extends || block.lineage == nullptr) return;
   if (block.lineage->maker != nullptr) {
     detach(*block.lineage->maker, block.lineage->output);
   }
+}
+
+// With those that read what the readers had made and nothing has the bytes of:
+// such blocks are dead, and go.
+void RecomputeRecords::removeReaders(const Block& block) {
+  const std::uint64_t walk = ++walks_;
+  std::vector<Record*> readers;
+  const auto add = [&](const Block& read) {
+    for (Record* const reader : read.lineage->readers) {
+      if (std::exchange(reader->seen, walk) != walk) readers.push_back(reader);
+    }
+  };
+  add(block);
+  for (std::size_t i = 0; i < readers.size(); ++i) {
+    for (const Record::Output& output : readers[i]->outputs) {
+      if (output.block == nullptr ||
+          output.block->state() != BlockState::kDropped) {
+        continue;
+      }
+      CHAMELEON_CHECK(isHeld(*output.block),
+                      "R1: a dropped block loses its record");
+      add(*output.block);
+    }
+  }
+  for (Record* const reader : readers) remove(*reader);
 }
 
 bool RecomputeRecords::droppable(const Block& block) {
@@ -351,12 +412,24 @@ Record& RecomputeRecords::makerOf(const Block& block) noexcept {
   return *block.lineage->maker;
 }
 
-bool RecomputeRecords::needed(const Record& record) noexcept {
-  return std::any_of(record.outputs.begin(), record.outputs.end(),
-                     [](const Record::Output& output) {
-                       return output.block != nullptr &&
-                              output.block->state() == BlockState::kDropped;
-                     });
+bool RecomputeRecords::needed(const Record& record) {
+  const std::uint64_t walk = ++walks_;
+  walk_.clear();
+  const Record* next = &record;
+  for (;;) {
+    for (const Record::Output& output : next->outputs) {
+      const Block* const block = output.block;
+      if (block == nullptr || block->state() != BlockState::kDropped) continue;
+      if (!isHeld(*block)) return true;
+      for (Record* const reader : block->lineage->readers) {
+        if (reader->users > 0) return true;
+        if (std::exchange(reader->seen, walk) != walk) walk_.push_back(reader);
+      }
+    }
+    if (walk_.empty()) return false;
+    next = walk_.back();
+    walk_.pop_back();
+  }
 }
 
 Record* RecomputeRecords::deeper(const Record& record) noexcept {

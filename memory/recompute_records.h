@@ -137,11 +137,13 @@ class RecomputeRecords {
 
   // ---- values --------------------------------------------------------------
   // A record that must run before the block's value may change; null: none.
-  static Record* dependent(const Block& block) noexcept;
-  // No record that reads it would need it now, and no thread runs one.
-  static bool holdsInVain(const Block& block) noexcept;
-  // The value is about to change: what reads it is void. REQUIRES: dependent()
-  // is null. `extends`: the op is recorded, so it may become a step.
+  Record* dependent(const Block& block);
+  // The held blocks whose bytes nothing needs: no record that reads one is
+  // needed(), and no thread runs one. One may be listed more than once.
+  void findHeldInVain(std::vector<Block*>& found);
+  // The value is about to change, or its bytes go: what reads it is void.
+  // REQUIRES: dependent() is null. `extends`: the op is recorded, so it may
+  // become a step.
   void written(Block& block, bool extends);
   // Its bytes can be given up.
   bool droppable(const Block& block);
@@ -149,8 +151,10 @@ class RecomputeRecords {
   static Record& makerOf(const Block& block) noexcept;
   // What has to fit into HBM for it to run.
   static std::size_t neededBytes(const Record& record) noexcept;
-  // True: there is a Dropped output.
-  static bool needed(const Record& record) noexcept;
+  // True: it makes a Dropped block that somebody may ask for: one whose tensor
+  // lives, or that a record reads which is needed or runs. A dead block that
+  // was dropped is needed for nothing else.
+  bool needed(const Record& record);
   // What must be made before the record can run; null: nothing.
   static Record* deeper(const Record& record) noexcept;
 
@@ -170,6 +174,7 @@ class RecomputeRecords {
   void detach(Record& record, std::uint32_t output);
   void unlink(Record& record);
   void free(Record& record) noexcept;
+  void removeReaders(const Block& block);
   bool addMarked(std::span<const Operand> operands,
                  std::span<Block* const> created,
                  std::unique_ptr<RecordedOp> op, profiler::Token token,
@@ -188,7 +193,7 @@ class RecomputeRecords {
   std::size_t count_ = 0;
   std::size_t held_bytes_ = 0;
   std::uint64_t walks_ = 0;
-  std::vector<const Record*> walk_; // scratch
+  std::vector<Record*> walk_; // scratch
   std::vector<Block*> unheld_;
 };
 

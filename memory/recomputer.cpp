@@ -75,30 +75,25 @@ Error Recomputer::restoreBefore(std::size_t budget_bytes) {
   }
 }
 
-// Where the host could not take what is in HBM, and HBM is half full, all calls
-// are recorded, so that there is something to drop when the host is full. It
-// costs HBM: what a record reads is kept after its tensor died. A plan that
-// drops needs little of the host: where one is followed whose moves all fit
-// there, calls are recorded once both together are nearly full.
+// Where device and host together are nearly full, all calls are recorded, so
+// that there is something to drop once both are. It costs room: what a record
+// reads is kept after its tensor died, until somebody needs its bytes. So it is
+// not done where a plan is followed that the host has room for.
 void Recomputer::noteHostUse(const Locked& locked) {
   if (!core_.limits.recompute && !host_short_) return;
   const std::size_t budget = core_.admission.budgetBytes();
-  const std::size_t used = core_.arena->usedBytes();
-  const std::size_t host_free =
-      core_.host_pool->budgetBytes() - core_.host_pool->usedBytes();
-  // Of the budget, in eighths; less once it is short, so that it does not
+  const HostPool& host = *core_.host_pool;
+  const std::size_t room =
+      budget - core_.arena->usedBytes() + host.budgetBytes() -
+      host.usedBytes() + residency_.hostCopies(locked).bytes();
+  // Of the budget, in eighths; more once it is short, so that it does not
   // flicker.
-  const std::size_t eighth = budget / 8;
-  bool is_short = core_.limits.recompute && host_free < used &&
-                  used > eighth * (host_short_ ? 2 : 4);
+  bool is_short =
+      core_.limits.recompute && room < budget / 8 * (host_short_ ? 3 : 2);
   if (is_short) {
     const PlanPtr plan = core_.policy->plan();
-    const std::size_t both =
-        budget - used + host_free + residency_.hostCopies(locked).bytes();
     is_short =
-        plan == nullptr || plan->recorded.empty() ||
-        plan->modelled.bytes_in + eighth > core_.host_pool->budgetBytes() ||
-        both < eighth * (host_short_ ? 3 : 2);
+        plan == nullptr || plan->modelled.away_bytes > host.budgetBytes();
   }
   if (is_short == host_short_) return;
   host_short_ = is_short;
@@ -108,24 +103,27 @@ void Recomputer::noteHostUse(const Locked& locked) {
 // The last resort before "out of memory", where nothing can leave for the host.
 // True: there is more room than before, in HBM or on the host.
 bool Recomputer::giveUpForHost(const Locked& locked, std::size_t bytes) {
-  return giveUpHeld(locked) || dropWorst(locked, bytes, /*resident=*/true) ||
+  return giveUpHeld(locked, bytes) || dropWorst(locked, bytes, /*resident=*/true) ||
          dropWorst(locked, bytes, /*resident=*/false);
 }
 
-// Frees a dead block that is held for what has its bytes.
-bool Recomputer::giveUpHeld(const Locked& locked) {
-  for (Block* block = table_.firstLive(locked); block != nullptr;
-       block = block->next_live) {
+// Frees dead blocks that are held for what has its bytes: `bytes` or more, if
+// there are.
+bool Recomputer::giveUpHeld(const Locked& locked, std::size_t bytes) {
+  std::vector<Block*> held;
+  core_.records.findHeldInVain(held);
+  std::size_t freed_bytes = 0;
+  for (Block* const block : held) {
+    if (freed_bytes >= bytes) break;
     const bool has_bytes = block->device != nullptr || block->host != nullptr;
-    if (!RecomputeRecords::isHeld(*block) || !has_bytes || block->pins() > 0 ||
-        block->claims > 0 || !RecomputeRecords::holdsInVain(*block)) {
+    const bool is_free = block->lineage->readers.empty(); // with another
+    if (is_free || !has_bytes || block->pins() > 0 || block->claims > 0)
       continue;
-    }
+    freed_bytes += block->rounded_bytes;
     core_.records.written(*block, /*extends=*/true);
-    table_.freeUnheld(locked);
-    return true;
   }
-  return false;
+  table_.freeUnheld(locked);
+  return freed_bytes > 0;
 }
 
 // Drops what is largest, was not used for longest and takes the fewest ops to
@@ -168,7 +166,7 @@ Record* Recomputer::missing(const Locked& /*locked*/,
     Record* const record = block->state() == BlockState::kDropped
                                ? &RecomputeRecords::makerOf(*block)
                            : writes(access)
-                               ? RecomputeRecords::dependent(*block)
+                               ? core_.records.dependent(*block)
                                : nullptr;
     if (record == nullptr) continue;
     RecomputeRecords::use(*record);
@@ -209,7 +207,7 @@ Error Recomputer::restoreAll(Record& record, std::string_view purpose) {
     Record& next = *open.back();
     {
       const PagerLock locked(core_);
-      if (!RecomputeRecords::needed(next)) {
+      if (!core_.records.needed(next)) {
         core_.records.letGo(next);
         open.pop_back();
         table_.freeUnheld(locked);
@@ -242,7 +240,7 @@ Error Recomputer::rerun(Record& record) {
   if (!error) error = runSteps(record, fresh);
 
   const PagerLock locked(core_);
-  const bool needed = RecomputeRecords::needed(record);
+  const bool needed = core_.records.needed(record);
   if (!error && needed) {
     for (std::size_t i = 0; i < record.outputs.size(); ++i) {
       Block* const block = record.outputs[i].block;

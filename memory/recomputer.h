@@ -61,8 +61,7 @@ class Recomputer final : public LastResort {
   // ---- back again ----------------------------------------------------------
   // What must run before the operands can be used, in use from then on
   // (RecomputeRecords::use); null: nothing.
-  static Record* missing(const Locked& locked,
-                         std::span<const Operand> operands)
+  Record* missing(const Locked& locked, std::span<const Operand> operands)
       REQUIRES(pager_lock);
   // Runs a record that missing() gave, with all that it needs, and lets it go.
   // `purpose`: of what the operands are, for messages.
@@ -82,7 +81,8 @@ class Recomputer final : public LastResort {
     std::vector<Block*> outputs; // of the record, null: not made (yet)
     std::vector<Block*> scratch; // side effects, in order, and what is left
   };
-  bool giveUpHeld(const Locked& locked) REQUIRES(pager_lock);
+  bool giveUpHeld(const Locked& locked, std::size_t bytes)
+      REQUIRES(pager_lock);
   bool dropWorst(const Locked& locked, std::size_t bytes, bool resident)
       REQUIRES(pager_lock);
   runtime::Error restoreAll(Record& record, std::string_view purpose);

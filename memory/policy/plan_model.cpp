@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "backend/runtime/check.h"
 
@@ -26,9 +27,25 @@ PlanModel::PlanModel(const UseTable& table, std::int64_t budget)
 void PlanModel::beginAway(ValueIndex value) {
   Value& state = values_[value];
   if (!state.placed) return;
-  state.placed = false;
-  state.dirty = false;
-  give(state.bytes, {});
+  becomeClean(state);
+  leave(state, {});
+}
+
+void PlanModel::becomeClean(Value& value) {
+  if (!std::exchange(value.dirty, false)) return;
+  host_bytes_ += value.bytes;
+  peak_host_bytes_ = std::max(peak_host_bytes_, host_bytes_);
+}
+
+void PlanModel::becomeDirty(Value& value) {
+  if (!std::exchange(value.dirty, true)) host_bytes_ -= value.bytes;
+}
+
+void PlanModel::leave(Value& value, const After& after) {
+  value.placed = false;
+  away_bytes_ += value.bytes;
+  peak_away_bytes_ = std::max(peak_away_bytes_, away_bytes_);
+  give(value.bytes, after);
 }
 
 void PlanModel::join(After& after, const After& other) {
@@ -86,17 +103,16 @@ void PlanModel::writeBack(ValueIndex value, const After& after, bool joined) {
   CHAMELEON_CHECK(state.placed, "write-back of what is not in HBM");
   add(kOut, after, state.bytes, joined);
   state.out = count(kOut);
-  state.dirty = false;
+  becomeClean(state);
 }
 
 void PlanModel::evictClean(ValueIndex value) {
   Value& state = values_[value];
   CHAMELEON_CHECK(state.placed, "eviction of what is not in HBM");
   CHAMELEON_CHECK(!state.dirty, "eviction of what has no copy");
-  state.placed = false;
   After after = state.used;
   after[kOut] = state.out;
-  give(state.bytes, after);
+  leave(state, after);
 }
 
 void PlanModel::act(const Action& action) {
@@ -128,6 +144,7 @@ void PlanModel::fetch(ValueIndex value, bool joined) {
   Value& state = values_[value];
   CHAMELEON_CHECK(!state.placed, "fetch of what is in HBM");
   state.placed = true;
+  away_bytes_ -= state.bytes;
   After after{};
   after[kOut] = state.out;
   take(state.bytes, true, after);
@@ -158,10 +175,14 @@ void PlanModel::run(std::int32_t op) {
     Value& state = values_[table_.value[use]];
     CHAMELEON_CHECK(state.placed || table_.needs[use] == 0,
                     "an operand is not in HBM");
-    if (state.placed) join(after, state.used);
+    if (state.placed) {
+      join(after, state.used);
+    } else if (!state.dirty) { // it was away, and is overwritten
+      away_bytes_ -= state.bytes;
+    }
     if (table_.dirties[use] != 0) {
       after[kOut] = std::max(after[kOut], state.out);
-      state.dirty = true;
+      becomeDirty(state);
     }
     state.placed = true;
     state.used = used;
@@ -172,7 +193,12 @@ void PlanModel::run(std::int32_t op) {
     Value& state = values_[table_.value[use]];
     After freed = used;
     freed[kOut] = state.out;
-    if (state.placed) give(state.bytes, freed);
+    if (state.placed) {
+      give(state.bytes, freed);
+    } else if (!state.dirty) {
+      away_bytes_ -= state.bytes;
+    }
+    becomeDirty(state);
     state = Value{state.bytes, {}, 0, false, true};
   }
   settled_ = table_.settledBytes(op);
@@ -241,6 +267,8 @@ ModelledStep PlanModel::meanStep(int from, int to) const {
   step.copies = (copies_at_[last][0] - copies_at_[first][0] +
                  copies_at_[last][1] - copies_at_[first][1]) /
                 steps;
+  step.away_bytes = static_cast<std::uint64_t>(peak_away_bytes_);
+  step.host_bytes = static_cast<std::uint64_t>(peak_host_bytes_);
   return step;
 }
 

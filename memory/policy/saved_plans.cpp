@@ -109,6 +109,8 @@ void each_field(Archive& archive, Saved& saved) {
   archive(saved.plan.modelled.bytes_in);
   archive(saved.plan.modelled.bytes_out);
   archive(saved.plan.modelled.copies);
+  archive(saved.plan.modelled.away_bytes);
+  archive(saved.plan.modelled.host_bytes);
   archive(saved.assignment.price_ns_per_byte);
   archive(saved.assignment.joins);
 }
