@@ -28,6 +28,7 @@ class CudaRuntimeTest : public ::testing::Test {
   CudaRuntimeTest() {
     driver_options.lateness = Lateness::kLate;
     driver_options.device_bytes = 256 * kMiB;
+    driver_options.registers_populated_only = true;
     options.commit_bytes = kUnit;
     options.register_chunk_bytes = kMiB;
     options.register_in_background = false;

@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 #include <memory>
 #include <string>
+#include <sys/mman.h>
 #include <vector>
+
+#include "backend/runtime/address_space.h"
 
 namespace chameleon::support {
 namespace {
@@ -22,6 +25,7 @@ class EmulatedDriverTest : public ::testing::Test {
     EmulatedDriverOptions options;
     options.lateness = lateness;
     options.devices = devices;
+    options.registers_populated_only = true;
     options.on_misuse = [this](const std::string& sentence) {
       found += sentence + "\n";
     };
@@ -210,6 +214,20 @@ TEST_F(EmulatedDriverTest, HostMemoryRegisteredInPart) {
   EXPECT_EQ(copy(range, hostAt(host.size() - 10), 0, 20),
             CUDA_ERROR_INVALID_VALUE);
   expectFound("not in one registration");
+}
+
+TEST_F(EmulatedDriverTest, HostMemoryRegisteredBeforeItsPagesAreThere) {
+  constexpr std::size_t kPages = 4;
+  std::byte* const memory = runtime::map_memory(kPages * 4096).value();
+  (void)madvise(memory, kPages * 4096, MADV_NOHUGEPAGE); // pages one by one
+  for (std::size_t i = 0; i + 1 < kPages; ++i) memory[i * 4096] = std::byte{1};
+  ok(cuda.cuMemHostRegister(memory, (kPages - 1) * 4096, 0));
+  ok(cuda.cuMemHostUnregister(memory));
+  EXPECT_EQ(found, "");
+  ok(cuda.cuMemHostRegister(memory, (kPages - 1) * 4096 + 1, 0));
+  expectFound("pages that are not populated");
+  ok(cuda.cuMemHostUnregister(memory));
+  runtime::unmap_memory(memory, kPages * 4096);
 }
 
 TEST_F(EmulatedDriverTest, RegistrationsThatTouchAreTwo) {

@@ -1,7 +1,10 @@
 // The functions behind an EmulatedDriver's table.
+#include <algorithm>
 #include <atomic>
 #include <string>
+#include <sys/mman.h>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -16,6 +19,18 @@ namespace {
 
 std::byte* bytes_at(CUdeviceptr address) {
   return reinterpret_cast<std::byte*>(address);
+}
+
+// Whether every page has physical memory.
+bool populated(const void* address, std::size_t bytes) {
+  const auto page = static_cast<std::size_t>(getpagesize());
+  const auto begin = reinterpret_cast<std::uintptr_t>(address);
+  const std::uintptr_t first = begin / page * page;
+  const std::size_t length = begin + bytes - first;
+  std::vector<unsigned char> pages((length + page - 1) / page);
+  return mincore(reinterpret_cast<void*>(first), length, pages.data()) == 0 &&
+         std::ranges::all_of(pages,
+                             [](unsigned char each) { return each & 1; });
 }
 
 // Never used twice, so that a dead handle is not somebody else's.
@@ -285,6 +300,10 @@ struct DriverCalls {
     if (driver.currentDevice() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     if (const CUresult result = breaksCapture(driver, "cuMemHostRegister")) {
       return result;
+    }
+    if (driver.options_.registers_populated_only &&
+        !populated(address, bytes)) {
+      driver.misuse("cuMemHostRegister of pages that are not populated");
     }
     std::this_thread::sleep_for(driver.options_.register_time_per_mebibyte *
                                 (bytes >> 20));

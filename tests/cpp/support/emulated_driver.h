@@ -5,6 +5,7 @@
 //   - two accesses that no wait orders (stream_clocks.h): a missing wait, or
 //     memory that was reused or given back too early;
 //   - a device that uses another one's memory without access to it;
+//   - host memory that is registered before its pages are there, if asked to;
 //   - handles that are wrong, destroyed, or of another device, calls without
 //     a current context, copies within a batch that depend on each other;
 //   - what was never given back, when it is destroyed.
@@ -54,6 +55,9 @@ struct EmulatedDriverOptions {
   std::size_t register_limit = ~std::size_t{0}; // more is refused
   // How long registering takes, under the driver's lock: for tests of races.
   std::chrono::microseconds register_time_per_mebibyte{0};
+  // Registering what has pages that are not there yet is reported: a true
+  // driver would make them under its lock.
+  bool registers_populated_only = false;
   bool maps_memory = true;    // virtual memory management
   bool copies_batches = true; // cuMemcpyBatchAsync is there
   // One sentence each; empty: print and abort.
