@@ -217,6 +217,18 @@ MUTATIONS = (
         ("runtime_cuda_runtime_test",),
     ),
     Mutation(
+        "memory is registered before all of its pages are there",
+        "all-pages-below",
+        ("range.populated()", "range.begun"),
+        ("runtime_page_populator_test", "runtime_cuda_host_memory_test"),
+    ),
+    Mutation(
+        "memory goes while a thread populates it",
+        "pages-go",
+        GONE,
+        ("runtime_page_populator_test",),
+    ),
+    Mutation(
         "a small read waits for evictions",
         "small-read",
         ("bytes <= kSmallReadBytes", "bytes == 0"),
