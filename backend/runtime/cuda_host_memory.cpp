@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <pthread.h>
+#include <sched.h>
 #include <string>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -28,6 +29,19 @@ void advise(std::byte* address, std::size_t bytes, int numa_node) {
   if (numa_node < 0 || numa_node >= kNodes) return;
   const unsigned long mask = 1UL << numa_node;
   (void)syscall(SYS_mbind, address, bytes, kPreferred, &mask, kNodes + 1, 0);
+}
+
+std::size_t populating_threads(const CudaHostMemoryOptions& options) {
+  if (!options.background) return 0;
+  if (options.populating_threads != 0) return options.populating_threads;
+  constexpr std::size_t kMost = 8;
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  const std::size_t cores =
+      sched_getaffinity(0, sizeof usable, &usable) == 0
+          ? static_cast<std::size_t>(CPU_COUNT(&usable))
+          : std::thread::hardware_concurrency(); // more than a set holds
+  return std::clamp(cores, std::size_t{2}, kMost + 1) - 1;
 }
 
 // While another thread captures a CUDA graph, calls such as registering fail in
@@ -58,7 +72,8 @@ CudaHostMemory::CudaHostMemory(const CudaContext& context,
     : context_(context),
       options_(std::move(options)),
       numa_node_(context.attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID,
-                                   /*missing=*/-1)) {}
+                                   /*missing=*/-1)),
+      populator_(populating_threads(options_)) {}
 
 CudaHostMemory::~CudaHostMemory() {
   {
@@ -66,14 +81,19 @@ CudaHostMemory::~CudaHostMemory() {
     stopping_ = true;
   }
   work_.notify_all();
+  populator_.stop();
   if (thread_.joinable()) thread_.join();
-  for (const auto& [base, slab] : slabs_) release(*slab);
+  for (const auto& [base, slab] : slabs_) {
+    populator_.remove(base);
+    release(*slab);
+  }
 }
 
 Result<std::byte*> CudaHostMemory::allocate(std::size_t bytes) {
   Result<std::byte*> mapped = map_memory(bytes);
   if (!mapped.ok()) return mapped;
   advise(*mapped, bytes, numa_node_);
+  populator_.add(*mapped, bytes);
   std::unique_lock lock(mutex_);
   auto& slab = slabs_[*mapped];
   slab = std::make_unique<Slab>(Slab{*mapped, bytes});
@@ -98,6 +118,9 @@ void CudaHostMemory::free(std::byte* address, std::size_t bytes) noexcept {
     slabs_.erase(found);
     std::erase(queue_, slab.get());
     progress_.notify_all(); // nothing may be left to wait for
+    lock.unlock();
+    populator_.remove(address); // the thread goes on if it awaits it
+    lock.lock();
     progress_.wait(lock, [&] { return !slab->busy; });
     registered_bytes_ -= slab->registered_bytes;
   }
@@ -158,7 +181,12 @@ void CudaHostMemory::registerChunk(Slab& slab, std::unique_lock<Mutex>& lock) {
   const std::size_t bytes = std::min(options_.chunk_bytes, slab.bytes - begin);
   slab.busy = true;
   lock.unlock();
-  populate_memory(slab.base + begin, bytes);
+  if (!populator_.await(slab.base, begin + bytes)) {
+    lock.lock();
+    slab.busy = false;
+    progress_.notify_all();
+    return;
+  }
   CUresult result = CUDA_SUCCESS;
   {
     const CudaContext::Scope scope(context_);
@@ -170,6 +198,7 @@ void CudaHostMemory::registerChunk(Slab& slab, std::unique_lock<Mutex>& lock) {
   // The process ends, or the GPU is lost: no fault of the memory.
   const bool has_ended =
       result == CUDA_ERROR_DEINITIALIZED || context_.lost() != nullptr;
+  if (error) populator_.remove(slab.base); // of no use to the driver
   lock.lock();
   if (!error) {
     slab.registered_bytes += bytes;

@@ -1,13 +1,13 @@
 // Host memory for copies to and from one GPU: mapped slabs near that GPU,
-// registered with the driver in chunks by a thread of their own, from the
-// bottom up, so that nobody waits for it. The thread populates a chunk first:
-// the driver then finds its pages, and its lock, which every other call needs,
-// is held briefly. What is not registered yet, or was
-// refused, is pageable: copies of it are right, only slower, and may block
-// the host inside the driver.
+// registered with the driver in chunks by a thread of their own, slabs in the
+// order allocated and each from the bottom up, so that nobody waits for it.
+// Other threads populate ahead of that one: the driver then finds the pages,
+// and its lock, which every other call needs, is held briefly. What is not
+// registered yet, or was refused, is pageable: copies of it are right, only
+// slower, and may block the host inside the driver.
 //
 // Thread safety: every method may be called from any thread. Its lock is a
-// leaf; no driver call is made under it.
+// leaf; no driver call is made under it, and nothing populated.
 #pragma once
 
 #include <condition_variable>
@@ -22,6 +22,7 @@
 #include <thread>
 
 #include "backend/runtime/cuda_context.h"
+#include "backend/runtime/page_populator.h"
 #include "backend/runtime/ranked_mutex.h"
 
 namespace chameleon::runtime {
@@ -30,22 +31,31 @@ struct CudaHostMemoryOptions {
   // Large enough that few copies are cut at its end and that a call costs
   // nothing beside its pages, small enough that what it covers is soon of use.
   std::size_t chunk_bytes = std::size_t{64} << 20;
-  // False: allocate() registers before it returns. For tests.
+  // False: allocate() populates and registers before it returns, and starts no
+  // threads. For tests.
   bool background = true;
   // Told once, when the driver first refuses to register memory.
   std::function<void(std::string_view)> warn;
+  // Threads that populate, at least one. 0: as many as the process may use of
+  // the machine's cores but one, which is the program's, and at most eight. A
+  // thread populates at 2 to 5 GB/s, and what is populated is registered at 30
+  // to 46 (on the host of an H100): more would wait for the thread that
+  // registers, and take cores from the program's own.
+  std::size_t populating_threads = 0;
 };
 
 class CudaHostMemory {
  public:
   CudaHostMemory(const CudaContext& context, CudaHostMemoryOptions options);
-  // Unregisters and unmaps what is left.
+  // Unregisters and unmaps what is left. Waits for pieces and the chunk that
+  // threads are at, not for what they have not begun.
   ~CudaHostMemory();
   CudaHostMemory(const CudaHostMemory&) = delete;
   CudaHostMemory& operator=(const CudaHostMemory&) = delete;
 
   Result<std::byte*> allocate(std::size_t bytes);
-  // REQUIRES: what allocate() gave, and that no copy uses it any more.
+  // REQUIRES: what allocate() gave, and that no copy uses it any more. Waits
+  // for those of its pieces and its chunk that threads are at.
   void free(std::byte* address, std::size_t bytes) noexcept;
 
   // How many of the `bytes` from `address` on may be one copy, and whether
@@ -69,13 +79,13 @@ class CudaHostMemory {
     std::byte* base;
     std::size_t bytes;
     std::size_t registered_bytes = 0; // from the base on, whole chunks
-    bool busy = false;                // a chunk is being registered
+    bool busy = false;                // the thread is at a chunk
     bool done = false;                // registered as far as it goes
   };
 
   void run(); // the thread
-  // Registers the next chunk. REQUIRES `lock` held and !slab.done; gives it
-  // up meanwhile.
+  // Registers the next chunk once it is populated, unless the slab is about to
+  // go. REQUIRES `lock` held and !slab.done; gives it up meanwhile.
   using Mutex = RankedMutex<LockRank::kRuntimePart>;
   void registerChunk(Slab& slab, std::unique_lock<Mutex>& lock);
   void release(const Slab& slab) noexcept;
@@ -93,6 +103,8 @@ class CudaHostMemory {
   std::uint64_t refusals_ = 0;
   bool stopping_ = false;
   std::thread thread_; // started by the first slab
+  // Has a lock of its own, never taken under mutex_.
+  PagePopulator populator_;
 };
 
 } // namespace chameleon::runtime

@@ -1,4 +1,5 @@
 // The cuda runtime when the driver fails, or is not to be used.
+#include <chrono>
 #include <gtest/gtest.h>
 #include <string>
 #include <sys/wait.h>
@@ -165,6 +166,29 @@ TEST_F(CudaFailures, AForkedChildGetsErrors) {
   EXPECT_EQ(status, 0);
   cuda->destroy(event);
   giveBack(there, kUnit);
+}
+
+TEST_F(CudaFailures, AChildForkedWhileMemoryIsPinnedGetsErrors) {
+  options.register_in_background = true;
+  driver_options.register_time_per_mebibyte = std::chrono::microseconds(500);
+  open();
+  std::byte* const slab = cuda->allocateHost(32 * kMiB).value();
+  const pid_t child = fork(); // threads populate and register
+  ASSERT_NE(child, -1);
+  if (child == 0) {
+    const bool good =
+        cuda->allocateHost(kMiB).error().code() == ErrorCode::kUnavailable;
+    cuda->awaitPinning();
+    cuda->freeHost(slab, 32 * kMiB);
+    cuda.reset(); // waits for no thread, takes no lock
+    _exit(good ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  cuda->awaitPinning();
+  EXPECT_EQ(cuda->stats().registered_host_bytes, 32 * kMiB);
+  cuda->freeHost(slab, 32 * kMiB);
 }
 
 TEST(CudaDriverFailures, AMachineWithoutADriverGetsASentence) {
