@@ -120,8 +120,9 @@ class Results:
             self._add_end(step, row)
         elif "point" in row:
             self._add_point(step, row["point"])
-        elif "profile" in row and _key(step) in self.all["points"]:
-            self.all["points"][_key(step)]["profile"] = row["profile"]
+        elif more := _MORE & row.keys():
+            point = self.all["points"].setdefault(_key(step), {})
+            point |= {key: row[key] for key in more}
         elif "probe" in row:
             self._anew("probe", []).append(_plain(row))
         elif "script" in row:
@@ -169,6 +170,8 @@ class Results:
             self._add_point(step, {"error": why, **have})
 
     def _add_point(self, step: str, figures: dict) -> None:
+        if figures.get("error", "").startswith("not here: "):
+            self.left_out[step] = figures["error"]
         date, commit = (self.all["machine"][key] for key in ("date", "commit"))
         self.all["points"][_key(step)] = {
             "budget_bytes": self._budgets.get(step, 0),
@@ -199,6 +202,7 @@ class Results:
         part.rename(self.file)
 
 
+_MORE = {"link_busy", "profile"}  # what a point is told after its figures
 _RUNS = {"here": 4}  # of one workload
 
 

@@ -1,8 +1,10 @@
 """Trainings to time: real models at full size, and small ones for tests.
 
 Weights are float32 and computed with in bfloat16 (autocast), AdamW's state is
-float32; the frozen base under LoRA and all of llama_7b are bfloat16. Data are
+float32; the frozen base under LoRA is bfloat16. Data are
 random and stay the same, so every way to train a model computes the same thing.
+Weights of Llamas from 7b on are bfloat16 throughout, their gradients and
+AdamW's state too: 8 bytes a parameter.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from integration.llama import Llama
+from texts import SMALL, TEXTS
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -34,6 +37,7 @@ class Training:
         batch: How many examples a step has.
         rewind: What is drawn for the steps begins anew: steps that are timed
             are the same ones every way.
+        is_varying: Whether steps differ in the sizes of their tensors.
         optimizer: Over the model's trainable parameters.
     """
 
@@ -43,6 +47,7 @@ class Training:
     blocks: Sequence[nn.Module]
     batch: int
     rewind: Callable[[], None] = lambda: None
+    is_varying: bool = False
     optimizer: torch.optim.Optimizer = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,6 +92,7 @@ def _language(
     tokens: Tensor,
     loss_of: Callable[[Tensor], Tensor],
     is_cast: bool = True,
+    is_varying: bool = False,
 ) -> Training:
     tokens = tokens.to(device)
 
@@ -94,7 +100,9 @@ def _language(
         with torch.autocast(device, dtype=torch.bfloat16, enabled=is_cast):
             return loss_of(_part(tokens, part, parts))
 
-    return Training(model, _adamw, loss, blocks, len(tokens))
+    return Training(
+        model, _adamw, loss, blocks, len(tokens), is_varying=is_varying
+    )
 
 
 def _tokens(batch: int, length: int, vocabulary: int) -> Tensor:
@@ -102,11 +110,15 @@ def _tokens(batch: int, length: int, vocabulary: int) -> Tensor:
     return torch.randint(0, vocabulary, (batch, length), generator=generator)
 
 
+def _text(training: str, small: bool, vocabulary: int) -> Tensor:
+    return _tokens(*(SMALL if small else TEXTS[training]), vocabulary)
+
+
 def llama(device: str, small: bool) -> Training:
     """A Llama-style decoder of 1.3 billion parameters, all trained."""
     sizes = (2, 64, 2, 128, 256) if small else (24, 2048, 16, 5504, 32000)
     model = _made(device, torch.float32, lambda: Llama(*sizes))
-    tokens = _tokens(*((4, 32) if small else (8, 2048)), sizes[-1])
+    tokens = _text("llama_1.3b", small, sizes[-1])
     return _language(device, model, model.blocks, tokens, model)
 
 
@@ -130,27 +142,56 @@ def _fill(model: nn.Module, different: int) -> None:
             flat[whole:].copy_(some[: flat.numel() - whole])
 
 
-def llama_7b(device: str, small: bool) -> Training:
-    """Full fine-tuning of a Llama-style decoder of 6.7 billion parameters.
+# Layers, width, heads, inner width, vocabulary.
+_BFLOAT16 = {
+    "llama_7b": (32, 4096, 32, 11008, 32000),
+    "llama_14b": (44, 5120, 40, 13824, 32000),
+    "llama_20b": (44, 6144, 48, 16384, 32000),
+}
+_BFLOAT16_SMALL = (4, 64, 2, 128, 256)
 
-    Weights, gradients and AdamW's state are bfloat16. Weights are random, made
-    where they stay.
+
+def _unmade(training: str, small: bool) -> Llama:
+    sizes = _BFLOAT16_SMALL if small else _BFLOAT16[training]
+    return _made("meta", torch.bfloat16, lambda: Llama(*sizes))
+
+
+def state_bytes(training: str, small: bool) -> int:
+    """Bytes of a training's parameters, gradients and AdamW's two moments.
+
+    So many there must be at least; 0: not said.
     """
-    sizes = (4, 64, 2, 128, 256) if small else (32, 4096, 32, 11008, 32000)
-    model = _made("meta", torch.bfloat16, lambda: Llama(*sizes))
-    model.to_empty(device=device)
-    _fill(model, 1 << (12 if small else 20))
-    tokens = _tokens(*((4, 32) if small else (4, 2048)), sizes[-1])
-    return _language(device, model, model.blocks, tokens, model, is_cast=False)
+    if training not in _BFLOAT16:
+        return 0
+    model = _unmade(training, small)
+    return 4 * sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+def _bfloat16(training: str) -> Callable[[str, bool], Training]:
+    """Full fine-tuning of a Llama-style decoder in bfloat16.
+
+    Weights are random, made where they stay.
+    """
+
+    def make(device: str, small: bool) -> Training:
+        model = _unmade(training, small)
+        model.to_empty(device=device)
+        _fill(model, 1 << (12 if small else 20))
+        vocabulary = model.embedding.num_embeddings
+        tokens = _text(training, small, vocabulary)
+        return _language(
+            device, model, model.blocks, tokens, model, is_cast=False
+        )
+
+    return make
 
 
 def tiny(device: str, small: bool) -> Training:
     """A decoder so small that launching its kernels takes longer than they."""
     sizes = (2, 64, 2, 128, 256) if small else (4, 128, 4, 256, 1024)
     model = _made(device, torch.float32, lambda: Llama(*sizes))
-    return _language(
-        device, model, model.blocks, _tokens(4, 32, sizes[-1]), model
-    )
+    tokens = _text("tiny", small, sizes[-1])
+    return _language(device, model, model.blocks, tokens, model)
 
 
 class _Adapted(nn.Module):
@@ -182,7 +223,7 @@ def lora(device: str, small: bool) -> Training:
         return model
 
     model = _made(device, torch.bfloat16, make)
-    tokens = _tokens(*((4, 32) if small else (2, 2048)), sizes[-1])
+    tokens = _text("lora_8b", small, sizes[-1])
     return _language(device, model, model.blocks, tokens, model)
 
 
@@ -193,9 +234,12 @@ def _images(
     batch: int,
     side: int,
     optimizer: MakeOptimizer,
+    memory_format: torch.memory_format = torch.contiguous_format,
 ) -> Training:
     generator = torch.Generator().manual_seed(1)
-    images = torch.randn(batch, 3, side, side, generator=generator).to(device)
+    images = torch.randn(batch, 3, side, side, generator=generator)
+    images = images.to(device, memory_format=memory_format)
+    model.to(memory_format=memory_format)
     labels = torch.randint(0, 10, (batch,), generator=generator).to(device)
 
     def loss(part: int, parts: int) -> Tensor:
@@ -208,7 +252,11 @@ def _images(
     return Training(model, optimizer, loss, blocks, batch)
 
 
-def _resnet(name: str, batch: int) -> Callable[[str, bool], Training]:
+def _resnet(
+    name: str,
+    batch: int,
+    memory_format: torch.memory_format = torch.contiguous_format,
+) -> Callable[[str, bool], Training]:
     def make(device: str, small: bool) -> Training:
         import torchvision
 
@@ -225,7 +273,7 @@ def _resnet(name: str, batch: int) -> Callable[[str, bool], Training]:
             for block in layer
         ]
         sizes = (4, 32) if small else (batch, 224)
-        return _images(device, model, blocks, *sizes, _sgd)
+        return _images(device, model, blocks, *sizes, _sgd, memory_format)
 
     return make
 
@@ -275,7 +323,15 @@ def bert_large(device: str, small: bool) -> Training:
             return model(tokens, labels=tokens).loss
 
     blocks = list(model.bert.encoder.layer)
-    return Training(model, _adamw, loss, blocks, batch, lambda: draw.seed(0))
+    return Training(
+        model,
+        _adamw,
+        loss,
+        blocks,
+        batch,
+        lambda: draw.seed(0),
+        is_varying=True,
+    )
 
 
 def moe(device: str, small: bool) -> Training:
@@ -300,22 +356,26 @@ def moe(device: str, small: bool) -> Training:
         torch.float32,
         lambda: transformers.MixtralForCausalLM(config),
     )
-    tokens = _tokens(*((4, 32) if small else (16, 1024)), config.vocab_size)
+    tokens = _text("moe_8x16", small, config.vocab_size)
     return _language(
         device,
         model,
         list(model.model.layers),
         tokens,
         lambda part: model(part, labels=part).loss,
+        is_varying=True,
     )
 
 
 TRAININGS: dict[str, Callable[[str, bool], Training]] = {
     "tiny": tiny,
     "llama_1.3b": llama,
-    "llama_7b": llama_7b,
+    "llama_7b": _bfloat16("llama_7b"),
+    "llama_14b": _bfloat16("llama_14b"),
+    "llama_20b": _bfloat16("llama_20b"),
     "lora_8b": lora,
     "resnet50": _resnet("resnet50", 256),
+    "resnet50_channels_last": _resnet("resnet50", 256, torch.channels_last),
     "resnet152": _resnet("resnet152", 128),
     "vit_l": vit_l,
     "bert_large": bert_large,

@@ -25,10 +25,13 @@ KINDS = {
     "tiny": "small",
     "llama_1.3b": "transformer",
     "llama_7b": "transformer",
+    "llama_14b": "transformer",
+    "llama_20b": "transformer",
     "lora_8b": "transformer",
     "bert_large": "transformer",
     "vit_l": "transformer",
     "resnet50": "dense_cnn_channels_first",
+    "resnet50_channels_last": "dense_cnn_channels_last",
     "resnet152": "dense_cnn_channels_first",
     "moe_8x16": None,
 }

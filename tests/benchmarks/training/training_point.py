@@ -6,34 +6,33 @@ ARGUMENTS are those of `measure` as JSON. Each step's time is a JSON line of its
 own, flushed, so that what ends the process costs what comes after it; then
 follows {"point": the figures}. A way that runs out of memory or cannot run says
 so in their `error`. No step is marked: the code is the same on every device.
+With a budget, steps run until chameleon's plan is settled or the time is up;
+`settled` says which.
 """
 
 from __future__ import annotations
 
 import gc
-import gzip
 import json
-import pathlib
 import resource
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 
 import places
+import swap_figures
 import torch
-from benchmark_trainings import TRAININGS
+from benchmark_trainings import TRAININGS, state_bytes
 from profiled import profiled
+from settling import Settling
+from texts import tokens_per_s
 from ways import WAYS, UnavailableError
 
-# Plans are made in the second step and followed in the third; with a budget
-# others are tried after it, and then there are as many warm steps as that
-# takes, up to MOST_WARM or WARM_SHARE of the time.
-WARM_STEPS = 5
-MOST_WARM = 40
-WARM_SHARE = 0.5
-STEPS = 6
+WARM_STEPS = 5  # at least; with a budget until the plan is settled
+STEPS = 6  # that are timed
+# At most, of a small model: its steps are never alike, and mean nothing.
+SMALL_WARM = 8
 
 
 def limit(device: str, budget: int) -> None:
@@ -93,6 +92,8 @@ class Loop:
             from torch_chameleon import profiler
 
             return {"step_ms": profiler.last_step()["duration_ns"] / 1e6}
+        if self._device == "chameleon":
+            row |= swap_figures.split()
         return row | {"loss": loss.item()}
 
 
@@ -124,51 +125,26 @@ def native_figures(device: str) -> dict:
     }
 
 
-def cuda_mallocs() -> int:
-    """How often PyTorch's own allocator asked CUDA for memory so far."""
-    return torch.cuda.memory_stats().get("num_device_alloc", 0)
+def refuse_what_cannot_fit(training: str, small: bool) -> None:
+    """Before a model is made that device and host together cannot hold.
 
-
-def swapped(steps: int, mallocs: int) -> dict:
-    """What chameleon adds: bytes, waits, room."""
+    Raises:
+        UnavailableError: With the sum.
+    """
     import torch_chameleon
 
+    least = state_bytes(training, small)
+    if not least:
+        return
+    torch.chameleon.init()
     stats = torch_chameleon.swap_stats()
-    last = torch_chameleon.profiler.last_step()
-    return {
-        "peak_bytes": stats["peak_resident_bytes"],
-        "logical_peak_bytes": stats["peak_logical_bytes"],
-        "host_bytes": stats["peak_host_bytes"],
-        "in_gb": stats["bytes_in"] / steps / 1e9,
-        "out_gb": stats["bytes_out"] / steps / 1e9,
-        "stall_share": last["stall_ns"] / max(1, last["duration_ns"]),
-        "compute_ms": last["compute_ns"] / 1e6,
-        "ops": last["ops"],
-        **{
-            key: stats[key] / steps
-            for key in ("host_waits", "commits", "compactions", "rerun_ops")
-        },
-        "cuda_mallocs": mallocs / steps,
-        **{
-            key: stats[key]
-            for key in ("pageable_bytes", "foreign_bytes", "pinning_refusals")
-        },
-        # No more is ever reserved than the budget.
-        "active/reserved": stats["peak_resident_bytes"] / stats["hbm_budget"],
-    }
-
-
-def traced(path: str) -> dict:
-    """Writes the last step's trace, for its bound; the link that it tells."""
-    import torch_chameleon
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = pathlib.Path(folder) / "step.jsonl"
-        torch_chameleon.profiler.export_trace(file)
-        text = file.read_bytes()
-    pathlib.Path(path).write_bytes(gzip.compress(text))
-    header = json.loads(text.splitlines()[0])
-    return {"link_gb_s": [header[key] / 1e9 for key in ("bw_in", "bw_out")]}
+    device, host = stats["hbm_budget"], stats["host_budget"]
+    if least > device + host:
+        raise UnavailableError(
+            f"parameters, gradients and AdamW's state are {least / 1e9:.3g} "
+            f"GB; there are {device / 1e9:.3g} GB of device memory and "
+            f"{host / 1e9:.3g} GB of host memory, 80 % of what is available"
+        )
 
 
 def measure(
@@ -181,6 +157,7 @@ def measure(
     trace: str = "",
     profile: bool = False,
     gpu: str = "",
+    all_steps: int = 0,
 ) -> Iterator[dict]:
     """Trains some steps and times them.
 
@@ -195,6 +172,7 @@ def measure(
         trace: A file for the trace of a step, compressed; empty: none.
         profile: Whether one more step runs under torch.profiler.
         gpu: The simulated one.
+        all_steps: So many are run at least, the warm ones counted.
 
     Yields:
         Rows: times in ms, memory in bytes, losses.
@@ -204,6 +182,7 @@ def measure(
     is_ours = way == "chameleon" or is_modelled
     device = "chameleon" if is_ours else places.TIMED[place]
     host_bytes = used_host_bytes()
+    own_bytes = swap_figures.anonymous_bytes()
     if is_modelled:
         import torch_chameleon
 
@@ -214,6 +193,8 @@ def measure(
     if is_ours:
         limit(device, budget)
     try:
+        if is_ours:
+            refuse_what_cannot_fit(training, small)
         made = TRAININGS[training](device, small)
         loop = Loop(WAYS[way](made), device, is_modelled)
         if not is_ours:
@@ -221,28 +202,35 @@ def measure(
         yield {"made_s": seconds - (end - time.monotonic())}
         warm: list[dict] = []
         most_host = host_bytes
-        warm_until = time.monotonic() + WARM_SHARE * (end - time.monotonic())
+        has_plan = is_ours and budget > 0
+        settling = Settling(made.is_varying)
+        most_warm = SMALL_WARM if small else sys.maxsize
         while len(warm) < WARM_STEPS or (
-            is_trying(device)
-            and len(warm) < MOST_WARM
-            and time.monotonic() < warm_until
+            has_plan
+            and not settling.is_settled
+            and len(warm) < most_warm
+            # What is timed has its time too.
+            and time.monotonic() + (STEPS + 1) * warm[-1]["step_ms"] / 1e3 < end
         ):
             warm.append(loop())
+            settling.add(warm[-1]["step_ms"], is_trying(device))
             yield {"warm": len(warm), **warm[-1]}
+        is_settled = settling.is_settled
         wait_until_pinned(device)
         mallocs = 0
         if is_ours:
             import torch_chameleon
 
             torch_chameleon.reset_swap_stats()
-            mallocs = 0 if is_modelled else cuda_mallocs()
+            mallocs = 0 if is_modelled else swap_figures.cuda_mallocs()
         made.rewind()
         rows: list[dict] = []
-        while not rows or (len(rows) < STEPS and time.monotonic() < end):
+        wanted = max(STEPS, all_steps - len(warm))
+        while not rows or (len(rows) < wanted and time.monotonic() < end):
             rows.append(loop())
             most_host = max(most_host, used_host_bytes())
             yield rows[-1]
-    except UnavailableError as error:
+    except (UnavailableError, ModuleNotFoundError) as error:
         yield {"point": {"error": f"not here: {error}"}}
         return
     except torch.OutOfMemoryError as error:
@@ -259,6 +247,10 @@ def measure(
         "was_trying": is_trying(device),
         "examples_per_s": made.batch / ms * 1e3,
     }
+    if has_plan:
+        figures["settled"] = is_settled and not figures["was_trying"]
+    if not small and (speed := tokens_per_s(training, ms)):
+        figures["tokens_per_s"] = speed
     if not is_modelled:
         figures |= {
             "host_ms": statistics.median(row["host_ms"] for row in rows),
@@ -271,13 +263,15 @@ def measure(
             "machine_host_bytes": most_host - host_bytes,
         }
     if is_ours:
-        made_since = 0 if is_modelled else cuda_mallocs() - mallocs
-        figures |= swapped(len(rows), made_since)
+        made_since = 0 if is_modelled else swap_figures.cuda_mallocs() - mallocs
+        figures |= swap_figures.swapped(rows, made_since, own_bytes)
     else:
         figures |= native_figures(device)
     if trace and is_ours:
-        figures |= traced(trace)
+        figures |= swap_figures.traced(trace)
     yield {"point": figures}
+    if has_plan and not is_modelled:
+        yield {"link_busy": swap_figures.link_busy(loop)}
     if profile:
         yield {"profile": profiled(loop, device, on_gpu=place == "cuda")}
 

@@ -89,6 +89,8 @@ def fsdp2_offload(training: Training, is_checkpointed: bool = False) -> Step:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
+    if not all(p.is_contiguous() for p in training.model.parameters()):
+        raise UnavailableError("FSDP2 shards contiguous parameters only")
     is_cuda = torch.cuda.is_available()
     _join_group_of_one("cuda:nccl,cpu:gloo" if is_cuda else "cpu:gloo")
     mesh = init_device_mesh("cuda" if is_cuda else "cpu", (1,))
