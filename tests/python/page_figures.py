@@ -7,8 +7,10 @@ sentence here has and FACTS does not know stands on no page
 
 import json
 
+import texts
 from cost_tables import Modelled
 from page_parts import DEMO
+from training_table import plan_of
 from trust_table import H100
 
 _GIB = 1 << 30
@@ -54,8 +56,14 @@ def measured_on_the_first_page():
     """README's table."""
     points = _points()
 
-    def ms(point):
-        return f"{points[point]['ms']:.0f} ms"
+    def step(point):
+        """Its time, and of a language model its speed."""
+        row = points[point]
+        speed = texts.told(point.split()[0], row["ms"])
+        return f"{row['ms']:.0f} ms" + (f", {speed}" if speed else "")
+
+    def plan(point):
+        return plan_of(point, points[point])
 
     def fails(point):
         assert points[point]["error"].startswith("out of memory")
@@ -65,26 +73,30 @@ def measured_on_the_first_page():
     large = points["llama_7b chameleon 75GB"]["logical_peak_bytes"] / 1e9
     yield (
         "| Llama-style, 1.3 B parameters | as much as it wants "
-        f"| {ms('llama_1.3b in_memory 0')} | {ms('llama_1.3b chameleon 0')} |"
+        f"| {step('llama_1.3b in_memory 0')} "
+        f"| {step('llama_1.3b chameleon 0')} | - |"
     )
     yield (
         "| the same | half of that | "
-        f"{ms('llama_1.3b checkpoint 2')}, with checkpointing "
-        f"| {ms('llama_1.3b chameleon 2')} |"
+        f"{step('llama_1.3b checkpoint 2')}, with checkpointing "
+        f"| {step('llama_1.3b chameleon 2')} "
+        f"| {plan('llama_1.3b chameleon 2')} |"
     )
     yield (
         f"| the same | a quarter of that | {fails('llama_1.3b checkpoint 4')}, "
-        f"with checkpointing too | {ms('llama_1.3b chameleon 4')} |"
+        f"with checkpointing too | {step('llama_1.3b chameleon 4')} "
+        f"| {plan('llama_1.3b chameleon 4')} |"
     )
     yield (
         f"| Llama-style, 6.7 B parameters, {large:.0f} GB of tensors | 75 GB | "
-        f"{ms('llama_7b fsdp2_offload_checkpoint 75GB')}, FSDP2 with CPU "
-        f"offload and checkpointing | {ms('llama_7b chameleon 75GB')} |"
+        f"{step('llama_7b fsdp2_offload_checkpoint 75GB')}, FSDP2 with CPU "
+        f"offload and checkpointing | {step('llama_7b chameleon 75GB')} "
+        f"| {plan('llama_7b chameleon 75GB')} |"
     )
     yield (
         "| ResNet-50, batch 256 | half of what it wants "
-        f"| {ms('resnet50 in_memory 0')}, with all of it "
-        f"| {ms('resnet50 chameleon 2')} |"
+        f"| {step('resnet50 in_memory 0')}, with all of it "
+        f"| {step('resnet50 chameleon 2')} | {plan('resnet50 chameleon 2')} |"
     )
     yield "Measured on one H100 with 80 GB"
 

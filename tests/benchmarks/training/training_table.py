@@ -37,20 +37,23 @@ sys.path[:0] = [
 import marked_part  # noqa: E402
 import places  # noqa: E402
 import scripts  # noqa: E402
+import texts  # noqa: E402
 
 RESULTS = HERE.parent / "results"
 BEGIN = "<!-- training/training_table.py writes from here -->"
 END = "<!-- to here -->"
 NOTHING = "Not measured yet: no GPU was at hand."
 HEAD = (
-    *("training", "memory", "way", "ms a step", "worst", "of in memory"),
+    *("training", "memory", "way", "ms a step", "tokens/s", "worst"),
+    *("of in memory", "plan"),
     *("modelled, ms", "measured/modelled", "GB in/out"),
-    *("least by swapping alone", "stall"),
-    *("host waits", "commits", "peak, GiB", "host, GiB"),
+    *("link busy, ms in/out/both", "least by swapping alone", "stall"),
+    *("host waits", "commits", "active/reserved", "peak, GiB", "host, GiB"),
 )
 MODELLED = ("in_memory", "chameleon", "checkpoint")
 MODEL_S = 600.0
 _COUNTS = ("host_waits", "commits")  # a step
+_WAYS = ("in", "out", "both")  # bytes on the link
 _GIB = 1 << 30
 _WIDTH = 117  # of a page's lines
 
@@ -172,6 +175,23 @@ def _memory(given: str, row: dict) -> str:
     return f"peak / {given} = {row.get('budget_bytes', 0) / 1e9:.1f} GB"
 
 
+def plan_of(key: str, row: dict) -> str:
+    """Whether a row is of the plan that stays; "-": it follows none."""
+    way = key.split()[1]
+    if way != "chameleon" or "ms" not in row or not row["budget_bytes"]:
+        return "-"
+    return "settled" if row.get("settled") else "not yet"
+
+
+def active_share(row: dict) -> float | None:
+    """Bytes in use over bytes taken from the card, each at its most.
+
+    Of chameleon's only with a budget: it may take so much, and all of it.
+    """
+    reserved = row.get("reserved_bytes") or row.get("budget_bytes")
+    return row["peak_bytes"] / reserved if reserved else None
+
+
 def _row(key: str, row: dict, roomy_ms: float | None) -> list[str]:
     training, way, given = key.split()
     start = [training, _memory(given, row), row.get("way", way)]
@@ -179,17 +199,23 @@ def _row(key: str, row: dict, roomy_ms: float | None) -> list[str]:
         why = row["error"].split(":")[0]
         return [*start, why, *[""] * (len(HEAD) - 4)]
     least, modelled = row.get("bound_ms"), row.get("modelled_ms")
+    speed = texts.told(training, row["ms"])
+    active, busy = active_share(row), row.get("link_busy")
     return [
         *start,
         f"{row['ms']:.1f}",
+        speed.removesuffix(" tokens/s") if speed else "-",
         f"{row['worst_ms']:.1f}",
         f"{row['ms'] / roomy_ms:.2f}" if roomy_ms else "-",
+        plan_of(key, row),
         f"{modelled:.1f}" if modelled else "-",
         f"{row['ms'] / modelled:.2f}" if modelled else "-",
         f"{row['in_gb']:.1f}/{row['out_gb']:.1f}" if "in_gb" in row else "-",
+        "/".join(f"{busy[f'{way}_ms']:.0f}" for way in _WAYS) if busy else "-",
         f"{least:.1f}" if least else "-",
         f"{row['stall_share']:.2f}" if "stall_share" in row else "-",
         *(f"{row[key]:.1f}" if key in row else "-" for key in _COUNTS),
+        f"{active:.2f}" if active else "-",
         f"{row['peak_bytes'] / _GIB:.1f}",
         f"{row['machine_host_bytes'] / _GIB:.1f}",
     ]
@@ -285,7 +311,9 @@ def table(results: dict) -> str:
         f"{machine.get('torch', '?')}, {when}, with `./ci/gpu lease`. Times "
         "and bytes are of one step; *modelled* is what `simulated` says of "
         "the same step on that card; *least by swapping alone* is a bound "
-        "that nothing beats without running ops again.",
+        "that nothing beats without running ops again. A plan is *settled* "
+        "where none was tried any more and three steps in a row were alike; "
+        "*not yet*: others were still compared with it while it was timed.",
         *_bits(results),
         *_overlap(points),
     ]
