@@ -8,8 +8,6 @@
 // emulated one ends the process for that.
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -19,56 +17,23 @@
 #include <vector>
 
 #include "backend/runtime/cuda_driver.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
+#include "tests/gpu/probe.h"
 
 namespace {
 
+using chameleon::probe::kMiB;
+using chameleon::probe::kPage;
+using chameleon::probe::map_host;
+using chameleon::probe::seconds;
+using chameleon::probe::tell;
+using chameleon::probe::touch;
 using chameleon::runtime::CudaDriver;
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kUnit = 32 * kMiB; // what the arena commits at a time
 constexpr std::size_t kUnits = 8;
 
-double seconds() {
-  using std::chrono::steady_clock;
-  return std::chrono::duration<double>(steady_clock::now().time_since_epoch())
-      .count();
-}
-
-__attribute__((format(printf, 2, 3))) void say(const char* name,
-                                               const char* format, ...) {
-  std::printf("{\"probe\": \"%s\", ", name);
-  va_list values;
-  va_start(values, format);
-  std::vprintf(format, values);
-  va_end(values);
-  std::printf("}\n");
-  std::fflush(stdout);
-}
-
 CUdeviceptr address(const void* host) {
   return reinterpret_cast<CUdeviceptr>(host);
-}
-
-std::byte* map_host(std::size_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    std::perror("mmap");
-    std::exit(1);
-  }
-  madvise(memory, bytes, MADV_HUGEPAGE);
-  return static_cast<std::byte*>(memory);
-}
-
-void touch(std::byte* memory, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += kPage) {
-    memory[at] = static_cast<std::byte>(at / kPage);
-  }
 }
 
 class Probe {
@@ -151,16 +116,16 @@ class Probe {
     driver_.cuMemGetAllocationGranularity(&best, &property_,
                                           CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     driver_.cuMemGetInfo(&free, &total);
-    say("driver",
-        "\"version\": %d, \"has_batch\": %s, \"numa_node\": %d, "
-        "\"pageable_access\": %d, \"host_pointer_is_device_pointer\": %d, "
-        "\"granularity\": [%zu, %zu], \"free\": %zu, \"total\": %zu, "
-        "\"priorities\": [%d, %d]",
-        version, driver_.cuMemcpyBatchAsync != nullptr ? "true" : "false",
-        attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID),
-        attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS),
-        attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM),
-        least, best, free, total, lowest_, highest_);
+    tell("probe", "driver",
+         "\"version\": %d, \"has_batch\": %s, \"numa_node\": %d, "
+         "\"pageable_access\": %d, \"host_pointer_is_device_pointer\": %d, "
+         "\"granularity\": [%zu, %zu], \"free\": %zu, \"total\": %zu, "
+         "\"priorities\": [%d, %d]",
+         version, driver_.cuMemcpyBatchAsync != nullptr ? "true" : "false",
+         attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID),
+         attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS),
+         attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM),
+         least, best, free, total, lowest_, highest_);
   }
 
   // Reserves, creates and maps as the arena does.
@@ -186,12 +151,12 @@ class Probe {
     const double start = seconds();
     const CUresult set =
         driver_.cuMemSetAccess(range_, kUnits * kUnit, &access, 1);
-    say("commit",
-        "\"reserve\": \"%s\", \"is_aligned\": %s, \"map\": \"%s\", "
-        "\"access\": \"%s\", \"map_ms\": %.3f, \"access_ms\": %.3f",
-        name(reserved).c_str(), range_ % kUnit == 0 ? "true" : "false",
-        name(mapped).c_str(), name(set).c_str(), 1e3 * longest,
-        1e3 * (seconds() - start));
+    tell("probe", "commit",
+         "\"reserve\": \"%s\", \"is_aligned\": %s, \"map\": \"%s\", "
+         "\"access\": \"%s\", \"map_ms\": %.3f, \"access_ms\": %.3f",
+         name(reserved).c_str(), range_ % kUnit == 0 ? "true" : "false",
+         name(mapped).c_str(), name(set).c_str(), 1e3 * longest,
+         1e3 * (seconds() - start));
   }
 
   // Registrations that touch each other, and copies over their border.
@@ -202,8 +167,8 @@ class Probe {
         driver_.cuMemHostRegister(host, 16 * kMiB, CU_MEMHOSTREGISTER_PORTABLE);
     const CUresult second = driver_.cuMemHostRegister(
         host + 16 * kMiB, 16 * kMiB, CU_MEMHOSTREGISTER_PORTABLE);
-    say("register", "\"first\": \"%s\", \"second\": \"%s\"",
-        name(first).c_str(), name(second).c_str());
+    tell("probe", "register", "\"first\": \"%s\", \"second\": \"%s\"",
+         name(first).c_str(), name(second).c_str());
     copy_over("one registration", host, host + kMiB, range_);
     copy_over("one registration, two mappings", host, host + kMiB,
               range_ + kUnit - 4 * kMiB);
@@ -227,11 +192,11 @@ class Probe {
     const CUresult many = batch({device, range_ + 4 * kUnit},
                                 {address(at), address(host)}, {bytes, kMiB});
     const CUresult many_done = wait(in_);
-    say("copy",
-        "\"over\": \"%s\", \"in\": [\"%s\", \"%s\"], \"out\": [\"%s\", "
-        "\"%s\"], \"batch\": [\"%s\", \"%s\"]",
-        what, name(in).c_str(), name(in_done).c_str(), name(out).c_str(),
-        name(out_done).c_str(), name(many).c_str(), name(many_done).c_str());
+    tell("probe", "copy",
+         "\"over\": \"%s\", \"in\": [\"%s\", \"%s\"], \"out\": [\"%s\", "
+         "\"%s\"], \"batch\": [\"%s\", \"%s\"]",
+         what, name(in).c_str(), name(in_done).c_str(), name(out).c_str(),
+         name(out_done).c_str(), name(many).c_str(), name(many_done).c_str());
   }
 
   // How long pinning takes, and how long a thread that launches waits for it.
@@ -279,12 +244,12 @@ class Probe {
     const auto gb_s = [&](double time) {
       return time > 0 ? static_cast<double>(total) / time / 1e9 : 0.0;
     };
-    say("pin",
-        "\"chunk_mib\": %zu, \"is_populated\": %s, \"result\": \"%s\", "
-        "\"populate_gb_s\": %.2f, \"pin_gb_s\": %.2f, \"other_thread_ms\": "
-        "%.3f, \"unpin_ms\": %.3f",
-        chunk / kMiB, populate ? "true" : "false", name(result).c_str(),
-        gb_s(populating), gb_s(pinning), 1e3 * longest, 1e3 * unpinning);
+    tell("probe", "pin",
+         "\"chunk_mib\": %zu, \"is_populated\": %s, \"result\": \"%s\", "
+         "\"populate_gb_s\": %.2f, \"pin_gb_s\": %.2f, \"other_thread_ms\": "
+         "%.3f, \"unpin_ms\": %.3f",
+         chunk / kMiB, populate ? "true" : "false", name(result).c_str(),
+         gb_s(populating), gb_s(pinning), 1e3 * longest, 1e3 * unpinning);
   }
 
   // GB/s of so many copies in, out, or both ways at a time.
@@ -333,15 +298,15 @@ class Probe {
     for (const std::size_t bytes : {64 * kMiB / 1024, kMiB, 16 * kMiB, most}) {
       const int times = bytes < kMiB ? 64 : 8;
       speed(true, true, bytes, 1, pinned); // once unmeasured
-      say("link",
-          "\"bytes\": %zu, \"in_gb_s\": %.2f, \"out_gb_s\": %.2f, "
-          "\"both_gb_s\": %.2f, \"pageable_in_gb_s\": %.2f, "
-          "\"pageable_out_gb_s\": %.2f",
-          bytes, speed(true, false, bytes, times, pinned),
-          speed(false, true, bytes, times, pinned),
-          speed(true, true, bytes, times, pinned),
-          speed(true, false, bytes, 2, pageable),
-          speed(false, true, bytes, 2, pageable));
+      tell("probe", "link",
+           "\"bytes\": %zu, \"in_gb_s\": %.2f, \"out_gb_s\": %.2f, "
+           "\"both_gb_s\": %.2f, \"pageable_in_gb_s\": %.2f, "
+           "\"pageable_out_gb_s\": %.2f",
+           bytes, speed(true, false, bytes, times, pinned),
+           speed(false, true, bytes, times, pinned),
+           speed(true, true, bytes, times, pinned),
+           speed(true, false, bytes, 2, pageable),
+           speed(false, true, bytes, 2, pageable));
     }
     driver_.cuMemHostUnregister(pinned);
     munmap(pinned, 2 * most);
@@ -361,8 +326,8 @@ class Probe {
       const double start = seconds();
       driver_.cuMemcpyAsync(address(host + bytes), range_, 4, stream);
       wait(stream);
-      say("item", "\"is_behind_copies\": %s, \"ms\": %.3f",
-          is_behind ? "true" : "false", 1e3 * (seconds() - start));
+      tell("probe", "item", "\"is_behind_copies\": %s, \"ms\": %.3f",
+           is_behind ? "true" : "false", 1e3 * (seconds() - start));
       wait(out_);
     }
     driver_.cuMemHostUnregister(host);
@@ -383,8 +348,9 @@ class Probe {
     const CUresult behind = driver_.cuEventElapsedTime(&back, last, first);
     driver_.cuEventDestroy(first);
     driver_.cuEventDestroy(last);
-    say("elapsed", "\"forth\": [\"%s\", %.4f], \"back\": [\"%s\", %.4f]",
-        name(ahead).c_str(), forth, name(behind).c_str(), back);
+    tell("probe", "elapsed",
+         "\"forth\": [\"%s\", %.4f], \"back\": [\"%s\", %.4f]",
+         name(ahead).c_str(), forth, name(behind).c_str(), back);
   }
 
   // Moves inside the device, as compaction makes them.
@@ -403,16 +369,17 @@ class Probe {
     driver_.cuEventElapsedTime(&ms, start, end);
     driver_.cuEventDestroy(start);
     driver_.cuEventDestroy(end);
-    say("move", "\"gb_s\": %.1f",
-        ms > 0 ? 4.0 * times * kUnit / ms / 1e6 : 0.0);
+    tell("probe", "move", "\"gb_s\": %.1f",
+         ms > 0 ? 4.0 * times * kUnit / ms / 1e6 : 0.0);
   }
 
   void decommit() const {
     const CUresult many = driver_.cuMemUnmap(range_, 4 * kUnit);
     const CUresult rest = driver_.cuMemUnmap(range_ + 4 * kUnit, 4 * kUnit);
     const CUresult freed = driver_.cuMemAddressFree(range_, kUnits * kUnit);
-    say("decommit", "\"many\": \"%s\", \"rest\": \"%s\", \"free\": \"%s\"",
-        name(many).c_str(), name(rest).c_str(), name(freed).c_str());
+    tell("probe", "decommit",
+         "\"many\": \"%s\", \"rest\": \"%s\", \"free\": \"%s\"",
+         name(many).c_str(), name(rest).c_str(), name(freed).c_str());
   }
 
   const CudaDriver& driver_;
