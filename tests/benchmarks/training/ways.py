@@ -49,6 +49,13 @@ def in_memory(training: Training) -> Step:
     return _step(training)
 
 
+def expandable_segments(training: Training) -> Step:
+    """As it is; PyTorch's allocator is told so before the process begins."""
+    if not torch.cuda.is_available():
+        raise UnavailableError("PyTorch's own allocator needs a CUDA device")
+    return _step(training)
+
+
 def checkpointed(training: Training) -> Step:
     """Every block's forward is run again in backward."""
     for block in training.blocks:
@@ -116,14 +123,18 @@ def trl_offload(training: Training) -> Step:
     return _step(training, around=lambda: offload)
 
 
-def torchao_offload(training: Training) -> Step:
+def torchao_offload(training: Training, is_checkpointed: bool = False) -> Step:
     """torchao's optimizer with its state on the host."""
     if importlib.util.find_spec("torchao") is None:
         raise UnavailableError("torchao is not installed")
+    if not torch.cuda.is_available():
+        raise UnavailableError("torchao's optimizer needs a CUDA device")
     if not isinstance(training.optimizer, torch.optim.AdamW):
         raise UnavailableError("its optimizer here is AdamW's")
     from torchao.optim import CPUOffloadOptimizer
 
+    if is_checkpointed:
+        checkpointed(training)
     training.optimizer = CPUOffloadOptimizer(
         [p for p in training.model.parameters() if p.requires_grad],
         torch.optim.AdamW,
@@ -174,6 +185,7 @@ def deepspeed_offload(training: Training, stage: int) -> Step:
 WAYS: dict[str, Callable[[Training], Step]] = {
     "in_memory": in_memory,
     "chameleon": in_memory,  # the same code, on another device
+    "expandable_segments": expandable_segments,
     "checkpoint": checkpointed,
     "save_on_cpu": save_on_cpu,
     **{
@@ -186,6 +198,9 @@ WAYS: dict[str, Callable[[Training], Step]] = {
     ),
     "trl_offload": trl_offload,
     "torchao_offload": torchao_offload,
+    "torchao_offload_checkpoint": functools.partial(
+        torchao_offload, is_checkpointed=True
+    ),
     "deepspeed_zero2": functools.partial(deepspeed_offload, stage=2),
     "deepspeed_zero3": functools.partial(deepspeed_offload, stage=3),
 }
