@@ -164,6 +164,36 @@ def test_what_is_modelled_is_marked(tmp_path, monkeypatch):
     assert f"| 9.0 | 1.00 | - | {ms:.1f} | 2.00 |" in text
 
 
+def test_what_else_was_found_is_told(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    from findings import sentences
+
+    adamw = {"optimizer": "adamw", "dtype": "float32", "elements": 2 * 10**6}
+    adamw |= {"cpu_threads": 16, "cpu_gb_s": 90.0, "cuda_gb_s": 2500.0}
+    pin = {"pages_by": "touch", "both_gb_s": 5.0}
+    two = {"two/tiny/chameleon/1MB one": {"ms": 3.0}}
+    two |= {"two/tiny/chameleon/1MB other": {"error": "out of memory: much"}}
+    llama = {"native": [{"unstable": []}]}
+    llama |= {"here": [{"compared": 9, "different": []}]}
+    results = {
+        "optimizer_ops": [adamw | {"are_bits_equal": False}],
+        "pin": [pin | {"threads": 16}, pin | {"threads": 4}],
+        "two": two,
+        "bits": {"deterministic_llama": llama},
+    }
+    assert list(sentences(results)) == [
+        "Fused adamw of 2 M float32 elements, state on the CPU (16 threads) "
+        "beside CUDA's: other bits, 90 and 2500 GB/s.",
+        "Host memory written, then pinned, GB/s by threads: 5.0 by 4, 5.0 by "
+        "16.",
+        "Two processes at a time, tiny chameleon 1MB each: 3 ms, out of "
+        "memory.",
+        "A Llama with deterministic algorithms: 0 results that do not repeat "
+        "natively, 0 of 9 that differ here.",
+    ]
+    assert list(sentences({})) == []
+
+
 def test_when_a_plan_is_settled(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     from settling import VARYING_STEPS, Settling

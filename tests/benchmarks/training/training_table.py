@@ -34,6 +34,7 @@ sys.path[:0] = [
     str(HERE.parents[1] / "gpu"),
 ]
 
+import findings  # noqa: E402
 import marked_part  # noqa: E402
 import places  # noqa: E402
 import scripts  # noqa: E402
@@ -316,6 +317,7 @@ def table(results: dict) -> str:
         "*not yet*: others were still compared with it while it was timed.",
         *_bits(results),
         *_overlap(points),
+        *findings.sentences(results),
     ]
     lines = [
         *(
