@@ -13,14 +13,24 @@ line a finding), log.txt, traces.zip (steps, for their bounds) and <gpu>.json
     doctor      the package's own self-test
     bits        trainings at k = 1, 2, 4, 4 beside native
     operators   one by one beside native, in a shuffled order
+    optimizer_ops  fused ones on the CPU beside CUDA's: bits, GB/s
+    pin         GB/s of host memory that is pinned, by 1, 4 and 16 threads
     scripts     that say "cuda", as they are, under `run`
     silent_writers  ops that write what their schema does not say
     rest        the operators that there was no time for
     TRAINING/WAY/BUDGET
                 times a training. WAY as in ways.py; BUDGET is 0 (no limit), k
-                (its peak as it is over the budget) or bytes, as in 75GB
-    bits/NAME, operators/PREFIX
+                (its peak as it is over the budget) or bytes, as in 75GB.
+                With a budget it runs until its plan is settled or its time is
+                up, and says which
+    two/TRAINING/WAY/BUDGET
+                the same in two processes at a time, each within so many bytes
+    bits/NAME,NAME, operators/PREFIX
                 only these
+
+What a place has not is left out, and says why: a way that is not installed, a
+model that device and host cannot hold. So is a way of others in more memory
+than it has shown to need: it takes the same there.
 
 ROW+ROW runs both at a time. Without a row: all of `rows.by_worth()`. `--on cpu`
 and `--on emulated` try that where no GPU is, at toy size: none of it is a
@@ -47,6 +57,11 @@ POINT = HERE / "benchmarks/training/training_point.py"
 PARTS = (2, 4, 8, 16)  # of a batch, until they fit
 
 
+def is_point(row: str) -> bool:
+    """Whether it is TRAINING/WAY/BUDGET."""
+    return row.partition("/")[0] not in rows.KINDS and row.count("/") == 2
+
+
 class Lease:
     """Turns rows into steps, and runs them."""
 
@@ -59,18 +74,19 @@ class Lease:
         said = places.ROOT / "packed.json"
         packed = json.loads(said.read_text()) if said.exists() else {}
         facts = machine(options.on, packed)
-        self.results = Results(options.out, facts)
+        before = places.ROOT / "tests/benchmarks/results"
+        self.results = Results(options.out, facts, before)
         print(json.dumps(facts), flush=True)
         self._deadline = Deadline(options.out, options.seconds, self._hear)
 
     def run(self, groups: list[list[str]]) -> bool:
         """Runs groups of rows; whether nothing failed."""
         for group in groups:
-            points = [row for row in group if row.count("/") == 2]
+            points = [row for row in group if is_point(row)]
             steps = [
                 step
                 for row in group
-                if row not in points
+                if row not in points and self._is_there(row)
                 for step in self._steps(row)
             ]
             self._deadline.run(*steps)
@@ -87,8 +103,18 @@ class Lease:
         if "point" in row:
             figures = row["point"]
             shown["ms"] = figures.get("ms", figures.get("error"))
+            if "settled" in figures:
+                shown["settled"] = figures["settled"]
         if shown:
             print(row["step"], json.dumps(shown), flush=True)
+
+    def _is_there(self, row: str) -> bool:
+        """Whether the place has what a row asks; else it is left out."""
+        kind = row.partition("/")[0]
+        why = rows.NOT_THERE[self._place].get(kind)
+        if why is not None:
+            self._deadline.leave_out(row, why)
+        return why is None
 
     def _step(self, name: str, *command: object, **more) -> Step:
         """A step on the place's device, or with is_plain=True of the CPU's."""
@@ -101,16 +127,37 @@ class Lease:
             name,
             [str(part) for part in command],
             more.pop("limit_s", rows.limit_s(name, self._place)),
-            environment={**places.common_environment(self._place), **own},
+            environment={
+                **places.common_environment(self._place),
+                **own,
+                **more.pop("variables", {}),
+            },
             **more,
         )
 
     def _steps(self, row: str) -> list[Step]:
         kind, _, which = row.partition("/")
-        if kind == "probe":
+        if kind in ("probe", "pin"):
             # An emulated driver ends the process for what a true one refuses.
             quick = ["--quick"] if self._place == "emulated" else []
-            return [self._step("probe", self._bin / "driver_probe", *quick)]
+            program = {"probe": "driver_probe", "pin": "pin_probe"}[kind]
+            return [self._step(kind, self._bin / program, *quick)]
+        if kind == "optimizer_ops":
+            script = HERE / "gpu/optimizer_ops.py"
+            command = (sys.executable, "-W", "ignore", script, self._place)
+            return [self._step(kind, *command)]
+        if kind == "two":
+            training, way, given = which.split("/")
+            budget = self._budget_bytes(training, given)
+            if budget is None:
+                self._deadline.leave_out(
+                    row, self.results.why_no_peak(training)
+                )
+                return []
+            return [
+                self._point_step(f"{row} {side}", training, way, budget)
+                for side in ("one", "other")
+            ]
         if kind == "first":
             return [
                 self._step(name, sys.executable, HERE / f"python/{script}.py")
@@ -140,8 +187,14 @@ class Lease:
             )
             return [self._step("doctor", sys.executable, "-c", code)]
         if kind == "bits":
-            names = [which] if which else rows.workloads(self._place)
-            return self._sides(row, "compare.py", "", names)
+            names = which.split(",") if which else list(rows.WORKLOADS)
+            for name, why in rows.LEFT_OUT[self._place].items():
+                if name in names:
+                    names.remove(name)
+                    self._deadline.leave_out(f"bits/{name}", why)
+            return self._sides(
+                row, "compare.py", "", names, variables=rows.BITS_ENVIRONMENT
+            )
         limit_s = rows.limit_s(row, self._place)
         limit_s = min(limit_s, self._deadline.left_s()) - 5
         prefixes = [which] if which else rows.OPERATORS[self._place]
@@ -150,7 +203,7 @@ class Lease:
         )
 
     def _sides(
-        self, row: str, script: str, journal: str, arguments: list
+        self, row: str, script: str, journal: str, arguments: list, **more
     ) -> list[Step]:
         """Native and here, at a time."""
         kind = "operators" if row == "rest" else row.partition("/")[0]
@@ -169,6 +222,7 @@ class Lease:
                     journal=folder / f"{side}{journal}.journal",
                     tries=5,
                     ended=folder / ENDED if is_native else None,
+                    **more,
                 )
             )
         return both
@@ -181,7 +235,11 @@ class Lease:
         training, way, given = row.split("/")
         budget = self._budget_bytes(training, given)
         if budget is None:
-            self._deadline.leave_out(row, "the training's peak is not known")
+            self._deadline.leave_out(row, self.results.why_no_peak(training))
+            return
+        less = self.results.fits_in_less(row, budget)
+        if less is not None:
+            self._deadline.leave_out(row, f"it fits {less}, and takes the same")
             return
         is_parted = way == "micro_batch"
         for each in [f"{way}_{n}" for n in PARTS] if is_parted else [way]:
@@ -206,39 +264,49 @@ class Lease:
     def _run_point(
         self, row: str, training: str, way: str, budget: int
     ) -> None:
-        limit_s = rows.limit_s(row, self._place)
-        limit_s = min(limit_s, self._deadline.left_s())
-        if limit_s < rows.LEAST:
+        left_s = min(rows.limit_s(row, self._place), self._deadline.left_s())
+        if left_s < rows.LEAST:
             self._deadline.leave_out(row, "no time was left")
             return
-        is_ours = way == "chameleon"
-        profile = row in rows.PROFILED
         trace = self._scratch / "step.jsonl.gz"
-        arguments = {
-            "training": training,
-            "way": way,
-            "place": self._place,
-            "budget": budget,
-            "small": self._place != "cuda",
-            # Then it writes figures and trace, and runs the profiled step.
-            "seconds": limit_s * (0.6 if profile else 0.8),
-            "trace": str(trace) if is_ours else "",
-            "profile": profile,
-        }
         self.results.begin_point(row, budget)
         self._deadline.run(
-            self._step(
-                row,
-                *(sys.executable, "-W", "ignore", POINT, json.dumps(arguments)),
-                is_plain=not is_ours,
-                limit_s=limit_s,
-            )
+            self._point_step(row, training, way, budget, str(trace))
         )
         if trace.exists():
             name = f"{row.replace('/', ' ')}.jsonl.gz"
             with zipfile.ZipFile(self._out / "traces.zip", "a") as archive:
                 archive.write(trace, name)
             trace.unlink()
+
+    def _point_step(
+        self, row: str, training: str, way: str, budget: int, trace: str = ""
+    ) -> Step:
+        """A training that is timed, in what time there is."""
+        limit_s = rows.limit_s(row, self._place)
+        limit_s = min(limit_s, self._deadline.left_s())
+        is_ours = way == "chameleon"
+        profile = row in rows.PROFILED
+        is_small = self._place != "cuda"
+        arguments = {
+            "training": training,
+            "way": way,
+            "place": self._place,
+            "budget": budget,
+            "small": is_small,
+            # Then it writes figures and trace, and runs the profiled step.
+            "seconds": limit_s * (0.6 if profile else 0.8),
+            "trace": trace if is_ours else "",
+            "profile": profile,
+            "all_steps": 0 if is_small else rows.ALL_STEPS.get(row, 0),
+        }
+        return self._step(
+            row,
+            *(sys.executable, "-W", "ignore", POINT, json.dumps(arguments)),
+            is_plain=not is_ours,
+            limit_s=limit_s,
+            variables=rows.WAY_ENVIRONMENT.get(way, {}),
+        )
 
     def _say_what_became(self) -> None:
         failed, left = self.results.failed, self.results.left_out
@@ -263,11 +331,13 @@ def main() -> int:
     add("row", nargs="*")
     options = parser.parse_args()
     for row in itertools.chain(*(each.split("+") for each in options.row)):
-        if row.partition("/")[0] not in rows.KINDS and row.count("/") != 2:
+        if row.partition("/")[0] not in rows.KINDS and not is_point(row):
             parser.error(
                 f"no such row: {row!r}; there are {', '.join(rows.KINDS)} and "
                 "TRAINING/WAY/BUDGET"
             )
+        if row.startswith("two") and row.count("/") != 3:
+            parser.error(f"{row!r}: it is two/TRAINING/WAY/BUDGET")
     options.out.mkdir(parents=True, exist_ok=True)
     # A dump of what dies would write all that it has pinned.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,10 +1,10 @@
 """What a lease found, as one file that a table can be made of.
 
 {"machine": {...}, "points": {"TRAINING WAY BUDGET": {...}}, "bits": {...},
-"operators": {...}, "scripts": {...}, "probe": [...], "steps": {...}}. It is
-written anew after each row that changes it, and goes on with what the file had
-before. `is_gpu` of the machine says whether anything in it is a measurement of
-a GPU.
+"operators": {...}, "scripts": {...}, "probe": [...], "optimizer_ops": [...],
+"pin": [...], "two": {...}, "steps": {...}}. It is written anew after each row
+that changes it, and goes on with what the file had before. `is_gpu` of the
+machine says whether anything in it is a measurement of a GPU.
 """
 
 import contextlib
@@ -82,9 +82,15 @@ class Results:
     Args:
         folder: Where the file is, named after the GPU.
         machine: What `machine()` says.
+        before: A folder of files of leases before, for a training's peak.
     """
 
-    def __init__(self, folder: pathlib.Path, machine: dict) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        machine: dict,
+        before: pathlib.Path | None = None,
+    ) -> None:
         self.file = folder / name_of(machine["gpu"])
         self.failed: dict[str, str] = {}  # steps of this lease: why
         self.left_out: dict[str, str] = {}
@@ -95,12 +101,38 @@ class Results:
         if self.file.exists():
             self.all |= json.loads(self.file.read_text())
         self.all["machine"] = machine
+        self._earlier: dict = {}  # points
+        if before is not None and (before / self.file.name).exists():
+            earlier = json.loads((before / self.file.name).read_text())
+            self._earlier = earlier["points"]
 
     def peak_bytes(self, training: str) -> int:
         """The training's peak as it is; 0: not known."""
-        roomy = self.point(f"{training}/in_memory/0")
-        ours = self.point(f"{training}/chameleon/0")
-        return roomy.get("peak_bytes") or ours.get("logical_peak_bytes", 0)
+        for points in (self.all["points"], self._earlier):
+            roomy = points.get(f"{training} in_memory 0", {})
+            ours = points.get(f"{training} chameleon 0", {})
+            peak = roomy.get("peak_bytes") or ours.get("logical_peak_bytes", 0)
+            if peak:
+                return peak
+        return 0
+
+    def why_no_peak(self, training: str) -> str:
+        """Why a training's peak is not known."""
+        said = self.point(f"{training}/in_memory/0").get(
+            "error", "not measured"
+        )
+        return f"the training's peak is not known: {said}"
+
+    def fits_in_less(self, step: str, budget: int) -> str | None:
+        """The smaller budget in which a way of others ran, if there is one."""
+        training, way, _ = step.split("/")
+        if way in ("chameleon", "micro_batch"):  # they use what they get
+            return None
+        for key, row in self.all["points"].items():
+            is_same = key.startswith(f"{training} {way} ")
+            if is_same and "ms" in row and 0 < row["budget_bytes"] < budget:
+                return key.split()[2]
+        return None
 
     def point(self, step: str) -> dict:
         """The figures of a training's step; empty: there are none."""
@@ -118,6 +150,9 @@ class Results:
             self.all["steps"][step] = {"left_out": row["left_out"]}
         elif "rc" in row:
             self._add_end(step, row)
+        elif step.startswith("two/"):
+            if "point" in row:
+                self._anew("two", {})[step] = row["point"]
         elif "point" in row:
             self._add_point(step, row["point"])
         elif more := _MORE & row.keys():
@@ -125,6 +160,11 @@ class Results:
             point |= {key: row[key] for key in more}
         elif "probe" in row:
             self._anew("probe", []).append(_plain(row))
+        elif "finding" in row:
+            found = self._anew(row["finding"], [])
+            found.append(
+                {k: v for k, v in _plain(row).items() if k != "finding"}
+            )
         elif "script" in row:
             self._add_script(step, row)
         elif "workload" in row:

@@ -12,6 +12,7 @@ import unittest
 
 import numpy as np
 import torch
+from integration.llama import Llama
 from torch import nn
 
 KERNELS = torch.nn.attention.SDPBackend
@@ -59,6 +60,7 @@ def _images():
     return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+TEXT = 512  # tokens of one, and how wide the Llama that reads it is
 HALF_ROWS = 1024  # of what autocasts to float16
 
 
@@ -128,6 +130,23 @@ def transformer(device):
     layer = nn.TransformerEncoderLayer(128, 8, 256, 0.1, batch_first=True)
     model = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
     return _trained(model, _sequences, device, torch.optim.Adam)
+
+
+def deterministic_llama(device):
+    """In bfloat16, where PyTorch is told to use no kernel that varies."""
+    vocabulary = 4 * TEXT
+    torch.manual_seed(12)
+    model = Llama(4, TEXT, 4, 3 * TEXT, vocabulary).bfloat16()
+
+    def texts(draws):
+        return torch.randint(0, vocabulary, (4, TEXT), generator=draws)
+
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        return _trained(model, texts, device, torch.optim.AdamW)
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def attention(device):

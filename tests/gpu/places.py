@@ -22,6 +22,7 @@ def common_environment(place: str) -> dict[str, str]:
     # Those at a time would be in each other's way, and bits depend on it.
     threads = {} if place == "cuda" else {"OMP_NUM_THREADS": "1"}
     paths = ("python", "tests", "tests/gpu", "tests/benchmarks/training")
+    paths += ("packages",)  # of others, which `ci/gpu pack` takes along
     return threads | {
         "PYTHONPATH": os.pathsep.join(str(ROOT / path) for path in paths),
         "PYTHONFAULTHANDLER": "1",
@@ -79,5 +80,6 @@ def _install(native: bool) -> None:
     for kernels in ("cudnn", "flash", "mem_efficient"):
         getattr(torch.backends.cuda, f"enable_{kernels}_sdp")(False)
     lease_workloads.HALF_ROWS //= 32  # slow on the CPU
+    lease_workloads.TEXT //= 8
     lease_workloads.DEPTH //= 4
     emulated_cuda.install(native=native)
