@@ -259,6 +259,8 @@ class Lease:
             row = f"{training}/{way}/0"
             if not self.results.peak_bytes(training):
                 self._point(row)
+            if row in self.results.left_out:
+                return None
         return int(self.results.peak_bytes(training) / k) or None
 
     def _run_point(
