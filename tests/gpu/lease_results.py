@@ -109,8 +109,9 @@ class Results:
     def peak_bytes(self, training: str) -> int:
         """The training's peak as it is; 0: not known."""
         for points in (self.all["points"], self._earlier):
-            roomy = points.get(f"{training} in_memory 0", {})
-            ours = points.get(f"{training} chameleon 0", {})
+            roomy, ours = (
+                points.get(f"{training} {way} 0", {}) for way in _IN_MEMORY
+            )
             peak = roomy.get("peak_bytes") or ours.get("logical_peak_bytes", 0)
             if peak:
                 return peak
@@ -118,9 +119,9 @@ class Results:
 
     def why_no_peak(self, training: str) -> str:
         """Why a training's peak is not known."""
-        said = self.point(f"{training}/in_memory/0").get(
-            "error", "not measured"
-        )
+        rows = (self.point(f"{training}/{way}/0") for way in _IN_MEMORY)
+        errors = (row["error"] for row in rows if "error" in row)
+        said = next(errors, "not measured")
         return f"the training's peak is not known: {said}"
 
     def fits_in_less(self, step: str, budget: int) -> str | None:
@@ -242,6 +243,7 @@ class Results:
         part.rename(self.file)
 
 
+_IN_MEMORY = ("in_memory", "chameleon")  # the ways that tell a peak
 _MORE = {"link_busy", "profile"}  # what a point is told after its figures
 _RUNS = {"here": 4}  # of one workload
 

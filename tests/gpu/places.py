@@ -42,7 +42,8 @@ def environment(place: str, library: pathlib.Path) -> Mapping[str, str]:
     """
     if place != "emulated":
         return {"CHAMELEON_PHYSICAL_DEVICE": place}
-    return emulated_environment(library, "random seed=3")
+    # The largest toy is a ResNet-18, whose lists of tensors are long.
+    return emulated_environment(library, "random seed=3", mebibytes=1024)
 
 
 def emulated_environment(
