@@ -314,7 +314,8 @@ def table(results: dict) -> str:
         "the same step on that card; *least by swapping alone* is a bound "
         "that nothing beats without running ops again. A plan is *settled* "
         "where none was tried any more and three steps in a row were alike; "
-        "*not yet*: others were still compared with it while it was timed.",
+        "*not yet*: others were still compared with it, or steps still "
+        "differed, when the time was up.",
         *_bits(results),
         *_overlap(points),
         *findings.sentences(results),
