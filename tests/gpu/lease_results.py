@@ -2,9 +2,10 @@
 
 {"machine": {...}, "points": {"TRAINING WAY BUDGET": {...}}, "bits": {...},
 "operators": {...}, "scripts": {...}, "probe": [...], "optimizer_ops": [...],
-"pin": [...], "two": {...}, "steps": {...}}. It is written anew after each row
-that changes it, and goes on with what the file had before. `is_gpu` of the
-machine says whether anything in it is a measurement of a GPU.
+"pin": [...], "silent_writers": [...], "two": {...}, "steps": {...}}. It is
+written anew after each row that changes it, and goes on with what the file had
+before. `is_gpu` of the machine says whether anything in it is a measurement of
+a GPU.
 """
 
 import contextlib

@@ -140,7 +140,7 @@ def main():
     watch = watched(given.on, given.samples, given.seconds)
     changed = sorted(map(list, watch.changed))
     missed = unknown(changed)
-    row = {"workload": "silent_writers", "calls": watch.calls}
+    row = {"finding": "silent_writers", "calls": watch.calls}
     row["of"] = watch.operators
     row |= {"changed": changed, "unknown": missed}
     print(json.dumps(row), flush=True)

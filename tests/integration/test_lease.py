@@ -207,6 +207,8 @@ def test_what_was_found_is_kept_by_its_name(tmp_path):
     results = results_of.Results(tmp_path, results_of.machine("cpu", {}))
     pin = {"finding": "pin", "threads": 4, "pin_gb_s": 2.0}
     results.add({"step": "pin", "t": 0, **pin})
+    watched = {"finding": "silent_writers", "calls": 9}
+    results.add({"step": "silent_writers", "t": 0, **watched})
     row = "two/tiny/chameleon/1MB"
     for side in ("one", "other"):
         results.add({"step": f"{row} {side}", "t": 0, "point": {"ms": 3.0}})
@@ -220,6 +222,8 @@ def test_what_was_found_is_kept_by_its_name(tmp_path):
     results.add({**row_of, "point": {"error": why}})
     kept = json.loads((tmp_path / "cpu.json").read_text())
     assert kept["pin"] == [{"threads": 4, "pin_gb_s": 2.0}]
+    assert kept["silent_writers"] == [{"calls": 9}]
+    assert kept["bits"] == {}
     assert kept["two"] == {
         f"{row} one": {"ms": 3.0},
         f"{row} other": {"ms": 3.0},
