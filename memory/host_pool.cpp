@@ -53,6 +53,7 @@ HostPool::Place HostPool::allocate(std::size_t bytes) {
   largest_free_[index] = slab.extents.largestFree();
   used_bytes_ += bytes;
   peak_used_bytes_ = std::max(peak_used_bytes_, used_bytes_);
+  step_peak_bytes_ = std::max(step_peak_bytes_, used_bytes_);
   return {extent, slab.base + extent->offset};
 }
 
@@ -98,6 +99,22 @@ void HostPool::trim() {
   last_error_ = {};
   for (std::uint32_t index = 0; index < slabs_.size(); ++index) {
     if (slabs_[index] != nullptr && slabs_[index]->empty()) giveBack(index);
+  }
+}
+
+void HostPool::giveBackIdle(std::size_t keep_bytes, std::size_t most_bytes) {
+  const std::size_t before = reserved_bytes_;
+  for (std::uint32_t index = 0; index < slabs_.size(); ++index) {
+    const Slab* const slab = slabs_[index].get();
+    if (slab == nullptr || !slab->empty()) continue;
+    const std::size_t left = reserved_bytes_ - slab->bytes;
+    if (left < keep_bytes || before - left > most_bytes) continue;
+    const Fence& fence = slab->extents.first()->fence;
+    if (std::ranges::all_of(fence.slots(), [this](Position position) {
+          return streams_.poll(position);
+        })) {
+      giveBack(index);
+    }
   }
 }
 

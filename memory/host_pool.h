@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "backend/runtime/device_runtime.h"
@@ -60,12 +61,19 @@ class HostPool {
   // reached. 0, as at first: it is fixed.
   void followMachine(double share);
   void trim(); // gives back every empty slab
+  // Gives back empty slabs that no copy uses any more, while more than
+  // `keep_bytes` are left, and `most_bytes` at most. The host does not wait.
+  void giveBackIdle(std::size_t keep_bytes, std::size_t most_bytes);
 
   std::size_t budgetBytes() const noexcept { return budget_bytes_; }
   std::size_t usedBytes() const noexcept { return used_bytes_; }
   std::size_t reservedBytes() const noexcept { return reserved_bytes_; }
   std::size_t peakUsedBytes() const noexcept { return peak_used_bytes_; }
   void resetPeak() noexcept { peak_used_bytes_ = used_bytes_; }
+  // The most bytes in use at a time since it was last asked.
+  std::size_t takeStepPeak() noexcept {
+    return std::exchange(step_peak_bytes_, used_bytes_);
+  }
   std::size_t slabCount() const noexcept;
   const runtime::Error& lastError() const noexcept { return last_error_; }
   void check() const;
@@ -89,6 +97,7 @@ class HostPool {
   std::size_t reserved_bytes_ = 0;
   std::size_t used_bytes_ = 0;
   std::size_t peak_used_bytes_ = 0;
+  std::size_t step_peak_bytes_ = 0;
   std::vector<std::unique_ptr<Slab>> slabs_; // null: given back, to be reused
   std::vector<std::size_t> largest_free_;    // of each slab, 0 for null ones
   runtime::Error last_error_;

@@ -15,6 +15,9 @@ namespace {
 // A step went as its plan foresaw where one op in so many, at most, was
 // another.
 constexpr std::int64_t kForeseen = 64;
+// Host memory that is given back at the end of one step, at most: the driver
+// takes some milliseconds for a slab.
+constexpr std::size_t kGivenBackBytes = std::size_t{1} << 30;
 
 } // namespace
 
@@ -69,6 +72,16 @@ StepCounts Meter::counts() const noexcept {
   return counts;
 }
 
+StepCounts Meter::countsAtEnd(const Locked& /*locked*/) {
+  HostPool& host = *core_.host_pool;
+  StepCounts now = counts();
+  const std::size_t peak_bytes = host.takeStepPeak();
+  now.host_bytes = static_cast<std::int64_t>(peak_bytes);
+  host_need_.stepEnded(peak_bytes);
+  host.giveBackIdle(host_need_.bytes(), kGivenBackBytes);
+  return now;
+}
+
 Error Meter::stepEnded(const CallState& call) {
   steps_seen_.store(core_.profiler.steps(), std::memory_order_relaxed);
   // Loops of a few ops end steps all the time.
@@ -78,7 +91,7 @@ Error Meter::stepEnded(const CallState& call) {
       const PagerLock locked(core_);
       const profiler::RunCounts seen = core_.profiler.counts();
       step_begin_.store(seen.ops - 1, std::memory_order_relaxed);
-      StepCounts now = counts();
+      StepCounts now = countsAtEnd(locked);
       now.ops -= 1;
       now.forecast_misses -= call.ticket.expected ? 0 : 1;
       meter_.ended(core_.streams.stream(call.stream),
@@ -97,7 +110,7 @@ void Meter::step(runtime::Stream stream) {
     const profiler::RunCounts seen = core_.profiler.counts();
     step_begin_.store(seen.ops, std::memory_order_relaxed);
     const StreamIndex index = core_.streams.indexOf(stream);
-    meter_.ended(stream, core_.streams.advance(index), counts(),
+    meter_.ended(stream, core_.streams.advance(index), countsAtEnd(locked),
                  /*marked=*/true, seen.last_path, core_.policy->plan());
   }
   watchSteps();

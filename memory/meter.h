@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "memory/host_need.h"
 #include "memory/op_request.h"
 #include "memory/op_timer.h"
 #include "memory/pager_core.h"
@@ -87,6 +88,8 @@ class Meter {
 
  private:
   StepCounts counts() const noexcept;
+  // Those of a step that ends now. Host memory that steps do not need goes.
+  StepCounts countsAtEnd(const Locked& locked) REQUIRES(pager_lock);
   double complete(StepMeter::Last& last); // transfer time in ns
   std::int64_t computeEstimate(profiler::PathId path, const StepFigures& step);
   void watchSteps();
@@ -102,6 +105,7 @@ class Meter {
   std::atomic<std::uint64_t> step_begin_{0}; // Profiler::opCount()
 
   StepMeter meter_ GUARDED_BY(pager_lock);
+  HostNeed host_need_ GUARDED_BY(pager_lock);
   SlowdownWatch watch_ GUARDED_BY(pager_lock);
   // The next op hands it on.
   std::optional<SlowdownReport> slowdown_ GUARDED_BY(pager_lock);

@@ -199,6 +199,7 @@ Stats Pager::stats() {
   stats.resident_bytes = bytes(table_.residentNow(locked));
   stats.peak_resident_bytes = bytes(counters.peak_resident_bytes.load());
   stats.host_bytes = bytes(core_.host_pool->usedBytes());
+  stats.host_reserved_bytes = bytes(core_.host_pool->reservedBytes());
   stats.peak_host_bytes = bytes(core_.host_pool->peakUsedBytes());
   stats.hbm_budget = bytes(core_.limits.hbm_budget_bytes);
   stats.host_budget = bytes(core_.host_pool->budgetBytes());

@@ -75,21 +75,20 @@ Error Recomputer::restoreBefore(std::size_t budget_bytes) {
   }
 }
 
-// Where device and host together are nearly full, all calls are recorded, so
-// that there is something to drop once both are. It costs room: what a record
-// reads is kept after its tensor died, until somebody needs its bytes. So it is
-// not done where a plan is followed that the host has room for.
-void Recomputer::noteHostUse(const Locked& locked) {
+// Where the host could not take what is in HBM, and HBM is half full, all calls
+// are recorded, so that there is something to drop when the host is full. It
+// costs room: what a record reads is kept after its tensor died, until somebody
+// needs its bytes. So it is not done where a plan is followed that the host has
+// room for.
+void Recomputer::noteHostUse(const Locked& /*locked*/) {
   if (!core_.limits.recompute && !host_short_) return;
   const std::size_t budget = core_.admission.budgetBytes();
+  const std::size_t used = core_.arena->usedBytes();
   const HostPool& host = *core_.host_pool;
-  const std::size_t room =
-      budget - core_.arena->usedBytes() + host.budgetBytes() -
-      host.usedBytes() + residency_.hostCopies(locked).bytes();
-  // Of the budget, in eighths; more once it is short, so that it does not
-  // flicker.
-  bool is_short =
-      core_.limits.recompute && room < budget / 8 * (host_short_ ? 3 : 2);
+  // Of the budget; less once it is short, so that it does not flicker.
+  bool is_short = core_.limits.recompute &&
+                  host.budgetBytes() - host.usedBytes() < used &&
+                  used > budget / (host_short_ ? 4 : 2);
   if (is_short) {
     const PlanPtr plan = core_.policy->plan();
     is_short =

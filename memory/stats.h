@@ -17,6 +17,7 @@ namespace chameleon::memory {
   X(peak_resident_bytes) /* the most of these */                     \
   X(host_bytes)          /* extents in use in the host pool */       \
   X(peak_host_bytes)     /* the most of these */                     \
+  X(host_reserved_bytes) /* host memory obtained for them */         \
   X(hbm_budget)          /* bytes of HBM that may be used */         \
   X(host_budget)         /* bytes of host memory that may be used */ \
   X(faults)              /* operands that had to be fetched */       \

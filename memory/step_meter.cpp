@@ -108,6 +108,7 @@ std::optional<StepMeter::Last> StepMeter::stepAt(std::size_t index) {
   step.bytes_in = to.counts.bytes_in - from.counts.bytes_in;
   step.bytes_out = to.counts.bytes_out - from.counts.bytes_out;
   step.rerun_ns = to.counts.rerun_ns - from.counts.rerun_ns;
+  step.host_bytes = to.counts.host_bytes;
   step.ops = to.counts.ops - from.counts.ops;
   step.forecast_misses =
       to.counts.forecast_misses - from.counts.forecast_misses;

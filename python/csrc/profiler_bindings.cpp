@@ -78,6 +78,7 @@ py::dict last_step(c10::DeviceIndex index) {
   row["bytes_in"] = figures->bytes_in;
   row["bytes_out"] = figures->bytes_out;
   row["bound_ns"] = figures->bound_ns;
+  row["host_bytes"] = figures->host_bytes;
   row["ops"] = figures->ops;
   row["forecast_hits"] = figures->forecast_hits;
   row["forecast_misses"] = figures->forecast_misses;

@@ -79,6 +79,7 @@ class StepFigures(TypedDict):
     bytes_in: int
     bytes_out: int
     bound_ns: int
+    host_bytes: int
     ops: int
     forecast_hits: int
     forecast_misses: int
@@ -157,6 +158,7 @@ def last_step(device: Device = None) -> StepFigures:
       the speed of their direction, and both together over the joint speed of
       the link. It says what better timing could gain, not what moving fewer
       bytes could.
+    - `host_bytes`: the most that evicted tensors had on the host at a time.
     - `ops`: how many ran; `forecast_hits` of them were the expected one,
       `forecast_misses` were not.
     - `plan`: the plan that was followed at the end of the step, or None; see

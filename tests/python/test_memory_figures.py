@@ -11,6 +11,7 @@ KEYS = [
     "peak_resident_bytes",
     "host_bytes",
     "peak_host_bytes",
+    "host_reserved_bytes",
     "hbm_budget",
     "host_budget",
     "faults",

@@ -47,7 +47,8 @@ def empty_figures(**changes):
 
 def step_figures(**changes):
     names = ("duration_ns", "compute_ns", "stall_ns", "bytes_in", "bytes_out")
-    names += ("other_ns", "bound_ns", "ops", "forecast_hits", "forecast_misses")
+    names += ("other_ns", "bound_ns", "host_bytes", "ops")
+    names += ("forecast_hits", "forecast_misses")
     return dict.fromkeys(names, 0) | {"plan": None} | changes
 
 

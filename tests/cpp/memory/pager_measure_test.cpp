@@ -127,6 +127,43 @@ TEST(PagerMeasure, ResettingCountersDoesNotChangeTheStep) {
   device.pager->release(block);
 }
 
+// The first step moves more than those that follow.
+TEST(PagerMeasure, HostMemoryThatStepsDoNotNeedIsGivenBack) {
+  Device device(simulated(), 256 * kBytes);
+  constexpr std::int64_t kSlab = HostPool::kSlabBytes;
+  std::vector<Block*> blocks;
+  for (int i = 0; i < 3 * 64; ++i) {
+    blocks.push_back(device.create());
+    device.op(1, blocks.back());
+    ASSERT_TRUE(device.pager->evict(*blocks.back()).ok());
+  }
+  device.pager->meter().step(kStream);
+  EXPECT_EQ(device.pager->meter().lastStep()->host_bytes, 3 * kSlab);
+  EXPECT_EQ(device.pager->stats().host_reserved_bytes, 3 * kSlab);
+  while (blocks.size() > 1) {
+    device.pager->release(blocks.back());
+    blocks.pop_back();
+  }
+  for (int i = 0; i < 12; ++i) {
+    device.op(2, blocks[0]);
+    EXPECT_TRUE(device.pager->evict(*blocks[0]).ok());
+    device.pager->meter().step(kStream);
+    // Waits for the copies; a slab that one of them uses is not given back.
+    EXPECT_EQ(device.pager->meter().lastStep()->host_bytes,
+              i == 0 ? 3 * kSlab : kBytes); // with where it began
+  }
+  EXPECT_EQ(device.pager->stats().host_reserved_bytes, kSlab);
+  // Where nothing moves, nothing is held.
+  for (int i = 0; i < 12; ++i) {
+    device.op(3, blocks[0]);
+    device.pager->meter().step(kStream);
+    EXPECT_EQ(device.pager->meter().lastStep()->host_bytes,
+              i == 0 ? kBytes : 0);
+  }
+  EXPECT_EQ(device.pager->stats().host_reserved_bytes, 0);
+  device.pager->release(blocks[0]);
+}
+
 // Every op is timed by events while the timeline records, and the clock says
 // what each took.
 TEST(PagerMeasure, SimulatedOpsHaveTheirExactDurations) {

@@ -571,6 +571,58 @@ TEST_F(PagerRerunTest, WhatIsHeldInVainGoesFirst) {
   for (const Handle& each : made) expectBytes(each);
 }
 
+// A dead block that was dropped needs nothing for itself.
+TEST_F(PagerRerunTest, WhatOnlyDeadBlocksNeedIsHeldInVain) {
+  open(32 * kKiB, 8 * kKiB);
+  ASSERT_FALSE(failed(pager->policy().setRecompute(true)));
+  recordAll();
+  std::vector<Handle> made;
+  for (std::uint64_t i = 0; i < 7; ++i) {
+    const Handle dropped = unary({leaf(kBytes, i)}, kBytes);
+    made.push_back(unary({dropped}, 512));
+  }
+  EXPECT_EQ(stats().held_bytes, 7 * 2 * 4096);
+  EXPECT_EQ(stats().dropped_bytes, 7 * 4096);
+  const Handle large = leaf(24 * kKiB, 50);
+  EXPECT_LE(stats().held_bytes, 3 * 2 * 4096);
+  check();
+  for (const Handle& each : made) expectBytes(each);
+  EXPECT_EQ(stats().rerun_ops, 0);
+}
+
+TEST_F(PagerRerunTest, WritingAnOperandMakesNothingForTheDead) {
+  const Handle x = leaf(kBytes, 1);
+  Handle dropped = unary({x}, kBytes);
+  const Handle y = unary({dropped}, kBytes);
+  dropped.reset();
+  EXPECT_EQ(stats().held_bytes, 4096);
+  EXPECT_EQ(stats().dropped_bytes, 4096);
+  inPlace({x});
+  EXPECT_EQ(stats().rerun_ops, 0);
+  EXPECT_EQ(stats().held_bytes, 0);
+  EXPECT_FALSE(pager->recomputer().drop(*y->block)); // not any more
+  check();
+  expectBytes(x);
+  expectBytes(y);
+}
+
+// It is made if something that lives comes of it, however far on.
+TEST_F(PagerRerunTest, WritingAnOperandMakesWhatTheLivingNeed) {
+  const Handle x = leaf(kBytes, 1);
+  Handle first = unary({x}, kBytes);
+  Handle second = unary({first}, kBytes);
+  const Handle y = unary({second}, kBytes);
+  first.reset();
+  second.reset();
+  ASSERT_TRUE(pager->recomputer().drop(*y->block));
+  inPlace({x});
+  EXPECT_EQ(stats().rerun_ops, 1); // the rest can be made from that one
+  check();
+  expectBytes(x);
+  expectBytes(y);
+  EXPECT_EQ(stats().rerun_ops, 3);
+}
+
 TEST_F(PagerRerunTest, APagerMayEndWithRecords) {
   const Handle x = leaf(kBytes, 1);
   Handle y = unary({x}, kBytes);
