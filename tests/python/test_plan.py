@@ -96,6 +96,7 @@ FIGURES = {
     "bytes_in": 10**9,
     "bytes_out": 10**9,
     "host_bytes": 1 << 30,
+    "peak_host_bytes": 2 << 30,
     "settled": True,
     "steps": 8,
     "trust": {"sentence": "are modelled; for transformers"},
@@ -184,6 +185,7 @@ def point_of(budget: int, step: int, moved: int = 9) -> dict[str, Any]:
         "duration_ns": step,
         "bytes_in": moved,
         "bytes_out": moved,
+        "host_bytes": 4 << 30,
         "peak_host_bytes": 5 << 30,
     }
 

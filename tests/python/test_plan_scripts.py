@@ -431,3 +431,62 @@ def test_a_host_that_is_too_small(saving, tmp_path):
     assert done.returncode == 1
     assert "no, the host is too small: it needs" in done.stdout
     assert "and has 16.0 MiB (--host)" in done.stdout
+
+
+HOST = """
+import json, sys, torch
+from torch import nn
+if sys.argv[1] == "linear":
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(8)))
+    shape, fused = (2048, 1024), False
+else:
+    layer = nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True)
+    model = nn.TransformerEncoder(layer, 4)
+    shape, fused = (8, 256, 256), True
+model = model.to("cuda")
+optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+for step in range(20):
+    model(torch.randn(*shape, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+if len(sys.argv) > 2:
+    from torch_chameleon import profiler, swap_stats
+    torch.cuda.synchronize()
+    shown = {"peak": swap_stats()["peak_host_bytes"]}
+    shown["settled"] = profiler.last_step()["host_bytes"]
+    with open(sys.argv[2], "w") as file:
+        json.dump(shown, file)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "budget"), [("linear", "100MiB"), ("encoder", "110MiB")]
+)
+def test_the_host_is_what_the_program_will_show(tmp_path, model, budget):
+    """In the first steps and in a settled one, but for a block or two."""
+    script = tmp_path / "train.py"
+    script.write_text(HOST)
+    planned, shown = tmp_path / "plan.json", tmp_path / "shown.json"
+    limits = ("--gpu", "rtx3090", "--budget", budget, "--host", "8GiB")
+    done = run_plan(*limits, "--json", str(planned), str(script), model)
+    assert done.returncode == 0, done.stderr
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "torch_chameleon", "run"]
+        + ["--budget", budget, str(script), model, str(shown)],
+        env={
+            **os.environ,
+            "CHAMELEON_PHYSICAL_DEVICE": "simulated",
+            "CHAMELEON_SIMULATED_GPU": "rtx3090",
+            "CHAMELEON_HOST_BUDGET": "8GiB",
+        },
+        check=True,
+        capture_output=True,
+    )
+    figures = json.loads(planned.read_text())
+    program = json.loads(shown.read_text())
+    assert figures["fits"] == "swapped"
+    assert figures["peak_host_bytes"] == pytest.approx(program["peak"], 0.05)
+    # The command does not wait until the last plan was tried.
+    assert figures["host_bytes"] == pytest.approx(program["settled"], 0.2)
+    assert "in a settled step" in done.stdout

@@ -175,7 +175,8 @@ class Planner:
             "fits": "swapped",
             "step_ns": max(point["duration_ns"], in_memory_ns),
             "swapping_ns": point["swapping_ns"],
-            "host_bytes": point["peak_host_bytes"],
+            "host_bytes": point["host_bytes"],
+            "peak_host_bytes": point["peak_host_bytes"],
             "settled": point["settled"],
             "steps": point["steps"],
         }

@@ -134,7 +134,8 @@ def _unsettled(figures: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _host(figures: dict[str, Any]) -> str:
     text = (
-        f"{size(figures['host_bytes'])} at the peak, pinned, of "
+        f"{size(figures['host_bytes'])} in a settled step, "
+        f"{size(figures['peak_host_bytes'])} at the peak, pinned, of "
         f"{size(figures['host_budget_bytes'])} ({figures['host_source']})"
     )
     more = figures.get("with_host")

@@ -86,16 +86,27 @@ class _Budgets:
         self._run = run
         self._convolutions = Convolutions()
         self._steps: list[dict[str, Any]] = []
-        # What the script sets up has room, since it may be on the CPU.
-        _set_option("hbm_budget", str(_UNLIMITED))
+        self._peak_host_bytes = 0
+        # The first budget holds from the start, as it does where the script
+        # trains: what the first steps move to the host counts.
+        self._set_budget()
 
-    def begin(self) -> None:
-        """Makes the next budget the one in force."""
+    def _set_budget(self) -> None:
         budget = self._run.budgets[len(self.points)]
         try:
             _set_option("hbm_budget", str(budget or _UNLIMITED))
         except ValueError as error:  # what is there cannot leave
             raise torch.OutOfMemoryError(str(error)) from None
+
+    def begin(self) -> None:
+        """Makes the next budget the one in force."""
+        if self.points:
+            self._set_budget()
+            self._peak_host_bytes = 0
+        else:
+            self._peak_host_bytes = torch_chameleon.swap_stats()[
+                "peak_host_bytes"
+            ]
         torch_chameleon.reset_swap_stats()
         self._steps = []
         if self._run.trace:
@@ -127,10 +138,12 @@ class _Budgets:
             profiler.record_timeline(False)
             profiler.export_trace(f"{self._run.trace}.{len(self.points)}")
         stats = torch_chameleon.swap_stats()
-        names = ("peak_logical_bytes", "peak_host_bytes")
         self.points.append(
-            {name: stats[name] for name in names}
-            | {
+            {
+                "peak_logical_bytes": stats["peak_logical_bytes"],
+                "peak_host_bytes": max(
+                    self._peak_host_bytes, stats["peak_host_bytes"]
+                ),
                 "steps": self.steps,
                 "settled": are_enough(self._steps, self._run.steps),
                 "convolutions": self._convolutions.shares(),
