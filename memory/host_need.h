@@ -17,7 +17,8 @@ class HostNeed {
   void stepEnded(std::size_t peak_bytes) noexcept {
     // Some steps need more than those before them, like a validation pass: the
     // next one shall find its memory there.
-    if (peak_bytes > bytes()) window_steps_ = std::min(2 * window_steps_, kMost);
+    if (peak_bytes > bytes())
+      window_steps_ = std::min(2 * window_steps_, kMost);
     now_bytes_ = std::max(now_bytes_, peak_bytes);
     if (++steps_ < window_steps_) return;
     before_bytes_ = now_bytes_;

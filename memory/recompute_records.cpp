@@ -335,10 +335,11 @@ void RecomputeRecords::findHeldInVain(std::vector<Block*>& found) {
         Block* const block = source.block;
         if (block == nullptr || !isHeld(*block)) continue;
         const std::vector<Record*>& readers = block->lineage->readers;
-        const bool in_vain =
-            readers.front() == record &&
-            std::none_of(readers.begin(), readers.end(),
-                         [&](const Record* each) { return each->seen == walk; });
+        const bool in_vain = readers.front() == record &&
+                             std::none_of(readers.begin(), readers.end(),
+                                          [&](const Record* each) {
+                                            return each->seen == walk;
+                                          });
         if (in_vain) found.push_back(block);
       }
     }
@@ -361,14 +362,18 @@ void RecomputeRecords::written(Block& block, bool extends) {
 void RecomputeRecords::removeReaders(const Block& block) {
   const std::uint64_t walk = ++walks_;
   std::vector<Record*> readers;
+  walk_.clear();
   const auto add = [&](const Block& read) {
     for (Record* const reader : read.lineage->readers) {
-      if (std::exchange(reader->seen, walk) != walk) readers.push_back(reader);
+      if (std::exchange(reader->seen, walk) != walk) walk_.push_back(reader);
     }
   };
   add(block);
-  for (std::size_t i = 0; i < readers.size(); ++i) {
-    for (const Record::Output& output : readers[i]->outputs) {
+  while (!walk_.empty()) {
+    Record* const reader = walk_.back();
+    walk_.pop_back();
+    readers.push_back(reader);
+    for (const Record::Output& output : reader->outputs) {
       if (output.block == nullptr ||
           output.block->state() != BlockState::kDropped) {
         continue;

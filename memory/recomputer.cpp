@@ -102,7 +102,8 @@ void Recomputer::noteHostUse(const Locked& /*locked*/) {
 // The last resort before "out of memory", where nothing can leave for the host.
 // True: there is more room than before, in HBM or on the host.
 bool Recomputer::giveUpForHost(const Locked& locked, std::size_t bytes) {
-  return giveUpHeld(locked, bytes) || dropWorst(locked, bytes, /*resident=*/true) ||
+  return giveUpHeld(locked, bytes) ||
+         dropWorst(locked, bytes, /*resident=*/true) ||
          dropWorst(locked, bytes, /*resident=*/false);
 }
 
@@ -164,9 +165,8 @@ Record* Recomputer::missing(const Locked& /*locked*/,
     // mutant: re-run-first
     Record* const record = block->state() == BlockState::kDropped
                                ? &RecomputeRecords::makerOf(*block)
-                           : writes(access)
-                               ? core_.records.dependent(*block)
-                               : nullptr;
+                           : writes(access) ? core_.records.dependent(*block)
+                                            : nullptr;
     if (record == nullptr) continue;
     RecomputeRecords::use(*record);
     return record;

@@ -81,8 +81,7 @@ class Recomputer final : public LastResort {
     std::vector<Block*> outputs; // of the record, null: not made (yet)
     std::vector<Block*> scratch; // side effects, in order, and what is left
   };
-  bool giveUpHeld(const Locked& locked, std::size_t bytes)
-      REQUIRES(pager_lock);
+  bool giveUpHeld(const Locked& locked, std::size_t bytes) REQUIRES(pager_lock);
   bool dropWorst(const Locked& locked, std::size_t bytes, bool resident)
       REQUIRES(pager_lock);
   runtime::Error restoreAll(Record& record, std::string_view purpose);

@@ -472,8 +472,10 @@ def test_the_host_is_what_the_program_will_show(tmp_path, model, budget):
     done = run_plan(*limits, "--json", str(planned), str(script), model)
     assert done.returncode == 0, done.stderr
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "torch_chameleon", "run"]
-        + ["--budget", budget, str(script), model, str(shown)],
+        [
+            *(sys.executable, "-W", "ignore", "-m", "torch_chameleon", "run"),
+            *("--budget", budget, str(script), model, str(shown)),
+        ],
         env={
             **os.environ,
             "CHAMELEON_PHYSICAL_DEVICE": "simulated",

@@ -26,7 +26,7 @@ class RandomTraining {
 
   struct Op {
     std::size_t bytes;
-    bool is_kept;       // for the way back
+    bool is_kept; // for the way back
     bool reads_weight;
   };
   struct Layer {
@@ -69,12 +69,12 @@ class PagerBothMemoriesTest : public RerunTest,
       needed_bytes += each->block->rounded_bytes;
     }
     largest_op_bytes_ = std::max(largest_op_bytes_, needed_bytes);
-    std::vector<Handle> results = run(
-        {next_seed++,
-         std::vector<Access>(operands.size(), Access::kRead),
-         {bytes},
-         {}},
-        operands);
+    std::vector<Handle> results =
+        run({next_seed++,
+             std::vector<Access>(operands.size(), Access::kRead),
+             {bytes},
+             {}},
+            operands);
     return results.empty() ? nullptr : std::move(results[0]);
   }
 
@@ -155,8 +155,8 @@ TEST_P(PagerBothMemoriesTest, WhatFitsIntoBothTrains) {
     const std::size_t most = std::max(peak, largest_op_bytes_ + 1);
     const std::size_t hbm =
         largest_op_bytes_ + random() % (most - largest_op_bytes_ + 1);
-    const std::size_t host = both - std::min(both, hbm) +
-                             (random() % 3 == 0 ? random() % peak : 0);
+    const std::size_t host =
+        both - std::min(both, hbm) + (random() % 3 == 0 ? random() % peak : 0);
     SCOPED_TRACE(::testing::Message()
                  << "seed " << seed << ", training " << i << ": peak " << peak
                  << ", HBM " << hbm << ", host " << host << ", largest op "
@@ -166,8 +166,7 @@ TEST_P(PagerBothMemoriesTest, WhatFitsIntoBothTrains) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, PagerBothMemoriesTest,
-                         ::testing::Range(0, 80));
+INSTANTIATE_TEST_SUITE_P(Seeds, PagerBothMemoriesTest, ::testing::Range(0, 80));
 
 } // namespace
 } // namespace chameleon::memory

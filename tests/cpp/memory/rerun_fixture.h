@@ -59,11 +59,10 @@ class RerunTest : public PagerTest {
   runtime::Error attempt(Call& call, const MixOp& op,
                          std::span<Block* const> blocks,
                          std::vector<Block*>& results, bool rerun) {
-    const OpKind kind{
-        .name = "mix",
-        .memory = op_memory,
-        .may_retry = std::none_of(op.accesses.begin(), op.accesses.end(),
-                                  writes)};
+    const OpKind kind{.name = "mix",
+                      .memory = op_memory,
+                      .may_retry = std::none_of(op.accesses.begin(),
+                                                op.accesses.end(), writes)};
     static const profiler::Token token = [] {
       profiler::TokenHasher hasher(7);
       return profiler::whole_token(hasher.token(), 7);
