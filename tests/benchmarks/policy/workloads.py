@@ -69,6 +69,13 @@ def _llama(fused: bool, checkpointed: bool) -> Step:
     return _language_step(model, tokens, optimizer)
 
 
+def _llama_7b() -> Step:
+    model = _on_device(_causal_lm)
+    tokens = torch.randint(0, 32000, (2, 2048), device=DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    return _language_step(model, tokens, optimizer)
+
+
 def _resnet50() -> Step:
     import torchvision
 
@@ -251,5 +258,7 @@ WORKLOADS: dict[str, Callable[[], Step]] = {
 }
 # Steps that differ: bounds and figures are means over some.
 VARYING = ("moe_8x16_varying", "bert_large")
+# For host_budgets.py alone: all of Llama 2 7B is trained.
+HOST_ONLY: dict[str, Callable[[], Step]] = {"llama_7b": _llama_7b}
 # For tests; no part of the benchmark.
 SMALL: dict[str, Callable[[], Step]] = {"small": _small}
