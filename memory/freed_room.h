@@ -7,7 +7,7 @@
 // that touch become one: else every search would be long where much room is
 // freed in small blocks.
 //
-// Thread safety: none; the arena's owner locks.
+// Thread safety: none; the owner of the arena or the host pool locks.
 #pragma once
 
 #include <cstddef>
@@ -44,6 +44,11 @@ class FreedRoom {
     }
   }
   std::size_t size() const noexcept { return pieces_.size(); }
+  // No piece lies in the range.
+  bool empty(std::size_t offset, std::size_t bytes) const {
+    const auto at = firstIn(offset);
+    return at == pieces_.end() || at->first >= offset + bytes;
+  }
 
  private:
   struct Piece {

@@ -78,7 +78,7 @@ StepCounts Meter::countsAtEnd(const Locked& /*locked*/) {
   const std::size_t peak_bytes = host.takeStepPeak();
   now.host_bytes = static_cast<std::int64_t>(peak_bytes);
   host_need_.stepEnded(peak_bytes);
-  host.giveBackIdle(host_need_.bytes(), kGivenBackBytes);
+  host.giveBackUnneeded(host_need_.bytes(), kGivenBackBytes);
   return now;
 }
 

@@ -72,10 +72,12 @@ Error Pager::open(std::string_view policy) {
   Result<std::unique_ptr<Arena>> arena = Arena::create(
       core_.runtime, core_.streams, range, core_.admission.budgetBytes());
   if (!arena.ok()) return arena.takeError();
+  Result<std::unique_ptr<HostPool>> host_pool = HostPool::create(
+      core_.runtime, core_.streams, core_.limits.host_budget_bytes);
+  if (!host_pool.ok()) return host_pool.takeError();
   core_.policy = std::move(*made);
   core_.arena = std::move(*arena);
-  core_.host_pool = std::make_unique<HostPool>(core_.runtime, core_.streams,
-                                               core_.limits.host_budget_bytes);
+  core_.host_pool = std::move(*host_pool);
   core_.host_pool->followMachine(core_.limits.host_growth_share);
   plans_.policyChanged();
   meter_.begin(runtime::kDefaultComputeStream);

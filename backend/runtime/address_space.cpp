@@ -53,6 +53,20 @@ Result<std::byte*> map_memory(std::size_t bytes) {
   return map(bytes, PROT_READ | PROT_WRITE, /*flags=*/0);
 }
 
+Error open_address_space(std::byte* address, std::size_t bytes) {
+  if (mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0) return {};
+  return system_error(ErrorCode::kOutOfHostMemory, "map", bytes);
+}
+
+void close_address_space(std::byte* address, std::size_t bytes) noexcept {
+  // Without a moment in which the addresses are somebody else's to map.
+  const void* const mapped =
+      mmap(address, bytes, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, /*fd=*/-1,
+           /*offset=*/0);
+  CHAMELEON_CHECK(mapped == address, "address space could not be closed");
+}
+
 void populate_memory(std::byte* address, std::size_t bytes) noexcept {
 #ifndef MADV_POPULATE_WRITE
   constexpr int MADV_POPULATE_WRITE = 23; // as Linux has it since 5.14

@@ -38,8 +38,8 @@ class ClockedCpuRuntime final : public DeviceRuntime {
   MemoryInfo hostMemory() const noexcept override {
     return memory_->hostMemory();
   }
-  Result<std::byte*> allocateHost(std::size_t bytes) override {
-    return memory_->allocateHost(bytes);
+  Error allocateHost(std::byte* address, std::size_t bytes) override {
+    return memory_->allocateHost(address, bytes);
   }
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
     memory_->freeHost(address, bytes);

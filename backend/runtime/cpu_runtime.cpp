@@ -84,15 +84,15 @@ class CpuRuntime final : public DeviceRuntime, private UseGuard {
   // ---- host memory -------------------------------------------------------
   MemoryInfo hostMemory() const noexcept override { return machine_memory(); }
 
-  Result<std::byte*> allocateHost(std::size_t bytes) override {
+  Error allocateHost(std::byte* address, std::size_t bytes) override {
     if (Error error = ready(FaultPoint::kAllocateHost)) return error;
-    CHAMELEON_CHECK(bytes != 0, "a host slab has bytes");
-    return map_memory(bytes);
+    CHAMELEON_CHECK(is_in_pages(address, bytes), "a host slab has whole pages");
+    return open_address_space(address, bytes);
   }
 
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
     if (checker_ && !forked()) checker_->released({address, bytes}, "freeHost");
-    unmap_memory(address, bytes);
+    close_address_space(address, bytes);
   }
 
   // ---- streams and events ------------------------------------------------

@@ -85,46 +85,56 @@ CudaHostMemory::~CudaHostMemory() {
   if (thread_.joinable()) thread_.join();
   for (const auto& [base, slab] : slabs_) {
     populator_.remove(base);
-    release(*slab);
+    unregister(*slab);
+    close_address_space(slab->base, slab->bytes);
   }
 }
 
-Result<std::byte*> CudaHostMemory::allocate(std::size_t bytes) {
-  Result<std::byte*> mapped = map_memory(bytes);
-  if (!mapped.ok()) return mapped;
-  advise(*mapped, bytes, numa_node_);
-  populator_.add(*mapped, bytes);
+Error CudaHostMemory::allocate(std::byte* address, std::size_t bytes) {
+  if (Error error = open_address_space(address, bytes)) return error;
+  advise(address, bytes, numa_node_);
+  add(address, bytes);
+  return {};
+}
+
+void CudaHostMemory::add(std::byte* base, std::size_t bytes) {
+  populator_.add(base, bytes);
   std::unique_lock lock(mutex_);
-  auto& slab = slabs_[*mapped];
-  slab = std::make_unique<Slab>(Slab{*mapped, bytes});
+  auto& slab = slabs_[base];
+  slab = std::make_unique<Slab>(Slab{base, bytes});
   if (!options_.background) {
     while (!slab->done) registerChunk(*slab, lock);
-    return *mapped;
+    return;
   }
   queue_.push_back(slab.get());
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   work_.notify_one();
-  return *mapped;
 }
 
 void CudaHostMemory::free(std::byte* address, std::size_t bytes) noexcept {
   std::unique_ptr<Slab> slab;
   {
     std::unique_lock lock(mutex_);
-    const auto found = slabs_.find(address);
-    CHAMELEON_CHECK(found != slabs_.end() && found->second->bytes == bytes,
-                    "freeHost of what is no slab");
+    auto found = slabs_.upper_bound(address);
+    CHAMELEON_CHECK(found != slabs_.begin(), "freeHost of what is no slab");
+    --found;
     slab = std::move(found->second);
+    CHAMELEON_CHECK(slab->base + slab->bytes == address + bytes,
+                    "freeHost of what is neither a slab nor its upper part");
     slabs_.erase(found);
     std::erase(queue_, slab.get());
     progress_.notify_all(); // nothing may be left to wait for
     lock.unlock();
-    populator_.remove(address); // the thread goes on if it awaits it
+    populator_.remove(slab->base); // the thread goes on if it awaits it
     lock.lock();
     progress_.wait(lock, [&] { return !slab->busy; });
     registered_bytes_ -= slab->registered_bytes;
   }
-  release(*slab);
+  unregister(*slab);
+  close_address_space(address, bytes);
+  // A registration cannot become smaller.
+  const auto kept = static_cast<std::size_t>(address - slab->base);
+  if (kept != 0) add(slab->base, kept);
 }
 
 CudaHostMemory::Run CudaHostMemory::runAt(const std::byte* address,
@@ -220,16 +230,13 @@ void CudaHostMemory::registerChunk(Slab& slab, std::unique_lock<Mutex>& lock) {
   progress_.notify_all();
 }
 
-void CudaHostMemory::release(const Slab& slab) noexcept {
-  {
-    const CudaContext::Scope scope(context_);
-    const RelaxedCapture relaxed(context_.driver());
-    for (std::size_t at = 0; at < slab.registered_bytes;
-         at += options_.chunk_bytes) {
-      context_.driver().cuMemHostUnregister(slab.base + at);
-    }
+void CudaHostMemory::unregister(const Slab& slab) noexcept {
+  const CudaContext::Scope scope(context_);
+  const RelaxedCapture relaxed(context_.driver());
+  for (std::size_t at = 0; at < slab.registered_bytes;
+       at += options_.chunk_bytes) {
+    context_.driver().cuMemHostUnregister(slab.base + at);
   }
-  unmap_memory(slab.base, slab.bytes);
 }
 
 } // namespace chameleon::runtime

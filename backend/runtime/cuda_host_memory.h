@@ -1,10 +1,10 @@
-// Host memory for copies to and from one GPU: mapped slabs near that GPU,
-// registered with the driver in chunks by a thread of their own, slabs in the
-// order allocated and each from the bottom up, so that nobody waits for it.
-// Other threads populate ahead of that one: the driver then finds the pages,
-// and its lock, which every other call needs, is held briefly. What is not
-// registered yet, or was refused, is pageable: copies of it are right, only
-// slower, and may block the host inside the driver.
+// Host memory for copies to and from one GPU: slabs in reserved address space,
+// near that GPU, registered with the driver in chunks by a thread of their own,
+// slabs in the order allocated and each from the bottom up, so that nobody
+// waits for it. Other threads populate ahead of that one: the driver then finds
+// the pages, and its lock, which every other call needs, is held briefly. What
+// is not registered yet, or was refused, is pageable: copies of it are right,
+// only slower, and may block the host inside the driver.
 //
 // Thread safety: every method may be called from any thread. Its lock is a
 // leaf; no driver call is made under it, and nothing populated.
@@ -47,15 +47,17 @@ struct CudaHostMemoryOptions {
 class CudaHostMemory {
  public:
   CudaHostMemory(const CudaContext& context, CudaHostMemoryOptions options);
-  // Unregisters and unmaps what is left. Waits for pieces and the chunk that
+  // Unregisters and closes what is left. Waits for pieces and the chunk that
   // threads are at, not for what they have not begun.
   ~CudaHostMemory();
   CudaHostMemory(const CudaHostMemory&) = delete;
   CudaHostMemory& operator=(const CudaHostMemory&) = delete;
 
-  Result<std::byte*> allocate(std::size_t bytes);
-  // REQUIRES: what allocate() gave, and that no copy uses it any more. Waits
-  // for those of its pieces and its chunk that threads are at.
+  // REQUIRES: see DeviceRuntime::allocateHost().
+  Error allocate(std::byte* address, std::size_t bytes);
+  // REQUIRES: a slab, or its upper part, and that no copy uses the slab any
+  // more. Waits for those of its pieces and its chunk that threads are at. A
+  // part that stays is registered anew.
   void free(std::byte* address, std::size_t bytes) noexcept;
 
   // How many of the `bytes` from `address` on may be one copy, and whether
@@ -83,12 +85,13 @@ class CudaHostMemory {
     bool done = false;                // registered as far as it goes
   };
 
-  void run(); // the thread
+  void add(std::byte* base, std::size_t bytes); // populates and registers it
+  void run();                                   // the thread
   // Registers the next chunk once it is populated, unless the slab is about to
   // go. REQUIRES `lock` held and !slab.done; gives it up meanwhile.
   using Mutex = RankedMutex<LockRank::kRuntimePart>;
   void registerChunk(Slab& slab, std::unique_lock<Mutex>& lock);
-  void release(const Slab& slab) noexcept;
+  void unregister(const Slab& slab) noexcept;
 
   const CudaContext& context_;
   const CudaHostMemoryOptions options_;

@@ -25,6 +25,8 @@ namespace chameleon::runtime {
 
 namespace {
 
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
 void warn_on_stderr(std::string_view text) {
   std::fprintf(stderr, "chameleon: warning: %.*s\n",
                static_cast<int>(text.size()), text.data());
@@ -156,7 +158,8 @@ class Runtime final : public CudaRuntime, private UseGuard {
   }
   Result<std::byte*> reserveAddresses(std::size_t bytes) override {
     if (Error error = ready(FaultPoint::kReserve)) return error;
-    Result<std::byte*> base = reserve_address_space(bytes, kPageBytes);
+    // Slabs that are aligned to that consist of huge pages.
+    Result<std::byte*> base = reserve_address_space(bytes, kHugePageBytes);
     if (!base.ok()) return base;
     const std::lock_guard lock(mutex_);
     addresses_.push_back(*base);
@@ -177,10 +180,10 @@ class Runtime final : public CudaRuntime, private UseGuard {
 
   // ---- host memory -------------------------------------------------------
   MemoryInfo hostMemory() const noexcept override { return machine_memory(); }
-  Result<std::byte*> allocateHost(std::size_t bytes) override {
+  Error allocateHost(std::byte* address, std::size_t bytes) override {
     if (Error error = ready(FaultPoint::kAllocateHost)) return error;
-    CHAMELEON_CHECK(bytes != 0, "a host slab has bytes");
-    return parts_->host->allocate(bytes);
+    CHAMELEON_CHECK(is_in_pages(address, bytes), "a host slab has whole pages");
+    return parts_->host->allocate(address, bytes);
   }
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
     if (!forked()) parts_->host->free(address, bytes);

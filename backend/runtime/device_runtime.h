@@ -121,7 +121,8 @@ class DeviceRuntime {
   virtual Error decommit(std::byte* address, std::size_t bytes) = 0;
   virtual void unreserve(std::byte* address, std::size_t bytes) noexcept = 0;
   // Reserves address space that is never committed: numbers that nothing may
-  // read or write. unreserve() takes it back.
+  // read or write, but for the slabs that allocateHost() puts there. Aligned to
+  // pages. unreserve() takes it back. REQUIRES of that: the slabs are gone.
   virtual Result<std::byte*> reserveAddresses(std::size_t bytes) {
     return reserve(bytes);
   }
@@ -129,8 +130,13 @@ class DeviceRuntime {
   // ---- host memory ---------------------------------------------------
   // What the machine (or its cgroup) can give, bytes.
   virtual MemoryInfo hostMemory() const noexcept = 0;
-  // A slab that copies can read and write asynchronously, page aligned.
-  virtual Result<std::byte*> allocateHost(std::size_t bytes) = 0;
+  // Puts a slab there, memory that copies can read and write asynchronously.
+  // Copies may lie in several slabs. REQUIRES: whole pages of a range of
+  // reserveAddresses(), none of them in a slab.
+  virtual Error allocateHost(std::byte* address, std::size_t bytes) = 0;
+  // A slab, or its upper part from a page on, goes; its addresses are reserved
+  // as before. REQUIRES: no submitted work still uses the slab, be it the part
+  // that stays.
   virtual void freeHost(std::byte* address, std::size_t bytes) noexcept = 0;
   // The host waits until every slab has been pinned, or was refused: for who
   // measures copies. Slabs are usable before.

@@ -76,23 +76,17 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     return {profile_.host_memory_bytes - host_bytes_,
             profile_.host_memory_bytes};
   }
-  Result<std::byte*> allocateHost(std::size_t bytes) override {
+  Error allocateHost(std::byte* address, std::size_t bytes) override {
     if (Error error = usable(FaultPoint::kAllocateHost)) return error;
-    CHAMELEON_CHECK(bytes != 0, "a host slab has bytes");
-    {
-      const std::lock_guard lock(mutex_);
-      if (Error error = take(host_bytes_, bytes, profile_.host_memory_bytes,
-                             ErrorCode::kOutOfHostMemory, "host")) {
-        return error;
-      }
-    }
-    Result<std::byte*> slab = reserve_address_space(bytes, kPageBytes);
-    if (!slab.ok()) giveBackHost(bytes);
-    return slab;
+    CHAMELEON_CHECK(is_in_pages(address, bytes), "a host slab has whole pages");
+    const std::lock_guard lock(mutex_);
+    return take(host_bytes_, bytes, profile_.host_memory_bytes,
+                ErrorCode::kOutOfHostMemory, "host");
   }
-  void freeHost(std::byte* address, std::size_t bytes) noexcept override {
-    unmap_memory(address, bytes);
-    giveBackHost(bytes);
+  void freeHost(std::byte* /*address*/, std::size_t bytes) noexcept override {
+    const std::lock_guard lock(mutex_);
+    CHAMELEON_CHECK(bytes <= host_bytes_, "freeHost of what is not there");
+    host_bytes_ -= bytes;
   }
 
   // ---- streams and events ------------------------------------------------
@@ -259,11 +253,6 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     }
     used += bytes;
     return {};
-  }
-
-  void giveBackHost(std::size_t bytes) noexcept {
-    const std::lock_guard lock(mutex_);
-    host_bytes_ -= bytes;
   }
 
   static VirtualTime::Mark markOf(Event event) {

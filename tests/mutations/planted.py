@@ -58,6 +58,12 @@ MUTATIONS = (
         _RANDOM,
     ),
     Mutation(
+        "free bytes on the host are overwritten while a copy uses them",
+        "last-copies",
+        ("synchronize(streams_, last)", "Error()"),
+        ("memory_host_pool_test",),
+    ),
+    Mutation(
         "a victim's extent is reused before it is copied out",
         "victim-copied",
         GONE,
@@ -145,7 +151,7 @@ MUTATIONS = (
         "freed memory loses its fence to the hole above",
         "hole-fence",
         GONE,
-        ("memory_extent_map_test", "memory_host_pool_test"),
+        ("memory_extent_map_test", "memory_arena_test"),
     ),
     Mutation(
         "the cpu runtime's engines ignore waits for each other",
@@ -262,8 +268,8 @@ MUTATIONS = (
         "the host pool exceeds its budget by one unit",
         "pool-budget",
         (
-            "budget_bytes_ - reserved_bytes_",
-            "budget_bytes_ - reserved_bytes_ + ExtentMap::kAlignment",
+            "budget_bytes & ~(kPageBytes - 1)",
+            "(budget_bytes & ~(kPageBytes - 1)) + kPageBytes",
         ),
         ("memory_host_pool_test",),
     ),

@@ -17,6 +17,7 @@
 #include "profiler/trace.h"
 #include "profiler/trace_reader.h"
 #include "profiler/trace_writer.h"
+#include "tests/cpp/support/host_slab.h"
 
 namespace chameleon::fuzz {
 namespace {
@@ -102,7 +103,7 @@ void parse_profile(std::string_view text) {
   const auto made = runtime::make_simulated_runtime(*profile);
   constexpr std::size_t kBytes = std::size_t{1} << 20;
   auto range = made->reserve(kBytes);
-  auto host = made->allocateHost(kBytes);
+  auto host = support::allocate_slab(*made, kBytes);
   if (!range.ok() || !host.ok()) return; // the profile has less
   const runtime::Copy copy{*range, *host, kBytes};
   auto copied = made->copy(made->copyInStream(), {&copy, 1});
@@ -110,7 +111,7 @@ void parse_profile(std::string_view text) {
   CHAMELEON_CHECK(copied.ok() && event.ok() && made->synchronize(*event).ok(),
                   "a copy runs");
   CHAMELEON_CHECK(made->now_ns() >= 0, "time goes on");
-  made->freeHost(*host, kBytes);
+  support::free_slab(*made, *host, kBytes);
 }
 
 void parse_adversary(std::string_view text) {

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <vector>
 
+#include "backend/runtime/address_space.h"
 #include "backend/runtime/check.h"
 #include "tests/cpp/support/queued_runtime.h"
 #include "tests/cpp/support/test_runtime.h"
@@ -138,23 +139,30 @@ class FakeRuntime final : public support::QueuedRuntime {
   runtime::MemoryInfo hostMemory() const noexcept override {
     return {machine_bytes, machine_bytes};
   }
-  Result<std::byte*> allocateHost(std::size_t bytes) override {
+  Error allocateHost(std::byte* address, std::size_t bytes) override {
     if (fails(kHost) || host_bytes + bytes > host_limit) {
       return failure("allocateHost");
     }
-    auto* address = static_cast<std::byte*>(::operator new(bytes));
+    const auto above = host_.lower_bound(address);
+    CHAMELEON_CHECK(
+        (above == host_.end() || address + bytes <= above->first) &&
+            (above == host_.begin() ||
+             std::prev(above)->first + std::prev(above)->second <= address),
+        "host slabs overlap");
+    if (Error error = runtime::open_address_space(address, bytes)) return error;
     host_[address] = bytes;
     host_bytes += bytes;
     peak_host_bytes = std::max(peak_host_bytes, host_bytes);
-    return address;
+    return {};
   }
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
-    const auto found = host_.find(address);
-    CHAMELEON_CHECK(found != host_.end() && found->second == bytes,
-                    "not a host slab");
-    host_.erase(found);
+    const auto found = std::prev(host_.upper_bound(address));
+    CHAMELEON_CHECK(found->first + found->second == address + bytes,
+                    "neither a host slab nor its upper part");
+    found->second -= bytes;
+    if (found->second == 0) host_.erase(found);
     host_bytes -= bytes;
-    ::operator delete(address);
+    runtime::close_address_space(address, bytes);
   }
 
   Stream copyInStream() const noexcept override { return streamAt(0); }

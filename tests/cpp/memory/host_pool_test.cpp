@@ -2,8 +2,10 @@
 
 #include <cstring>
 #include <gtest/gtest.h>
+#include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "tests/cpp/memory/fake_runtime.h"
 
@@ -12,7 +14,8 @@ namespace {
 
 constexpr std::size_t kKiB = std::size_t{1} << 10;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::size_t kSlab = kMiB;
+constexpr std::size_t kUnit = kMiB;
+constexpr std::size_t kPage = 4 * kKiB;
 
 Fence fence_of(Position position) {
   Fence fence;
@@ -22,6 +25,16 @@ Fence fence_of(Position position) {
 
 class HostPoolTest : public testing::Test {
  protected:
+  void open(std::size_t budget_bytes) {
+    pool = std::move(
+        HostPool::create(runtime, lines, budget_bytes, kUnit).value());
+  }
+  void TearDown() override {
+    if (pool != nullptr) pool->check();
+  }
+  Extent* take(std::size_t bytes) { return pool->allocate(bytes).extent; }
+  void give(Extent* extent) { pool->free(extent, {}); }
+
   // Work on `stream` that lasts until the test runs it.
   Position work(StreamIndex stream) {
     static std::byte bytes[2];
@@ -32,223 +45,348 @@ class HostPoolTest : public testing::Test {
 
   FakeRuntime runtime;
   StreamPositions lines{runtime};
+  std::unique_ptr<HostPool> pool;
 };
 
 TEST_F(HostPoolTest, StartsEmpty) {
-  HostPool pool(runtime, lines, 10 * kSlab, kSlab);
-  pool.check();
-  EXPECT_EQ(pool.budgetBytes(), 10 * kSlab);
-  EXPECT_EQ(pool.usedBytes(), 0u);
-  EXPECT_EQ(pool.reservedBytes(), 0u);
+  open(10 * kUnit);
+  EXPECT_EQ(pool->budgetBytes(), 10 * kUnit);
+  EXPECT_EQ(pool->usedBytes(), 0u);
+  EXPECT_EQ(pool->freeBytes(), 10 * kUnit);
+  EXPECT_EQ(pool->reservedBytes(), 0u);
   EXPECT_EQ(runtime.host_bytes, 0u);
+}
+
+TEST_F(HostPoolTest, FewerAddressesWillDo) {
+  runtime.reserve_limit = 3 * kUnit;
+  open(8 * kUnit);
+  EXPECT_EQ(pool->budgetBytes(), 8 * kUnit);
+  EXPECT_LE(pool->freeBytes(), 3 * kUnit);
+  const std::size_t range = pool->freeBytes();
+  ASSERT_NE(take(range), nullptr);
+  EXPECT_EQ(take(1), nullptr);
+  EXPECT_TRUE(pool->setBudget(16 * kUnit));
+  EXPECT_EQ(take(1), nullptr);
+  EXPECT_TRUE(pool->setBudget(range));
+  runtime.reserve_limit = kUnit - 1;
+  const auto none = HostPool::create(runtime, lines, 8 * kUnit, kUnit);
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.error().message().find("address space"), std::string::npos);
 }
 
 TEST_F(HostPoolTest, ABudgetFollowsAMachineThatGrows) {
-  HostPool pool(runtime, lines, 2 * kSlab, kSlab);
-  pool.followMachine(0.5);
-  runtime.machine_bytes += 10 * kSlab;
-  EXPECT_EQ(pool.budgetBytes(), 2 * kSlab); // nobody needs more
-  for (int slab = 0; slab < 2; ++slab) {
-    ASSERT_NE(pool.allocate(kSlab).extent, nullptr);
+  open(2 * kUnit);
+  pool->followMachine(0.5);
+  runtime.machine_bytes += 10 * kUnit;
+  EXPECT_EQ(pool->budgetBytes(), 2 * kUnit); // nobody needs more
+  for (int i = 0; i < 2; ++i) ASSERT_NE(take(kUnit), nullptr);
+  EXPECT_EQ(pool->budgetBytes(), 2 * kUnit);
+  for (int i = 2; i < 7; ++i) {
+    ASSERT_NE(take(kUnit), nullptr);
+    EXPECT_EQ(pool->budgetBytes(), 7 * kUnit);
+    pool->check();
   }
-  EXPECT_EQ(pool.budgetBytes(), 2 * kSlab);
-  for (int slab = 2; slab < 7; ++slab) {
-    ASSERT_NE(pool.allocate(kSlab).extent, nullptr);
-    EXPECT_EQ(pool.budgetBytes(), 7 * kSlab);
-    pool.check();
-  }
-  EXPECT_EQ(pool.allocate(kSlab).extent, nullptr);
-  runtime.machine_bytes -= kSlab; // takes nothing away
-  EXPECT_EQ(pool.allocate(kSlab).extent, nullptr);
-  EXPECT_EQ(pool.budgetBytes(), 7 * kSlab);
-  pool.followMachine(0);
-  runtime.machine_bytes += 10 * kSlab;
-  EXPECT_EQ(pool.allocate(kSlab).extent, nullptr);
+  EXPECT_EQ(take(kUnit), nullptr);
+  runtime.machine_bytes -= kUnit; // takes nothing away
+  EXPECT_EQ(take(kUnit), nullptr);
+  EXPECT_EQ(pool->budgetBytes(), 7 * kUnit);
+  pool->followMachine(0);
+  runtime.machine_bytes += 10 * kUnit;
+  EXPECT_EQ(take(kUnit), nullptr);
 }
 
-TEST_F(HostPoolTest, SizesAreExactInsideSlabs) {
-  HostPool pool(runtime, lines, 10 * kSlab, kSlab);
-  const auto a = pool.allocate(600 * kKiB);
-  const auto b = pool.allocate(1);
-  ASSERT_NE(a.extent, nullptr);
-  ASSERT_NE(b.extent, nullptr);
-  EXPECT_EQ(pool.reservedBytes(), kSlab);
-  EXPECT_EQ(pool.usedBytes(), 600 * kKiB + 512);
+TEST_F(HostPoolTest, SizesAreExactAndLieAcrossUnits) {
+  open(10 * kUnit);
+  const auto a = pool->allocate(600 * kKiB);
+  const auto b = pool->allocate(1);
+  EXPECT_EQ(pool->reservedBytes(), kUnit);
+  EXPECT_EQ(pool->usedBytes(), 600 * kKiB + 512);
   EXPECT_EQ(b.address, a.address + 600 * kKiB);
-  EXPECT_EQ(pool.address(*a.extent), a.address);
-  EXPECT_EQ(pool.address(*b.extent), b.address);
-  std::memset(a.address, 1, 600 * kKiB);
-  std::memset(b.address, 2, 512);
-  const auto c = pool.allocate(600 * kKiB); // needs a second slab
-  EXPECT_EQ(pool.slabCount(), 2u);
-  const auto d = pool.allocate(2 * kSlab + 1); // and one of its own size
-  EXPECT_EQ(pool.slabCount(), 3u);
-  EXPECT_EQ(pool.reservedBytes(), 4 * kSlab + 512);
-  EXPECT_EQ(pool.reservedBytes(), runtime.host_bytes);
-  std::memset(d.address, 3, 2 * kSlab + 1);
-  pool.check();
-  EXPECT_EQ(pool.peakUsedBytes(), pool.usedBytes());
+  EXPECT_EQ(pool->address(*a.extent), a.address);
+  const auto c = pool->allocate(600 * kKiB); // into a second unit
+  EXPECT_EQ(c.address, b.address + 512);
+  EXPECT_EQ(pool->slabCount(), 2u);
+  const auto d = pool->allocate(2 * kUnit + 1); // and two more
+  EXPECT_EQ(pool->slabCount(), 4u);
+  EXPECT_EQ(pool->reservedBytes(), runtime.host_bytes);
+  std::memset(c.address, 2, 600 * kKiB);
+  std::memset(d.address, 3, 2 * kUnit + 1);
+  EXPECT_EQ(c.address[600 * kKiB - 1], std::byte{2});
+  pool->check();
+  EXPECT_EQ(pool->peakUsedBytes(), pool->usedBytes());
   for (Extent* extent : {c.extent, a.extent, d.extent, b.extent}) {
-    pool.free(extent, {});
-    pool.check();
+    give(extent);
+    pool->check();
   }
-  EXPECT_EQ(pool.usedBytes(), 0u);
-  EXPECT_EQ(pool.reservedBytes(), 4 * kSlab + 512); // kept for the next ones
-  EXPECT_EQ(pool.peakUsedBytes(), 1200 * kKiB + 2 * kSlab + 1024);
-  pool.resetPeak();
-  EXPECT_EQ(pool.peakUsedBytes(), 0u);
-  pool.trim();
-  pool.check();
-  EXPECT_EQ(pool.reservedBytes(), 0u);
+  EXPECT_EQ(pool->usedBytes(), 0u);
+  EXPECT_EQ(pool->reservedBytes(), 4 * kUnit); // kept for the next ones
+  EXPECT_EQ(pool->peakUsedBytes(), 1200 * kKiB + 2 * kUnit + 1024);
+  pool->resetPeak();
+  EXPECT_EQ(pool->peakUsedBytes(), 0u);
+  pool->trim();
+  EXPECT_EQ(pool->reservedBytes(), 0u);
   EXPECT_EQ(runtime.host_bytes, 0u);
-  EXPECT_EQ(pool.slabCount(), 0u);
 }
 
-TEST_F(HostPoolTest, TheFullestSlabThatCanServesARequest) {
-  HostPool pool(runtime, lines, 10 * kSlab, kSlab);
-  const auto a = pool.allocate(kSlab);
-  const auto b = pool.allocate(kSlab);
-  const auto c = pool.allocate(kSlab - 100 * kKiB);
-  pool.free(a.extent, {});
-  pool.free(b.extent, {});
-  const auto d = pool.allocate(60 * kKiB); // not from an empty slab
-  EXPECT_EQ(d.address, c.address + kSlab - 100 * kKiB);
-  const auto e = pool.allocate(60 * kKiB);
-  EXPECT_TRUE(e.address == a.address || e.address == b.address);
-  pool.check();
-  EXPECT_EQ(pool.slabCount(), 3u);
+TEST_F(HostPoolTest, WhatIsThereIsTakenBeforeWhatIsNot) {
+  open(10 * kUnit);
+  Extent* const low = take(2 * kUnit);
+  Extent* const high = take(2 * kUnit);
+  give(low);
+  pool->trim(); // the lower two units
+  EXPECT_EQ(pool->reservedBytes(), 2 * kUnit);
+  give(high);
+  // One hole: its bottom is not there.
+  Extent* const again = take(kUnit);
+  EXPECT_EQ(again->offset, 2 * kUnit);
+  EXPECT_EQ(pool->reservedBytes(), 2 * kUnit);
+  // Nor is a hole that would fit better.
+  EXPECT_EQ(take(kUnit)->offset, 3 * kUnit);
+  EXPECT_EQ(take(3 * kUnit)->offset, 4 * kUnit);
+  EXPECT_EQ(take(2 * kUnit)->offset, 0u);
+}
+
+TEST_F(HostPoolTest, TheLowestOfEqualHolesServesARequest) {
+  open(10 * kUnit);
+  std::vector<Extent*> all;
+  for (int i = 0; i < 8; ++i) all.push_back(take(kUnit / 2));
+  for (int i : {5, 1, 3}) give(all[i]);
+  EXPECT_EQ(take(kUnit / 4)->offset, kUnit / 2);
+  EXPECT_EQ(take(kUnit / 4)->offset, kUnit * 3 / 4); // it fits exactly
+  EXPECT_EQ(take(kUnit / 4)->offset, kUnit * 3 / 2);
 }
 
 TEST_F(HostPoolTest, TheBudgetIsAHardCapAndCanBeUsedUp) {
-  const std::size_t budget = 2 * kSlab + 3 * kKiB;
-  HostPool pool(runtime, lines, budget, kSlab);
-  const auto a = pool.allocate(kSlab);
-  const auto b = pool.allocate(kSlab);
-  const auto c = pool.allocate(3 * kKiB); // a last, small slab
-  ASSERT_NE(a.extent, nullptr);
-  ASSERT_NE(b.extent, nullptr);
-  ASSERT_NE(c.extent, nullptr);
-  EXPECT_EQ(pool.usedBytes(), budget);
-  EXPECT_EQ(pool.allocate(1).extent, nullptr);
-  EXPECT_TRUE(pool.lastError().ok());
-  pool.check();
-  pool.free(c.extent, {});
-  EXPECT_EQ(pool.allocate(3 * kKiB + 1).extent, nullptr);
-  EXPECT_EQ(pool.allocate(~std::size_t{0}).extent, nullptr);
-  EXPECT_NE(pool.allocate(3 * kKiB).extent, nullptr);
+  const std::size_t budget = 2 * kUnit + 3 * kPage;
+  open(budget + kPage - 1); // whole pages of it
+  Extent* const a = take(kUnit + kPage);
+  Extent* const b = take(kUnit + 2 * kPage);
+  ASSERT_NE(a, nullptr);
+  ASSERT_NE(b, nullptr);
+  EXPECT_EQ(pool->usedBytes(), budget);
+  EXPECT_EQ(take(1), nullptr);
+  EXPECT_TRUE(pool->lastError().ok());
+  pool->check();
+  give(b);
+  EXPECT_EQ(take(kUnit + 2 * kPage + 1), nullptr);
+  EXPECT_EQ(take(~std::size_t{0}), nullptr);
+  EXPECT_NE(take(kUnit + 2 * kPage), nullptr);
   EXPECT_EQ(runtime.peak_host_bytes, budget);
+  // The last unit gets the rest when there is more.
+  EXPECT_TRUE(pool->setBudget(3 * kUnit));
+  EXPECT_NE(take(kUnit - 3 * kPage), nullptr);
+  EXPECT_EQ(pool->slabCount(), 4u);
 }
 
 TEST_F(HostPoolTest, OneRequestMayTakeTheWholeBudget) {
-  HostPool pool(runtime, lines, 5 * kSlab, kSlab);
+  open(5 * kUnit);
   std::vector<Extent*> all;
-  for (int i = 0; i < 5; ++i) all.push_back(pool.allocate(kSlab).extent);
-  // The copies that still read the slabs are waited for, and only then.
+  for (int i = 0; i < 5; ++i) all.push_back(take(kUnit));
   const Position reading = work(kCopyIn);
-  pool.free(all[0], fence_of(reading));
-  EXPECT_EQ(pool.allocate(2 * kSlab).extent, nullptr); // nothing is given back
-  EXPECT_EQ(pool.reservedBytes(), 5 * kSlab);
-  EXPECT_FALSE(lines.passed(reading));
-  for (int i = 1; i < 5; ++i) pool.free(all[i], {});
-  EXPECT_NE(pool.allocate(5 * kSlab).extent, nullptr);
-  EXPECT_TRUE(lines.passed(reading));
-  pool.check();
-  EXPECT_EQ(pool.slabCount(), 1u);
-  EXPECT_EQ(runtime.peak_host_bytes, 5 * kSlab);
-}
-
-TEST_F(HostPoolTest, GivesBackNoMoreThanNeeded) {
-  HostPool pool(runtime, lines, 4 * kSlab, kSlab);
-  std::vector<Extent*> all;
-  for (int i = 0; i < 4; ++i) all.push_back(pool.allocate(kSlab).extent);
-  for (Extent* extent : all) pool.free(extent, {});
-  EXPECT_NE(pool.allocate(2 * kSlab).extent, nullptr);
-  EXPECT_EQ(pool.slabCount(), 3u);
-  EXPECT_EQ(pool.reservedBytes(), 4 * kSlab);
-  pool.check();
+  pool->free(all[0], fence_of(reading));
+  for (int i = 1; i < 5; ++i) give(all[i]);
+  Extent* const whole = take(5 * kUnit);
+  ASSERT_NE(whole, nullptr);
+  EXPECT_FALSE(lines.passed(reading)); // who writes there waits
+  EXPECT_EQ(whole->fence.slots()[0], reading);
+  EXPECT_EQ(runtime.peak_host_bytes, 5 * kUnit);
 }
 
 TEST_F(HostPoolTest, ReusedBytesCarryTheirFence) {
-  HostPool pool(runtime, lines, kSlab, kSlab);
-  const auto a = pool.allocate(kSlab);
+  open(kUnit);
   const Position reading = work(kCopyIn);
-  pool.free(a.extent, fence_of(reading));
-  const auto b = pool.allocate(kKiB);
-  EXPECT_EQ(b.extent->fence.slots()[0], reading);
-  EXPECT_FALSE(lines.wait(kCopyOut, b.extent->fence));
+  pool->free(take(kUnit), fence_of(reading));
+  Extent* const again = take(kKiB);
+  EXPECT_EQ(again->fence.slots()[0], reading);
+  EXPECT_FALSE(lines.wait(kCopyOut, again->fence));
   runtime.run(runtime.copyOutStream());
   EXPECT_TRUE(runtime.idle(runtime.copyInStream()));
 }
 
+TEST_F(HostPoolTest, NobodyWaitsForOtherBytesOfAHole) {
+  open(4 * kUnit);
+  Extent* const a = take(kUnit);
+  Extent* const b = take(kUnit);
+  const Position reading = work(kCopyIn);
+  pool->free(b, fence_of(reading)); // one hole with all above
+  give(a);
+  Extent* const low = take(kUnit);
+  EXPECT_TRUE(low->fence.empty());
+  Extent* const high = take(kUnit);
+  EXPECT_EQ(high->fence.slots()[0], reading);
+  EXPECT_TRUE(take(kUnit)->fence.empty());
+}
+
+TEST_F(HostPoolTest, TrimWaitsForTheLastCopies) {
+  open(4 * kUnit);
+  Extent* const a = take(kUnit);
+  Extent* const b = take(kUnit);
+  const Position reading = work(kCopyIn);
+  pool->free(b, fence_of(reading));
+  pool->trim();
+  EXPECT_TRUE(lines.passed(reading));
+  EXPECT_EQ(pool->reservedBytes(), kUnit);
+  give(a);
+}
+
 TEST_F(HostPoolTest, RefusedMemoryIsAReason) {
-  HostPool pool(runtime, lines, 8 * kSlab, kSlab);
-  runtime.fail_after[FakeRuntime::kHost] = 0;
-  EXPECT_EQ(pool.allocate(kKiB).extent, nullptr);
-  EXPECT_FALSE(pool.lastError().ok());
-  pool.check();
-  EXPECT_EQ(pool.reservedBytes(), 0u);
-  EXPECT_NE(pool.allocate(kKiB).extent, nullptr);
-  EXPECT_TRUE(pool.lastError().ok());
+  open(8 * kUnit);
+  // At each slab of several.
+  for (int slab = 0; slab < 3; ++slab) {
+    runtime.fail_after[FakeRuntime::kHost] = slab;
+    runtime.host_limit = static_cast<std::size_t>(slab) * kUnit;
+    EXPECT_EQ(take(3 * kUnit), nullptr);
+    EXPECT_FALSE(pool->lastError().ok());
+    EXPECT_EQ(pool->usedBytes(), 0u);
+    pool->check();
+    runtime.fail_after[FakeRuntime::kHost] = -1;
+    pool->trim();
+    EXPECT_EQ(pool->reservedBytes(), 0u);
+  }
+  runtime.host_limit = 3 * kUnit;
+  runtime.fail_after[FakeRuntime::kHost] = 1; // once: there is nothing idle
+  EXPECT_EQ(take(3 * kUnit), nullptr);
+  EXPECT_NE(take(3 * kUnit), nullptr);
+  EXPECT_TRUE(pool->lastError().ok());
 }
 
 TEST_F(HostPoolTest, IdleSlabsHelpWhenTheMachineIsSmall) {
-  HostPool pool(runtime, lines, 8 * kSlab, kSlab);
-  runtime.host_limit = 3 * kSlab;
-  const auto a = pool.allocate(kSlab);
-  pool.free(pool.allocate(2 * kSlab).extent, {});
-  const auto b = pool.allocate(kSlab + kKiB);
-  EXPECT_NE(b.extent, nullptr); // inside the idle one
-  pool.free(b.extent, {});
-  runtime.host_limit = 4 * kSlab;
-  EXPECT_NE(pool.allocate(3 * kSlab).extent, nullptr); // in place of it
-  pool.check();
-  EXPECT_EQ(pool.reservedBytes(), 4 * kSlab);
-  EXPECT_EQ(pool.allocate(kSlab).extent, nullptr);
-  EXPECT_FALSE(pool.lastError().ok());
-  pool.free(a.extent, {});
-  EXPECT_NE(pool.allocate(kSlab).extent, nullptr);
+  open(8 * kUnit);
+  runtime.host_limit = 3 * kUnit;
+  Extent* const a = take(kUnit);
+  Extent* const b = take(kUnit);
+  Extent* const c = take(kUnit);
+  const Position reading = work(kCopyIn);
+  pool->free(b, fence_of(reading));
+  // Above them all; the idle one goes, after its last copy.
+  Extent* const d = take(kUnit + kKiB);
+  EXPECT_EQ(d, nullptr); // two are too many still
+  EXPECT_FALSE(pool->lastError().ok());
+  give(c);
+  Extent* const e = take(2 * kUnit);
+  ASSERT_NE(e, nullptr);
+  EXPECT_TRUE(lines.passed(reading));
+  pool->check();
+  EXPECT_EQ(pool->reservedBytes(), 3 * kUnit);
+  give(a);
+  EXPECT_NE(take(kUnit), nullptr);
 }
 
-TEST_F(HostPoolTest, BudgetShrinksByIdleSlabsOnly) {
-  HostPool pool(runtime, lines, 4 * kSlab, kSlab);
-  const auto a = pool.allocate(kSlab);
-  const auto b = pool.allocate(kSlab);
-  const auto c = pool.allocate(kKiB);
-  EXPECT_FALSE(pool.setBudget(2 * kSlab));
-  EXPECT_EQ(pool.budgetBytes(), 4 * kSlab);
-  pool.free(b.extent, fence_of(work(kCopyOut)));
-  EXPECT_FALSE(pool.setBudget(kSlab));
-  EXPECT_EQ(pool.reservedBytes(), 3 * kSlab); // nothing changed
+TEST_F(HostPoolTest, ALowerBudgetNeedsRoomAboveIt) {
+  open(4 * kUnit);
+  Extent* const a = take(kUnit);
+  Extent* const b = take(kUnit);
+  Extent* const c = take(kPage);
+  EXPECT_FALSE(pool->setBudget(2 * kUnit));
+  EXPECT_TRUE(pool->lastError().ok());
+  EXPECT_EQ(pool->budgetBytes(), 4 * kUnit);
+  EXPECT_EQ(pool->reservedBytes(), 3 * kUnit); // nothing changed
+  pool->free(c, fence_of(work(kCopyOut)));
   runtime.fail_after[FakeRuntime::kSync] = 0;
   runtime.lost = true;
-  EXPECT_FALSE(pool.setBudget(2 * kSlab));
-  EXPECT_FALSE(pool.lastError().ok());
+  EXPECT_FALSE(pool->setBudget(2 * kUnit));
+  EXPECT_FALSE(pool->lastError().ok());
   runtime.lost = false;
-  EXPECT_EQ(pool.budgetBytes(), 4 * kSlab);
-  EXPECT_TRUE(pool.setBudget(2 * kSlab));
-  EXPECT_TRUE(pool.lastError().ok());
-  pool.check();
-  EXPECT_EQ(pool.slabCount(), 2u);
-  EXPECT_EQ(pool.allocate(kSlab).extent, nullptr);
-  pool.free(c.extent, {});
-  EXPECT_NE(pool.allocate(kSlab).extent, nullptr);
-  pool.free(a.extent, {});
-  EXPECT_TRUE(pool.setBudget(8 * kSlab));
-  pool.check();
+  pool->check();
+  EXPECT_EQ(pool->budgetBytes(), 4 * kUnit);
+  EXPECT_TRUE(pool->setBudget(2 * kUnit));
+  EXPECT_TRUE(runtime.idle(runtime.copyOutStream()));
+  pool->check();
+  EXPECT_EQ(pool->reservedBytes(), 2 * kUnit);
+  EXPECT_EQ(take(kPage), nullptr);
+  give(b);
+  EXPECT_TRUE(pool->setBudget(8 * kUnit));
+  EXPECT_NE(take(7 * kUnit), nullptr);
+  give(a);
+}
+
+TEST_F(HostPoolTest, ABudgetCutsASlabInUse) {
+  open(4 * kUnit);
+  const auto a = pool->allocate(kKiB);
+  std::memset(a.address, 5, kKiB);
+  // Copies of what stays are waited for as well.
+  const Position writing = work(kCopyOut);
+  const Position reading = work(kCopyIn);
+  EXPECT_TRUE(pool->setBudget(kPage));
+  EXPECT_TRUE(lines.passed(writing) && lines.passed(reading));
+  EXPECT_EQ(runtime.host_bytes, kPage);
+  pool->check();
+  EXPECT_TRUE(pool->setBudget(2 * kUnit));
+  const auto b = pool->allocate(kUnit);
+  std::memset(b.address, 6, kUnit);
+  EXPECT_EQ(b.address, a.address + kKiB);
+  EXPECT_EQ(a.address[kKiB - 1], std::byte{5});
+  EXPECT_EQ(pool->slabCount(), 3u);
+  for (int i = 0; i < 2; ++i) { // a wait that fails changes nothing
+    work(i == 0 ? kCopyIn : kCopyOut);
+    runtime.fail_after[FakeRuntime::kSync] = 0;
+    runtime.lost = true;
+    EXPECT_FALSE(pool->setBudget(kUnit + kPage));
+    EXPECT_EQ(pool->reservedBytes(), 2 * kUnit);
+    runtime.lost = false;
+    pool->check();
+    runtime.runAll();
+  }
+  EXPECT_TRUE(pool->setBudget(kUnit + kPage));
+  EXPECT_EQ(runtime.host_bytes, kUnit + kPage);
 }
 
 TEST_F(HostPoolTest, FailedGiveBackKeepsTheSlab) {
-  HostPool pool(runtime, lines, kSlab, kSlab);
-  pool.free(pool.allocate(kSlab).extent, fence_of(work(kCopyIn)));
+  open(kUnit);
+  pool->free(take(kUnit), fence_of(work(kCopyIn)));
   runtime.fail_after[FakeRuntime::kSync] = 0;
   runtime.lost = true;
-  pool.trim();
-  pool.check();
-  EXPECT_EQ(pool.slabCount(), 1u);
-  EXPECT_FALSE(pool.lastError().ok());
+  pool->trim();
+  pool->check();
+  EXPECT_EQ(pool->slabCount(), 1u);
+  EXPECT_FALSE(pool->lastError().ok());
   runtime.lost = false;
-  pool.trim();
-  EXPECT_EQ(pool.slabCount(), 0u);
+  pool->trim();
+  EXPECT_EQ(pool->slabCount(), 0u);
+}
+
+TEST_F(HostPoolTest, AnExtentSlidesDownWithItsBytes) {
+  open(4 * kUnit);
+  Extent* const low = take(kUnit / 2);
+  const auto moved = pool->allocate(kUnit); // it overlaps where it goes
+  for (std::size_t i = 0; i < kUnit; ++i) {
+    moved.address[i] = static_cast<std::byte>(i * 7 >> 3);
+  }
+  const Position reading = work(kCopyIn);
+  const Position filling = work(kCopyOut);
+  pool->free(low, fence_of(reading));
+  ASSERT_TRUE(pool->slideDown(moved.extent, fence_of(filling)));
+  EXPECT_TRUE(lines.passed(reading) && lines.passed(filling));
+  EXPECT_EQ(moved.extent->offset, 0u);
+  EXPECT_EQ(moved.extent->next->bytes, 3 * kUnit);
+  const std::byte* const bytes = pool->address(*moved.extent);
+  for (std::size_t i = 0; i < kUnit; ++i) {
+    ASSERT_EQ(bytes[i], static_cast<std::byte>(i * 7 >> 3));
+  }
+}
+
+TEST_F(HostPoolTest, ASlideThatFailsMovesNothing) {
+  open(8 * kUnit);
+  Extent* const low = take(2 * kUnit);
+  const auto high = pool->allocate(2 * kUnit);
+  std::memset(high.address, 3, 2 * kUnit);
+  give(low);
+  pool->trim(); // where it would go nothing is there
+  for (int slab = 0; slab < 2; ++slab) {
+    runtime.host_limit = static_cast<std::size_t>(2 + slab) * kUnit;
+    EXPECT_FALSE(pool->slideDown(high.extent, {}));
+    EXPECT_FALSE(pool->lastError().ok());
+    EXPECT_EQ(high.extent->offset, 2 * kUnit);
+    pool->check();
+  }
+  runtime.host_limit = 4 * kUnit;
+  runtime.fail_after[FakeRuntime::kSync] = 0;
+  runtime.lost = true;
+  EXPECT_FALSE(pool->slideDown(high.extent, fence_of(work(kCopyIn))));
+  EXPECT_EQ(high.extent->offset, 2 * kUnit);
+  runtime.lost = false;
+  ASSERT_TRUE(pool->slideDown(high.extent, {}));
+  EXPECT_EQ(pool->address(*high.extent)[2 * kUnit - 1], std::byte{3});
 }
 
 // Bytes written by a random stream, read out when freed; any wait that is
@@ -265,9 +403,10 @@ TEST_P(HostPoolRandom, HoldsValuesUnderItsCap) {
   const auto queues = make_queues();
   support::QueuedRuntime& runtime = *queues;
   StreamPositions lines(runtime);
-  const std::size_t slab = 32 * kKiB;
-  const std::size_t max_budget = 20 * slab;
-  HostPool pool(runtime, lines, max_budget, slab);
+  const std::size_t unit = 32 * kKiB;
+  const std::size_t max_budget = 20 * unit;
+  const auto pool =
+      std::move(HostPool::create(runtime, lines, max_budget, unit).value());
   std::vector<std::byte> source(256 * kKiB);
   for (std::byte& byte : source) byte = static_cast<std::byte>(random());
 
@@ -276,6 +415,7 @@ TEST_P(HostPoolRandom, HoldsValuesUnderItsCap) {
     const std::byte* expected;
     std::size_t bytes;
     Position written;
+    Position read;
   };
   struct Reading {
     std::vector<std::byte> bytes;
@@ -283,53 +423,72 @@ TEST_P(HostPoolRandom, HoldsValuesUnderItsCap) {
   };
   std::vector<Value> live;
   std::vector<std::unique_ptr<Reading>> readings;
+  const auto read = [&](Value& value) {
+    ASSERT_FALSE(lines.wait(kCopyIn, value.written));
+    readings.push_back(std::make_unique<Reading>(
+        Reading{std::vector<std::byte>(value.bytes), value.expected}));
+    const runtime::Copy copy{readings.back()->bytes.data(),
+                             pool->address(*value.extent), value.bytes};
+    ASSERT_FALSE(runtime.copy(runtime.copyInStream(), {&copy, 1}));
+    value.read = lines.advance(kCopyIn);
+  };
   std::size_t used = 0;
   std::size_t refused = 0;
+  std::size_t moved = 0;
+  std::size_t lowered = 0;
   constexpr int kSteps = 6000;
   RecordProperty("random_operations", kSteps);
   for (int step = 0; step < kSteps; ++step) {
     const std::size_t action = pick(100);
-    if (action < 45) {
+    if (action < 42) {
       const std::size_t bytes =
-          pick(20) == 0 ? 1 + pick(3 * slab) : 1 + pick(8 * kKiB);
-      const auto place = pool.allocate(bytes);
+          pick(20) == 0 ? 1 + pick(3 * unit) : 1 + pick(8 * kKiB);
+      const auto place = pool->allocate(bytes);
       if (place.extent == nullptr) {
         ++refused;
         continue;
       }
       used += ExtentMap::round(bytes);
-      ASSERT_EQ(place.address, pool.address(*place.extent));
+      ASSERT_EQ(place.address, pool->address(*place.extent));
       ASSERT_FALSE(lines.wait(kCopyOut, place.extent->fence));
+      place.extent->fence.clear();
       const std::byte* from = source.data() + pick(source.size() - bytes);
       const runtime::Copy copy{place.address, from, bytes};
       ASSERT_FALSE(runtime.copy(runtime.copyOutStream(), {&copy, 1}));
-      live.push_back({place.extent, from, bytes, lines.advance(kCopyOut)});
-    } else if (action < 85) {
+      live.push_back({place.extent, from, bytes, lines.advance(kCopyOut), {}});
+    } else if (action < 80) {
       if (live.empty()) continue;
       std::swap(live[pick(live.size())], live.back());
+      read(live.back());
       const Value value = live.back();
       live.pop_back();
-      ASSERT_FALSE(lines.wait(kCopyIn, value.written));
-      readings.push_back(std::make_unique<Reading>(
-          Reading{std::vector<std::byte>(value.bytes), value.expected}));
-      const runtime::Copy copy{readings.back()->bytes.data(),
-                               pool.address(*value.extent), value.bytes};
-      ASSERT_FALSE(runtime.copy(runtime.copyInStream(), {&copy, 1}));
-      pool.free(value.extent, fence_of(lines.advance(kCopyIn)));
+      pool->free(value.extent, fence_of(value.read));
       used -= ExtentMap::round(value.bytes);
+    } else if (action < 88) {
+      if (live.empty()) continue;
+      Value& value = live[pick(live.size())];
+      if (pick(2) == 0) read(value);
+      const Extent* const below = value.extent->previous;
+      if (below == nullptr || below->use != ExtentUse::kFree) continue;
+      Fence uses = fence_of(value.written);
+      uses.add(value.read);
+      ASSERT_TRUE(pool->slideDown(value.extent, uses));
+      ++moved;
     } else if (action < 96) {
       runtime.run(lines.stream(static_cast<StreamIndex>(pick(2))), pick(12));
     } else if (action < 98) {
-      (void)pool.setBudget(max_budget - pick(max_budget / 2));
+      lowered += pool->setBudget(max_budget - pick(max_budget / 2));
     } else {
-      pool.trim();
+      pool->trim();
     }
-    pool.check();
-    ASSERT_EQ(pool.usedBytes(), used);
-    ASSERT_EQ(pool.reservedBytes(), runtime.hostBytes());
-    ASSERT_LE(runtime.hostBytes(), max_budget);
+    pool->check();
+    ASSERT_EQ(pool->usedBytes(), used);
+    ASSERT_EQ(pool->reservedBytes(), runtime.hostBytes());
+    ASSERT_LE(runtime.hostBytes(), pool->budgetBytes());
   }
   EXPECT_GT(refused, 0u);
+  EXPECT_GT(moved, 100u);
+  EXPECT_GT(lowered, 10u);
   runtime.runAll();
   for (std::size_t i = 0; i < readings.size(); ++i) {
     ASSERT_EQ(std::memcmp(readings[i]->bytes.data(), readings[i]->expected,

@@ -130,7 +130,7 @@ TEST(PagerMeasure, ResettingCountersDoesNotChangeTheStep) {
 // The first step moves more than those that follow.
 TEST(PagerMeasure, HostMemoryThatStepsDoNotNeedIsGivenBack) {
   Device device(simulated(), 256 * kBytes);
-  constexpr std::int64_t kSlab = HostPool::kSlabBytes;
+  constexpr std::int64_t kSlab = HostPool::kUnitBytes;
   std::vector<Block*> blocks;
   for (int i = 0; i < 3 * 64; ++i) {
     blocks.push_back(device.create());

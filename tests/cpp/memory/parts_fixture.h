@@ -47,12 +47,13 @@ class PartsTest : public ::testing::Test {
                                       meter->link(), kBudget});
     auto arena =
         Arena::create(*runtime, core->streams, 1024 * kBudget, kBudget);
+    auto host_pool =
+        HostPool::create(*runtime, core->streams, host_bytes, kBudget);
     auto space = LogicalSpace::create(*runtime);
-    ASSERT_TRUE(policy.ok() && arena.ok() && space.ok());
+    ASSERT_TRUE(policy.ok() && arena.ok() && host_pool.ok() && space.ok());
     core->policy = std::move(*policy);
     core->arena = std::move(*arena);
-    core->host_pool = std::make_unique<HostPool>(
-        *runtime, core->streams, host_bytes, std::min(host_bytes, kBudget));
+    core->host_pool = std::move(*host_pool);
     residency = std::make_unique<Residency>(*core, meter->timer());
     table = std::make_unique<BlockTable>(*core, *residency, nullptr,
                                          std::move(*space));

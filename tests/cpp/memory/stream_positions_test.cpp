@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/runtime/cpu_runtime.h"
+#include "tests/cpp/support/host_slab.h"
 #include "tests/cpp/support/refusing_runtime.h"
 
 namespace chameleon::memory {
@@ -347,7 +348,7 @@ TEST_P(StreamPositionsOnCpu, ThreadsOrderTheirWork) {
        [](std::string_view sentence) { ADD_FAILURE() << sentence; }});
   const std::size_t unit = runtime->commitGranularity();
   std::byte* const device = runtime->reserve(unit).value();
-  std::byte* const host = runtime->allocateHost(unit).value();
+  std::byte* const host = support::allocate_slab(*runtime, unit).value();
   ASSERT_TRUE(runtime->commit(device, unit).ok());
   std::memset(host, 0, unit);
   {
@@ -398,7 +399,7 @@ TEST_P(StreamPositionsOnCpu, ThreadsOrderTheirWork) {
     }
     EXPECT_EQ(sum, 3 * 60);
   }
-  runtime->freeHost(host, unit);
+  support::free_slab(*runtime, host, unit);
   runtime->unreserve(device, unit);
 }
 

@@ -33,6 +33,29 @@ TEST_P(AddressSpace, PopulatedMemoryHasItsPagesAndKeepsItsBytes) {
   unmap_memory(memory, kPages * page);
 }
 
+TEST(AddressSpaceDeathTest, PartsAreOpenedAndClosed) {
+  constexpr std::size_t kPages = 8;
+  std::byte* const base =
+      reserve_address_space(kPages * kPageBytes, kPageBytes).value();
+  std::byte* const part = base + 2 * kPageBytes;
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(open_address_space(part, 4 * kPageBytes).ok());
+    for (std::size_t i = 0; i < 4 * kPageBytes; ++i) {
+      ASSERT_EQ(part[i], std::byte{0});
+      part[i] = std::byte{7};
+    }
+    close_address_space(part + kPageBytes, 3 * kPageBytes);
+    EXPECT_EQ(part[kPageBytes - 1], std::byte{7});
+    EXPECT_DEATH(part[kPageBytes] = std::byte{1}, "");
+    close_address_space(part, kPageBytes);
+    EXPECT_DEATH(part[0] = std::byte{1}, "");
+  }
+  // Nobody else gets the addresses.
+  EXPECT_TRUE(open_address_space(base, kPages * kPageBytes).ok());
+  unmap_memory(base, kPages * kPageBytes);
+  EXPECT_FALSE(open_address_space(base, kPageBytes).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(Ways, AddressSpace,
                          ::testing::Values(&populate_memory, &touch_memory));
 

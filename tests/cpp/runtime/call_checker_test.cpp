@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/runtime/cpu_runtime.h"
+#include "tests/cpp/support/host_slab.h"
 
 namespace chameleon::runtime {
 namespace {
@@ -23,7 +24,7 @@ class CallChecks : public testing::Test {
          [this](std::string_view text) { misuses_.emplace_back(text); }});
     device_ = runtime_->reserve(2 * kUnit).value();
     ASSERT_TRUE(runtime_->commit(device_, 2 * kUnit).ok());
-    host_ = runtime_->allocateHost(2 * kUnit).value();
+    host_ = support::allocate_slab(*runtime_, 2 * kUnit).value();
     in_ = runtime_->copyInStream();
     out_ = runtime_->copyOutStream();
   }
@@ -36,7 +37,7 @@ class CallChecks : public testing::Test {
     // One after the other: copies that were planted to race shall not do it.
     synchronize(out_);
     synchronize(in_);
-    runtime_->freeHost(host_, 2 * kUnit);
+    support::free_slab(*runtime_, host_, 2 * kUnit);
     runtime_->unreserve(device_, 2 * kUnit);
     runtime_.reset();
   }
@@ -269,7 +270,8 @@ TEST_F(CallChecks, MemoryGivenBackTooEarly) {
   ASSERT_TRUE(runtime_->decommit(device_, kUnit).ok());
   EXPECT_TRUE(reported({"decommit", "which submitted work still uses"}));
   ASSERT_TRUE(runtime_->commit(device_, kUnit).ok());
-  runtime_->freeHost(runtime_->allocateHost(kBytes).value(), kBytes);
+  support::free_slab(*runtime_,
+                     support::allocate_slab(*runtime_, kBytes).value(), kBytes);
 }
 
 TEST_F(CallChecks, RangesOfAnEngineCopyMayNotOverlap) {

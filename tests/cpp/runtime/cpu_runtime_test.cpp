@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/runtime/fault_injection.h"
+#include "tests/cpp/support/host_slab.h"
 
 namespace chameleon::runtime {
 namespace {
@@ -28,7 +29,7 @@ class CpuRuntime : public testing::TestWithParam<const char*> {
          [](std::string_view sentence) { ADD_FAILURE() << sentence; }});
     device_ = runtime_->reserve(4 * kUnit).value();
     ASSERT_TRUE(runtime_->commit(device_, 2 * kUnit).ok());
-    host_ = runtime_->allocateHost(kUnit).value();
+    host_ = support::allocate_slab(*runtime_, kUnit).value();
     in_ = runtime_->copyInStream();
     out_ = runtime_->copyOutStream();
   }
@@ -36,7 +37,7 @@ class CpuRuntime : public testing::TestWithParam<const char*> {
     FaultInjection::instance().disarmAll();
     if (!runtime_) return;
     drain();
-    runtime_->freeHost(host_, kUnit);
+    support::free_slab(*runtime_, host_, kUnit);
     runtime_->unreserve(device_, 4 * kUnit);
   }
 
@@ -183,7 +184,7 @@ TEST_P(CpuRuntime, DestructorRunsWhatIsLeft) {
   std::memset(device_, 5, 4096);
   const auto other =
       make_cpu_runtime({parse_cpu_adversary(GetParam()).value(), {}});
-  std::byte* slab = other->allocateHost(4096).value();
+  std::byte* slab = support::allocate_slab(*other, 4096).value();
   std::memset(slab, 6, 4096);
   const Copy one{target.data(), slab, 4096};
   ASSERT_TRUE(other->copy(other->copyOutStream(), {&one, 1}).ok());
@@ -332,7 +333,7 @@ TEST_P(CpuRuntime, InjectedFailuresHaveNoEffect) {
             ErrorCode::kOutOfDeviceMemory);
   EXPECT_EQ(device_[0], byte_of(1));
   faults.arm(FaultPoint::kAllocateHost, 1, false);
-  EXPECT_EQ(code(runtime_->allocateHost(kUnit).error()),
+  EXPECT_EQ(code(support::allocate_slab(*runtime_, kUnit).error()),
             ErrorCode::kOutOfHostMemory);
   const Copy one{host_, device_, 64};
   for (Stream stream : {out_, kDefaultComputeStream}) {
@@ -429,7 +430,7 @@ TEST(CpuRuntimeDeathTest, OnlyCommittedMemoryIsReadable) {
 // ends.
 void exit_with_work_in_flight() {
   DeviceRuntime* const leaked = make_cpu_runtime().release();
-  std::byte* const host = leaked->allocateHost(8 * kUnit).value();
+  std::byte* const host = support::allocate_slab(*leaked, 8 * kUnit).value();
   for (int i = 0; i < 100; ++i) {
     const Copy one{host, host + 4 * kUnit, 4 * kUnit};
     static_cast<void>(leaked->copy(leaked->copyInStream(), {&one, 1}));

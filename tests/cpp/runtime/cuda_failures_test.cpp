@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/cpp/runtime/cuda_runtime_fixture.h"
+#include "tests/cpp/support/host_slab.h"
 
 namespace chameleon::runtime {
 namespace {
@@ -38,7 +39,7 @@ TEST_F(CudaFailures, EveryCallThatMakesARuntimeMayFail) {
 
 TEST_F(CudaFailures, DriverErrorsAreValues) {
   open();
-  std::byte* const slab = cuda->allocateHost(kMiB).value();
+  std::byte* const slab = support::allocate_slab(*cuda, kMiB).value();
   std::byte* const there = device(kMiB);
   driver->failCall(DriverCall::cuMemcpyAsync, 1, CUDA_ERROR_UNKNOWN);
   const Error error = copy(cuda->copyInStream(), there, slab, 100);
@@ -55,7 +56,7 @@ TEST_F(CudaFailures, DriverErrorsAreValues) {
   EXPECT_FALSE(cuda->synchronize(event).ok());
   cuda->destroy(event);
   giveBack(there, kMiB);
-  cuda->freeHost(slab, kMiB);
+  support::free_slab(*cuda, slab, kMiB);
 }
 
 // The whole story once; then that it was told. Nothing hangs.
@@ -74,7 +75,7 @@ TEST_F(CudaFailures, ALostGpuIsLostForGood) {
   for (const Error& later :
        {cuda->wait(cuda->copyInStream(), event), cuda->synchronize(event),
         cuda->record(kDefaultComputeStream).takeError(),
-        cuda->allocateHost(kMiB).takeError()}) {
+        cuda->allocateHost(nullptr, kMiB)}) {
     EXPECT_EQ(later.code(), ErrorCode::kDevice);
     EXPECT_EQ(later.message(),
               "the GPU is lost to this process: cuStreamWaitEvent failed: "
@@ -97,7 +98,7 @@ TEST_F(CudaFailures, NotEveryLostGpuIsAKernelsFault) {
 
 TEST_F(CudaFailures, ALostGpuTakesNoSingleCopiesForABatch) {
   open();
-  std::byte* const slab = cuda->allocateHost(2 * kMiB).value();
+  std::byte* const slab = support::allocate_slab(*cuda, 2 * kMiB).value();
   driver->failCall(DriverCall::cuMemcpyBatchAsync, 1,
                    CUDA_ERROR_ILLEGAL_ADDRESS);
   const Copy both[] = {{slab, slab + kMiB, 100}, {slab + 100, slab + kMiB, 9}};
@@ -107,7 +108,7 @@ TEST_F(CudaFailures, ALostGpuTakesNoSingleCopiesForABatch) {
   EXPECT_EQ(cuda->transferGaps().batch_refusals, 0u);
   driver->runAll();
   EXPECT_FALSE(cuda->drain(cuda->copyInStream()));
-  cuda->freeHost(slab, 2 * kMiB);
+  support::free_slab(*cuda, slab, 2 * kMiB);
 }
 
 // Whoever only asks finds out, too.
@@ -136,7 +137,7 @@ TEST_F(CudaFailures, InjectedFailuresHaveNoEffect) {
   EXPECT_FALSE(cuda->reserveAddresses(kUnit).ok());
   EXPECT_FALSE(cuda->commit(nullptr, kUnit).ok());
   EXPECT_FALSE(cuda->decommit(nullptr, kUnit).ok());
-  EXPECT_FALSE(cuda->allocateHost(kUnit).ok());
+  EXPECT_FALSE(cuda->allocateHost(nullptr, kUnit).ok());
   EXPECT_FALSE(cuda->copy(kDefaultComputeStream, {}).ok());
   EXPECT_FALSE(cuda->record(kDefaultComputeStream).ok());
   EXPECT_FALSE(cuda->recordTimed(kDefaultComputeStream).ok());
@@ -172,14 +173,14 @@ TEST_F(CudaFailures, AChildForkedWhileMemoryIsPinnedGetsErrors) {
   options.register_in_background = true;
   driver_options.register_time_per_mebibyte = std::chrono::microseconds(500);
   open();
-  std::byte* const slab = cuda->allocateHost(32 * kMiB).value();
+  std::byte* const slab = support::allocate_slab(*cuda, 32 * kMiB).value();
   const pid_t child = fork(); // threads populate and register
   ASSERT_NE(child, -1);
   if (child == 0) {
     const bool good =
-        cuda->allocateHost(kMiB).error().code() == ErrorCode::kUnavailable;
+        cuda->allocateHost(slab, kMiB).code() == ErrorCode::kUnavailable;
     cuda->awaitPinning();
-    cuda->freeHost(slab, 32 * kMiB);
+    support::free_slab(*cuda, slab, 32 * kMiB);
     cuda.reset(); // waits for no thread, takes no lock
     _exit(good ? 0 : 1);
   }
@@ -188,7 +189,7 @@ TEST_F(CudaFailures, AChildForkedWhileMemoryIsPinnedGetsErrors) {
   EXPECT_EQ(status, 0);
   cuda->awaitPinning();
   EXPECT_EQ(cuda->stats().registered_host_bytes, 32 * kMiB);
-  cuda->freeHost(slab, 32 * kMiB);
+  support::free_slab(*cuda, slab, 32 * kMiB);
 }
 
 TEST(CudaDriverFailures, AMachineWithoutADriverGetsASentence) {

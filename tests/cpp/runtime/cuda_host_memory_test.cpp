@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <gtest/gtest.h>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/runtime/address_space.h"
 #include "backend/runtime/cuda_context.h"
 #include "tests/cpp/support/emulated_driver.h"
 
@@ -52,6 +54,12 @@ class CudaHostMemoryTest : public ::testing::Test {
     context.reset();
     driver.reset();
   }
+  // In a range of its own, which stays reserved.
+  std::byte* allocate(std::size_t bytes) {
+    std::byte* const address = reserve_address_space(bytes, kPageBytes).value();
+    EXPECT_TRUE(host->allocate(address, bytes).ok());
+    return address;
+  }
   bool registered(const std::byte* address) const {
     return host->runAt(address, 1).registered;
   }
@@ -74,7 +82,7 @@ TEST_F(CudaHostMemoryTest, SlabsAreRegisteredInTheOrderAllocated) {
   std::vector<const std::byte*> chunks;
   std::vector<std::byte*> slabs;
   for (std::size_t i = 0; i < kSlabs; ++i) {
-    slabs.push_back(host->allocate(10 * kMiB + 4096).value());
+    slabs.push_back(allocate(10 * kMiB + 4096));
     for (std::size_t k = 0; k <= 10; ++k) {
       chunks.push_back(slabs.back() + k * kMiB);
     }
@@ -94,15 +102,37 @@ TEST_F(CudaHostMemoryTest, SlabsAreRegisteredInTheOrderAllocated) {
   EXPECT_EQ(driver->pinnedBytes(), 0u);
 }
 
+TEST_F(CudaHostMemoryTest, WhatStaysOfASlabIsRegisteredAnew) {
+  open();
+  constexpr std::size_t kKept = 2 * kMiB + kPageBytes;
+  std::byte* const slab = allocate(5 * kMiB);
+  std::memset(slab, 7, 5 * kMiB);
+  host->awaitRegistration();
+  host->free(slab + kKept, 5 * kMiB - kKept);
+  host->awaitRegistration();
+  EXPECT_EQ(host->registeredBytes(), kKept);
+  EXPECT_EQ(driver->pinnedBytes(), kKept);
+  EXPECT_EQ(host->runAt(slab + 2 * kMiB, kMiB).bytes, kPageBytes);
+  EXPECT_FALSE(host->runAt(slab + kKept, kMiB).ours);
+  for (std::size_t i = 0; i < kKept; ++i) ASSERT_EQ(slab[i], std::byte{7});
+  EXPECT_TRUE(host->allocate(slab + kKept, 5 * kMiB - kKept).ok());
+  host->awaitRegistration();
+  EXPECT_EQ(slab[5 * kMiB - 1], std::byte{0});
+  EXPECT_EQ(host->registeredBytes(), 5 * kMiB);
+  host->free(slab + kKept, 5 * kMiB - kKept);
+  host->free(slab, kKept);
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+}
+
 TEST_F(CudaHostMemoryTest, SlabsOfSeveralThreads) {
   open();
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < 3; ++i) {
     threads.emplace_back([this, i] {
       for (std::size_t round = 0; round < 20; ++round) {
-        const std::size_t bytes = (1 + (round + i) % 7) * kMiB - 512;
-        std::byte* const kept = host->allocate(bytes).value();
-        std::byte* const slab = host->allocate(bytes).value();
+        const std::size_t bytes = (1 + (round + i) % 7) * kMiB - kPageBytes;
+        std::byte* const kept = allocate(bytes);
+        std::byte* const slab = allocate(bytes);
         slab[bytes - 1] = std::byte{7};
         if (round % 5 == 0) host->awaitRegistration();
         EXPECT_EQ(slab[bytes - 1], std::byte{7});
@@ -122,8 +152,8 @@ TEST_F(CudaHostMemoryTest, SlabsMayGoWhileTheirChunksAreBusy) {
   driver_options.register_time_per_mebibyte = std::chrono::microseconds(200);
   open();
   for (std::size_t chunk = 0; chunk < 24; ++chunk) {
-    std::byte* const slab = host->allocate(24 * kMiB).value();
-    std::byte* const next = host->allocate(8 * kMiB).value();
+    std::byte* const slab = allocate(24 * kMiB);
+    std::byte* const next = allocate(8 * kMiB);
     if (chunk % 3 != 0) awaitRegistered(slab + chunk * kMiB);
     host->free(slab, 24 * kMiB);
     if (chunk % 2 == 0) host->awaitRegistration();
@@ -139,7 +169,7 @@ TEST_F(CudaHostMemoryTest, StopsWhileBusy) {
       open();
       std::byte* first = nullptr;
       for (std::size_t i = 0; i < slabs; ++i) {
-        std::byte* const slab = host->allocate(32 * kMiB).value();
+        std::byte* const slab = allocate(32 * kMiB);
         if (i == 0) first = slab;
       }
       if (has_begun) awaitRegistered(first);
@@ -155,7 +185,7 @@ TEST_F(CudaHostMemoryTest, WhatTheDriverRefusesIsPopulatedNoFurther) {
   options.background = false;
   open();
   constexpr std::size_t kBytes = 24 * kMiB;
-  std::byte* const slab = host->allocate(kBytes).value();
+  std::byte* const slab = allocate(kBytes);
   EXPECT_EQ(host->registeredBytes(), 5 * kMiB);
   EXPECT_EQ(host->refusals(), 1u);
   const auto page = static_cast<std::size_t>(getpagesize());
@@ -175,8 +205,8 @@ TEST_F(CudaHostMemoryTest, ALostGpuHangsNobody) {
   open();
   driver->failCall(DriverCall::cuMemHostRegister, 4, CUDA_ERROR_ILLEGAL_ADDRESS,
                    /*for_ever=*/true);
-  std::byte* const first = host->allocate(16 * kMiB).value();
-  std::byte* const second = host->allocate(16 * kMiB).value();
+  std::byte* const first = allocate(16 * kMiB);
+  std::byte* const second = allocate(16 * kMiB);
   host->awaitRegistration();
   EXPECT_EQ(host->registeredBytes(), 3 * kMiB);
   EXPECT_EQ(host->refusals(), 0u); // the memory is not at fault

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/cpp/runtime/cuda_runtime_fixture.h"
+#include "tests/cpp/support/host_slab.h"
 
 namespace chameleon::runtime {
 namespace {
@@ -148,7 +149,7 @@ TEST_F(CudaRuntimeTest, DevicesAreIndependent) {
 
 TEST_F(CudaRuntimeTest, CopiesThereAndBackWithoutAHostWait) {
   open();
-  std::byte* const slab = cuda->allocateHost(2 * kMiB).value();
+  std::byte* const slab = support::allocate_slab(*cuda, 2 * kMiB).value();
   EXPECT_EQ(cuda->stats().registered_host_bytes, 2 * kMiB);
   std::byte* const there = device(kMiB);
   fill(slab, kMiB, 1);
@@ -166,7 +167,7 @@ TEST_F(CudaRuntimeTest, CopiesThereAndBackWithoutAHostWait) {
   EXPECT_EQ(cuda->transferGaps().pageable_bytes, 0u);
   finish(cuda->copyInStream());
   giveBack(there, kMiB);
-  cuda->freeHost(slab, 2 * kMiB);
+  support::free_slab(*cuda, slab, 2 * kMiB);
   EXPECT_EQ(driver->pinnedBytes(), 0u);
 }
 
@@ -178,7 +179,7 @@ TEST_F(CudaRuntimeTest, SmallCopiesAreOneCallWhereTheDriverKnowsIt) {
       driver->failCall(DriverCall::cuMemcpyBatchAsync, 1,
                        CUDA_ERROR_NOT_SUPPORTED, true);
     }
-    std::byte* const slab = cuda->allocateHost(kMiB).value();
+    std::byte* const slab = support::allocate_slab(*cuda, kMiB).value();
     std::byte* const there = device(kMiB);
     fill(slab, kMiB, 2);
     std::vector<Copy> copies;
@@ -196,13 +197,13 @@ TEST_F(CudaRuntimeTest, SmallCopiesAreOneCallWhereTheDriverKnowsIt) {
       EXPECT_EQ(std::memcmp(one.destination, one.source, one.bytes), 0);
     }
     giveBack(there, kMiB);
-    cuda->freeHost(slab, kMiB);
+    support::free_slab(*cuda, slab, kMiB);
   }
 }
 
 TEST_F(CudaRuntimeTest, ACopyIsCutWhereARegistrationEnds) {
   open();
-  std::byte* const slab = cuda->allocateHost(5 * kMiB).value();
+  std::byte* const slab = support::allocate_slab(*cuda, 5 * kMiB).value();
   std::byte* const there = device(4 * kMiB);
   fill(slab, 5 * kMiB, 8);
   // Over three borders, one of them to the byte.
@@ -224,7 +225,7 @@ TEST_F(CudaRuntimeTest, ACopyIsCutWhereARegistrationEnds) {
   EXPECT_EQ(std::memcmp(slab + kMiB / 2, there, 3 * kMiB), 0);
   EXPECT_EQ(cuda->transferGaps().pageable_bytes, 0u);
   giveBack(there, 4 * kMiB);
-  cuda->freeHost(slab, 5 * kMiB);
+  support::free_slab(*cuda, slab, 5 * kMiB);
 }
 
 // A chunk may be registered between the question and the copy.
@@ -236,7 +237,7 @@ TEST_F(CudaRuntimeTest, CopiesAreRightWhileTheirMemoryIsPinned) {
   constexpr std::size_t kBytes = 16 * kMiB;
   std::byte* const there = device(kBytes);
   for (unsigned round = 0; round < 3; ++round) {
-    std::byte* const slab = cuda->allocateHost(kBytes).value();
+    std::byte* const slab = support::allocate_slab(*cuda, kBytes).value();
     do {
       fill(slab, 4096, round);
       fill(slab + kBytes - 4096, 4096, round);
@@ -248,7 +249,7 @@ TEST_F(CudaRuntimeTest, CopiesAreRightWhileTheirMemoryIsPinned) {
     EXPECT_EQ(misuse, "");
     const std::vector<std::byte> expected = filled(4096, round);
     EXPECT_EQ(std::memcmp(slab + kBytes - 4096, expected.data(), 4096), 0);
-    cuda->freeHost(slab, kBytes);
+    support::free_slab(*cuda, slab, kBytes);
   }
   EXPECT_GT(cuda->transferGaps().pageable_bytes, 0u);
   EXPECT_EQ(cuda->transferGaps().batch_refusals, 0u);
@@ -257,7 +258,7 @@ TEST_F(CudaRuntimeTest, CopiesAreRightWhileTheirMemoryIsPinned) {
 
 TEST_F(CudaRuntimeTest, ARefusedBatchGoesAsSingleCopies) {
   open();
-  std::byte* const slab = cuda->allocateHost(kMiB).value();
+  std::byte* const slab = support::allocate_slab(*cuda, kMiB).value();
   std::byte* const there = device(kMiB);
   fill(slab, kMiB, 9);
   std::vector<Copy> copies;
@@ -286,7 +287,7 @@ TEST_F(CudaRuntimeTest, ARefusedBatchGoesAsSingleCopies) {
             "cuMemcpyAsync failed: emulated error (CUDA_ERROR)");
   finish(cuda->copyInStream());
   giveBack(there, kMiB);
-  cuda->freeHost(slab, kMiB);
+  support::free_slab(*cuda, slab, kMiB);
 }
 
 TEST_F(CudaRuntimeTest, AnyTwoOrdinaryRangesToo) {
@@ -359,7 +360,7 @@ TEST_F(CudaRuntimeTest, MovesNeedNoBounceBuffer) {
 TEST_F(CudaRuntimeTest, TheBounceBufferIsThereBeforeMemoryIsFull) {
   open();
   std::byte* const base = device(8 * kMiB);
-  std::byte* const host = cuda->allocateHost(kMiB).value();
+  std::byte* const host = support::allocate_slab(*cuda, kMiB).value();
   fill(host, kMiB, 7);
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(copy(cuda->copyInStream(), base, host, kMiB).ok());
@@ -372,7 +373,7 @@ TEST_F(CudaRuntimeTest, TheBounceBufferIsThereBeforeMemoryIsFull) {
   finish(kDefaultComputeStream);
   EXPECT_EQ(std::memcmp(base + 512, host, kMiB), 0);
   EXPECT_EQ(driver->calls(DriverCall::cuMemcpyAsync), copies + 2);
-  cuda->freeHost(host, kMiB);
+  support::free_slab(*cuda, host, kMiB);
   giveBack(base, 8 * kMiB);
 }
 
@@ -381,8 +382,8 @@ TEST_F(CudaRuntimeTest, TheBounceBufferIsThereBeforeMemoryIsFull) {
 TEST_F(CudaRuntimeTest, RefusedRegistrationDegradesWithOneWarning) {
   driver_options.register_limit = 3 * kMiB + 1;
   open();
-  std::byte* const first = cuda->allocateHost(5 * kMiB).value();
-  std::byte* const second = cuda->allocateHost(2 * kMiB).value();
+  std::byte* const first = support::allocate_slab(*cuda, 5 * kMiB).value();
+  std::byte* const second = support::allocate_slab(*cuda, 2 * kMiB).value();
   EXPECT_EQ(cuda->stats().registered_host_bytes, 3 * kMiB);
   EXPECT_EQ(cuda->transferGaps().pinning_refusals, 2u);
   ASSERT_EQ(warnings.size(), 1u);
@@ -399,31 +400,55 @@ TEST_F(CudaRuntimeTest, RefusedRegistrationDegradesWithOneWarning) {
   EXPECT_EQ(std::memcmp(second, first, 2 * kMiB), 0);
   EXPECT_EQ(cuda->transferGaps().pageable_bytes, 4 * kMiB);
   giveBack(there, 5 * kMiB);
-  cuda->freeHost(first, 5 * kMiB);
+  support::free_slab(*cuda, first, 5 * kMiB);
   EXPECT_EQ(driver->pinnedBytes(), 0u);
-  cuda->freeHost(second, 2 * kMiB);
+  support::free_slab(*cuda, second, 2 * kMiB);
 }
 
 TEST_F(CudaRuntimeTest, TheEndOfTheProcessIsNoRefusal) {
   open();
   driver->failCall(DriverCall::cuMemHostRegister, 1, CUDA_ERROR_DEINITIALIZED,
                    true);
-  std::byte* const slab = cuda->allocateHost(2 * kMiB).value();
+  std::byte* const slab = support::allocate_slab(*cuda, 2 * kMiB).value();
   EXPECT_EQ(cuda->transferGaps().pinning_refusals, 0u);
   EXPECT_EQ(warnings, std::vector<std::string>{});
-  cuda->freeHost(slab, 2 * kMiB);
+  support::free_slab(*cuda, slab, 2 * kMiB);
 }
 
 TEST_F(CudaRuntimeTest, RegistersInTheBackground) {
   options.register_in_background = true;
   open();
-  std::byte* const slab = cuda->allocateHost(20 * kMiB + 4096).value();
+  std::byte* const slab =
+      support::allocate_slab(*cuda, 20 * kMiB + 4096).value();
   fill(slab, 4096, 1); // usable at once
   cuda->awaitPinning();
   EXPECT_EQ(cuda->stats().registered_host_bytes, 20 * kMiB + 4096);
   EXPECT_EQ(driver->calls(DriverCall::cuMemHostRegister), 21u);
-  cuda->freeHost(slab, 20 * kMiB + 4096);
+  support::free_slab(*cuda, slab, 20 * kMiB + 4096);
   EXPECT_EQ(cuda->stats().registered_host_bytes, 0u);
+}
+
+TEST_F(CudaRuntimeTest, ACopyMayLieInSlabsSideBySide) {
+  open();
+  constexpr std::size_t kSlab = 2 * kMiB + 4096; // ends with a small chunk
+  std::byte* const base = cuda->reserveAddresses(3 * kSlab).value();
+  for (std::size_t i : {1, 0, 2}) {
+    ASSERT_TRUE(cuda->allocateHost(base + i * kSlab, kSlab).ok());
+  }
+  std::byte* const there = device(8 * kMiB);
+  constexpr std::size_t kBytes = 3 * kSlab - 1000;
+  fill(base + 500, kBytes, 7);
+  ASSERT_TRUE(copy(cuda->copyInStream(), there, base + 500, kBytes).ok());
+  finish(cuda->copyInStream());
+  EXPECT_EQ(std::memcmp(there, base + 500, kBytes), 0);
+  ASSERT_TRUE(copy(cuda->copyOutStream(), base + 400, there, kBytes).ok());
+  finish(cuda->copyOutStream());
+  EXPECT_EQ(std::memcmp(there, base + 400, kBytes), 0);
+  EXPECT_EQ(cuda->transferGaps().pageable_bytes, 0u);
+  for (std::size_t i : {2, 0, 1}) cuda->freeHost(base + i * kSlab, kSlab);
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+  cuda->unreserve(base, 3 * kSlab);
+  giveBack(there, 8 * kMiB);
 }
 
 TEST_F(CudaRuntimeTest, SlabsMayGoWhileTheyAreRegistered) {
@@ -434,16 +459,17 @@ TEST_F(CudaRuntimeTest, SlabsMayGoWhileTheyAreRegistered) {
     threads.emplace_back([this] {
       for (std::size_t round = 0; round < 20; ++round) {
         const std::size_t bytes = (1 + round % 4) * kMiB;
-        std::byte* const slab = cuda->allocateHost(bytes).value();
+        std::byte* const slab = support::allocate_slab(*cuda, bytes).value();
         slab[bytes - 1] = std::byte{1};
-        cuda->freeHost(slab, bytes);
+        support::free_slab(*cuda, slab, bytes);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   cuda->awaitPinning();
   EXPECT_EQ(driver->pinnedBytes(), 0u);
-  (void)cuda->allocateHost(8 * kMiB).value(); // the destructor's to give back
+  (void)support::allocate_slab(*cuda, 8 * kMiB)
+      .value(); // the destructor's to give back
 }
 
 // It may be another one than the thread that pins, or frees, that captures.
@@ -452,10 +478,10 @@ TEST_F(CudaRuntimeTest, PinningLeavesCapturesOfOtherThreadsAlone) {
     options.register_in_background = in_background;
     open();
     driver->capture(true);
-    std::byte* const slab = cuda->allocateHost(3 * kMiB).value();
+    std::byte* const slab = support::allocate_slab(*cuda, 3 * kMiB).value();
     cuda->awaitPinning();
     EXPECT_EQ(cuda->stats().registered_host_bytes, 3 * kMiB);
-    cuda->freeHost(slab, 3 * kMiB);
+    support::free_slab(*cuda, slab, 3 * kMiB);
     EXPECT_EQ(driver->pinnedBytes(), 0u);
     driver->capture(false);
   }
@@ -465,11 +491,11 @@ TEST_F(CudaRuntimeTest, WhoWaitsForPinningIsToldOfSlabsThatGo) {
   options.register_in_background = true;
   driver_options.register_time_per_mebibyte = std::chrono::microseconds(2000);
   open();
-  std::byte* const first = cuda->allocateHost(2 * kMiB).value();
-  std::byte* const second = cuda->allocateHost(8 * kMiB).value();
+  std::byte* const first = support::allocate_slab(*cuda, 2 * kMiB).value();
+  std::byte* const second = support::allocate_slab(*cuda, 8 * kMiB).value();
   std::thread waiter([this] { cuda->awaitPinning(); });
-  cuda->freeHost(second, 8 * kMiB);
-  cuda->freeHost(first, 2 * kMiB);
+  support::free_slab(*cuda, second, 8 * kMiB);
+  support::free_slab(*cuda, first, 2 * kMiB);
   waiter.join();
   EXPECT_EQ(driver->pinnedBytes(), 0u);
 }
@@ -491,7 +517,7 @@ TEST_F(CudaRuntimeTest, EventsArePooledAndUntimed) {
 
 TEST_F(CudaRuntimeTest, TimedEventsTellTheTimeBetweenThem) {
   open();
-  std::byte* const slab = cuda->allocateHost(kMiB).value();
+  std::byte* const slab = support::allocate_slab(*cuda, kMiB).value();
   std::byte* const there = device(kMiB);
   const Event start = cuda->recordTimed(cuda->copyInStream()).value();
   ASSERT_TRUE(copy(cuda->copyInStream(), there, slab, 500'000).ok());
@@ -507,7 +533,7 @@ TEST_F(CudaRuntimeTest, TimedEventsTellTheTimeBetweenThem) {
   cuda->destroy(start);
   cuda->destroy(end);
   giveBack(there, kMiB);
-  cuda->freeHost(slab, kMiB);
+  support::free_slab(*cuda, slab, kMiB);
 }
 
 TEST_F(CudaRuntimeTest, TheCompleteEventIsNoEvent) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/runtime/fault_injection.h"
+#include "tests/cpp/support/host_slab.h"
 
 namespace chameleon::runtime {
 namespace {
@@ -51,12 +52,14 @@ TEST(SimulatedRuntime, MemoryIsTheProfiles) {
 
 TEST(SimulatedRuntime, HostMemoryIsTheProfilesAndCostsNothing) {
   const auto runtime = make("h200");
-  std::byte* const slab = runtime->allocateHost(200 * kGiB).value();
+  std::byte* const slab = support::allocate_slab(*runtime, 200 * kGiB).value();
   EXPECT_EQ(runtime->hostMemory().free_bytes, 56 * kGiB);
-  const auto more = runtime->allocateHost(57 * kGiB);
+  const auto more = support::allocate_slab(*runtime, 57 * kGiB);
   ASSERT_FALSE(more.ok());
   EXPECT_EQ(more.error().code(), ErrorCode::kOutOfHostMemory);
-  runtime->freeHost(slab, 200 * kGiB);
+  runtime->freeHost(slab + 150 * kGiB, 50 * kGiB); // its upper part
+  EXPECT_EQ(runtime->hostMemory().free_bytes, 106 * kGiB);
+  support::free_slab(*runtime, slab, 150 * kGiB);
   EXPECT_EQ(runtime->hostMemory().free_bytes, 256 * kGiB);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -196,7 +199,7 @@ TEST(SimulatedRuntime, InjectedFailuresHaveNoEffect) {
       {FaultPoint::kCommit,
        [&] { return !runtime->commit(nullptr, kMiB).ok(); }},
       {FaultPoint::kAllocateHost,
-       [&] { return !runtime->allocateHost(kMiB).ok(); }},
+       [&] { return !support::allocate_slab(*runtime, kMiB).ok(); }},
       {FaultPoint::kCopy,
        [&] {
          return !runtime->copy(runtime->copyInStream(), {&copy, 1}).ok();

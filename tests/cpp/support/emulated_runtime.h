@@ -84,10 +84,10 @@ class EmulatedRuntime final : public QueuedRuntime {
   runtime::MemoryInfo hostMemory() const noexcept override {
     return runtime_->hostMemory();
   }
-  runtime::Result<std::byte*> allocateHost(std::size_t bytes) override {
-    auto slab = runtime_->allocateHost(bytes);
-    if (slab.ok()) host_bytes_ += bytes;
-    return slab;
+  runtime::Error allocateHost(std::byte* address, std::size_t bytes) override {
+    runtime::Error error = runtime_->allocateHost(address, bytes);
+    if (!error) host_bytes_ += bytes;
+    return error;
   }
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
     host_bytes_ -= bytes;

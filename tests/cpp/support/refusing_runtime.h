@@ -27,7 +27,7 @@ class RefusingRuntime : public runtime::DeviceRuntime {
     return refusal();
   }
   void unreserve(std::byte*, std::size_t) noexcept override {}
-  runtime::Result<std::byte*> allocateHost(std::size_t) override {
+  runtime::Error allocateHost(std::byte*, std::size_t) override {
     return refusal();
   }
   void freeHost(std::byte*, std::size_t) noexcept override {}
