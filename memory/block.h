@@ -30,8 +30,8 @@
 //   B2 host != null exactly in Host and Evicting, and in Resident when the
 //      host-copy bit is set
 //   B3 pins > 0 only in Resident (Fetching: pins of the call that begins)
-//   B4 both extents have rounded_bytes, so the alignment class never changes
-//      over a move
+//   B4 both extents are the block's and have rounded_bytes, so the alignment
+//      class never changes over a move
 //
 // Hot path: `word` packs state, the host-copy bit and the pin count, so an op
 // whose operands are Resident pins with one compare-and-swap and no lock.

@@ -32,7 +32,9 @@ struct Extent {
   std::size_t bytes = 0;      // rounded to kAlignment
   Extent* previous = nullptr; // neighbours in address order
   Extent* next = nullptr;
-  Block* block = nullptr; // kBlock: whose; else null
+  // kBlock: whose; else null. In the host pool null, too, for bytes that are
+  // not yet a block's, or not any more.
+  Block* block = nullptr;
   // Earlier work that still touches the bytes: a stream waits for it before
   // its work writes there. Who has made a stream wait may clear the fence, if
   // the extent is freed with a later position of that same stream.

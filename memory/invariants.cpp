@@ -100,7 +100,8 @@ void InvariantWalker::checkBlocks(const Locked& locked) const {
     }
     if (block->host != nullptr) {
       CHAMELEON_CHECK(
-          block->host->bytes == block->rounded_bytes &&
+          block->host->block == block &&
+              block->host->bytes == block->rounded_bytes &&
               block->host_address == core_.host_pool->address(*block->host),
           "B4: a block and its host extent disagree");
       host_bytes += block->host->bytes;
@@ -160,6 +161,11 @@ void InvariantWalker::checkExtents(const Locked& /*locked*/) const {
         extent->use != ExtentUse::kBlock ||
             (extent->block != nullptr && extent->block->device == extent),
         "a device extent whose block is elsewhere");
+  }
+  for (const Extent* extent = core_.host_pool->extents().first();
+       extent != nullptr; extent = extent->next) {
+    CHAMELEON_CHECK(extent->block == nullptr || extent->block->host == extent,
+                    "a host extent whose block is elsewhere");
   }
   CHAMELEON_CHECK(foreign <= memory_.fixedExtents(),
                   "foreign extents are miscounted");

@@ -26,69 +26,18 @@ void Residency::giveUpPlaces(const Locked& locked, Block& block,
       (void)cancelCopyOut(locked, block.host_ready, block.host_address,
                           block.bytes);
     }
-    const Fence host_uses = core_.uses().hostUsesOf(block);
     if (host_copy) copies_on_host_.remove(block);
-    core_.host_pool->free(block.host, host_uses);
+    Extent* const place = block.host;
+    const Fence host_uses = core_.uses().hostUsesOf(block);
+    forgetHostPlace(locked, block);
+    core_.host_pool->free(place, host_uses);
   }
   if (block.device != nullptr) {
     freeExtent(locked, block, core_.uses().usesOf(block));
   }
-  forgetHostPlace(locked, block);
   block.copied_ahead = false;
   BlockUses::clearUses(block);
   block.last_write.store(0, std::memory_order_release);
-}
-
-void Residency::settle(const Locked& /*locked*/, Block& block) noexcept {
-  if (block.state() != BlockState::kEvicting ||
-      !core_.streams.poll(block.host_ready)) {
-    return;
-  }
-  block.become(Block::stateBits(BlockState::kHost));
-}
-
-bool Residency::cancelCopyOut(const Locked& /*locked*/, Position done,
-                              const std::byte* destination,
-                              std::size_t bytes) noexcept {
-  // mutant: not-cancelled
-  if (core_.streams.passed(done) ||
-      !core_.runtime.cancel(core_.streams.stream(kCopyOut), destination)) {
-    return false;
-  }
-  core_.counters.bytes_out.fetch_sub(static_cast<std::int64_t>(bytes),
-                                     std::memory_order_relaxed);
-  return true;
-}
-
-void Residency::freeHostCopy(const Locked& locked, Block& block) noexcept {
-  CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
-  if (block.copied_ahead && !core_.streams.passed(block.host_ready) &&
-      !cancelCopyOut(locked, block.host_ready, block.host_address,
-                     block.bytes)) {
-    Fence both;
-    core_.uses().addTo(
-        both, Position{block.last_write.load(std::memory_order_acquire)});
-    core_.uses().addTo(both, block.host_ready);
-    const Position joined = core_.uses().join(both);
-    if (!joined.none()) {
-      block.last_write.store(joined.word, std::memory_order_release);
-    }
-  }
-  // mutant: cancelled-is-clean
-  block.copied_ahead = false;
-  copies_on_host_.remove(block);
-  block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
-  // mutant: host-copy-uses
-  core_.host_pool->free(block.host, core_.uses().hostUsesOf(block));
-  forgetHostPlace(locked, block);
-}
-
-void Residency::forgetHostPlace(const Locked& /*locked*/,
-                                Block& block) noexcept {
-  block.host = nullptr;
-  block.host_address = nullptr;
-  block.host_ready = {};
-  block.host_read = {};
 }
 
 bool Residency::evictable(const Block& block) noexcept {
@@ -169,6 +118,7 @@ bool Residency::copyOut(const Locked& locked, Shortage& shortage) {
     }
     out.place.extent->fence.clear();
     block.host = out.place.extent;
+    block.host->block = &block;
     block.host_address = out.place.address;
     block.host_ready = done;
     block.host_read = {};
@@ -220,27 +170,6 @@ void Residency::freeExtent(const Locked& /*locked*/, Block& block,
   core_.arena->free(block.device, uses);
   block.device = nullptr;
   block.device_address = nullptr;
-}
-
-HostPool::Place Residency::hostPlace(const Locked& locked, std::size_t bytes,
-                                     Shortage& shortage) {
-  for (;;) {
-    const HostPool::Place place = core_.host_pool->allocate(bytes);
-    if (place.extent != nullptr) return place;
-    if (!freeOldestHostCopy(locked)) break;
-  }
-  if (const Error& error = core_.host_pool->lastError()) {
-    shortage.failure = Error(error.code(), error.message());
-  }
-  return {};
-}
-
-bool Residency::freeOldestHostCopy(const Locked& locked) noexcept {
-  Block* block = copies_on_host_.oldest();
-  while (block != nullptr && block->host_pins > 0) block = block->newer_copy;
-  if (block == nullptr) return false;
-  freeHostCopy(locked, *block);
-  return true;
 }
 
 bool Residency::movable(const Extent& extent) noexcept {
@@ -421,6 +350,7 @@ void Residency::takeOver(const Locked& locked, Block& block, Block& fresh) {
   block.device = std::exchange(fresh.device, nullptr);
   block.device_address = std::exchange(fresh.device_address, nullptr);
   block.host = std::exchange(fresh.host, nullptr);
+  if (block.host != nullptr) block.host->block = &block;
   block.host_address = std::exchange(fresh.host_address, nullptr);
   block.host_ready = std::exchange(fresh.host_ready, {});
   block.host_read = std::exchange(fresh.host_read, {});
@@ -472,19 +402,6 @@ void Residency::orphanExtent(const Locked& /*locked*/, Block& block,
                    std::memory_order_release);
 }
 
-void Residency::writtenOnHost(const Locked& /*locked*/, Block& block,
-                              const HostPool::Place& place) noexcept {
-  if (block.host == nullptr) {
-    place.extent->fence.clear();
-    block.host = place.extent;
-    block.host_address = place.address;
-    block.lost = false;
-  }
-  block.become(Block::stateBits(BlockState::kHost));
-  block.host_ready = {};
-  block.host_read = {};
-}
-
 bool Residency::evictTo(const Locked& locked, Block& block, std::uint64_t pins,
                         const OldPlace& old, Position ready, const Fence& uses,
                         bool complete) noexcept {
@@ -499,6 +416,7 @@ bool Residency::evictTo(const Locked& locked, Block& block, std::uint64_t pins,
   }
   if (complete) {
     block.host = old.extent;
+    block.host->block = &block;
     block.host_address = old.address;
     block.host_ready = ready;
     block.host_read = old.read;

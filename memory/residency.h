@@ -9,8 +9,9 @@
 // batch is open.
 //
 // Thread safety: methods with a Locked need the pager's lock; the others may be
-// called by any thread. The host waits for device work only where an empty host
-// slab is given back, and where streams cannot be made to wait for each other.
+// called by any thread. The host waits for device work only where bytes on the
+// host move, where an empty host slab is given back, and where streams cannot
+// be made to wait for each other.
 #pragma once
 
 #include <atomic>
@@ -125,10 +126,22 @@ class Residency {
 
   // ---- on the host ---------------------------------------------------------
   // Room on the host; clean copies of resident blocks make way for it, the
-  // oldest first. Without an extent: there is none.
+  // oldest first, then other blocks' bytes move. Without an extent: there is
+  // none.
   HostPool::Place hostPlace(const Locked& locked, std::size_t bytes,
                             Shortage& shortage) REQUIRES(pager_lock);
   bool freeOldestHostCopy(const Locked& locked) noexcept REQUIRES(pager_lock);
+  // Bytes on the host that may be moved: a block's, and no host thread is at
+  // them.
+  static bool movableOnHost(const Extent& extent) noexcept;
+  // Makes one hole of `bytes` out of several, with the fewest bytes moved.
+  // False: nothing that can be moved would make it, or moving failed (then
+  // HostPool::lastError() says so).
+  bool joinHostHoles(const Locked& locked, std::size_t bytes)
+      REQUIRES(pager_lock);
+  // Moves all that can be moved on the host as far down as it goes. False: it
+  // failed, as above; what has moved stays so.
+  bool packHost(const Locked& locked) REQUIRES(pager_lock);
   // The host copy of a Resident block is no longer needed or no longer right.
   // A copy to it that has begun still reads the block: whoever uses that next
   // waits for it too.
@@ -176,6 +189,9 @@ class Residency {
   void freeExtent(const Locked& locked, Block& block, const Fence& uses)
       REQUIRES(pager_lock);
   static bool takeForMove(Block& block, std::uint64_t& word) noexcept;
+  Extent* runOnHost(const Locked& locked, std::size_t bytes)
+      REQUIRES(pager_lock);
+  bool slideOnHost(const Locked& locked, Extent& extent) REQUIRES(pager_lock);
   void movedTo(const Locked& locked, Block& block, Extent& extent,
                Position moved) REQUIRES(pager_lock);
 

@@ -58,6 +58,18 @@ MUTATIONS = (
         _RANDOM,
     ),
     Mutation(
+        "bytes on the host move before they are all there",
+        "host-move-filled",
+        GONE,
+        ("memory_residency_test", "memory_pager_host_room_test"),
+    ),
+    Mutation(
+        "bytes on the host move while a fetch reads them",
+        "host-move-read",
+        GONE,
+        ("memory_residency_test",),
+    ),
+    Mutation(
         "free bytes on the host are overwritten while a copy uses them",
         "last-copies",
         ("synchronize(streams_, last)", "Error()"),

@@ -1,0 +1,186 @@
+// Where blocks are on the host.
+#include <cstdint>
+
+#include "backend/runtime/check.h"
+#include "memory/phase_range.h"
+#include "memory/residency.h"
+
+namespace chameleon::memory {
+
+using runtime::Error;
+
+HostPool::Place Residency::hostPlace(const Locked& locked, std::size_t bytes,
+                                     Shortage& shortage) {
+  HostPool& pool = *core_.host_pool;
+  do {
+    const HostPool::Place place = pool.allocate(bytes);
+    if (place.extent != nullptr) return place;
+  } while (freeOldestHostCopy(locked));
+  if (pool.lastError().ok() && joinHostHoles(locked, bytes)) {
+    const HostPool::Place place = pool.allocate(bytes);
+    if (place.extent != nullptr) return place;
+  }
+  if (const Error& error = pool.lastError()) {
+    shortage.failure = Error(error.code(), error.message());
+  }
+  return {};
+}
+
+bool Residency::freeOldestHostCopy(const Locked& locked) noexcept {
+  Block* block = copies_on_host_.oldest();
+  while (block != nullptr && block->host_pins > 0) block = block->newer_copy;
+  if (block == nullptr) return false;
+  freeHostCopy(locked, *block);
+  return true;
+}
+
+bool Residency::movableOnHost(const Extent& extent) noexcept {
+  return extent.use == ExtentUse::kBlock && extent.block != nullptr &&
+         extent.block->host_pins == 0 && !extent.block->host_writing;
+}
+
+// Of the runs of extents that are free or can be moved, with `bytes` free in
+// them, the one with the fewest bytes to move. Returns its first extent, a
+// hole; null: there is none.
+Extent* Residency::runOnHost(const Locked& /*locked*/, std::size_t bytes) {
+  Extent* best = nullptr;
+  std::size_t best_moves = SIZE_MAX;
+  Extent* first = nullptr; // of the run that ends with `extent`
+  std::size_t free = 0;
+  std::size_t moves = 0;
+  for (Extent* extent = core_.host_pool->extents().first(); extent != nullptr;
+       extent = extent->next) {
+    if (extent->use != ExtentUse::kFree) {
+      if (!movableOnHost(*extent)) first = nullptr;
+      moves += extent->bytes;
+      continue;
+    }
+    if (first == nullptr) {
+      first = extent;
+      free = 0;
+      moves = 0;
+    }
+    free += extent->bytes;
+    while (free >= bytes) {
+      if (moves < best_moves) {
+        best = first;
+        best_moves = moves;
+      }
+      if (first == extent) break;
+      free -= first->bytes; // without its lowest hole, up to the next one
+      for (first = first->next; first->use != ExtentUse::kFree;
+           first = first->next) {
+        moves -= first->bytes;
+      }
+    }
+  }
+  return best;
+}
+
+bool Residency::joinHostHoles(const Locked& locked, std::size_t bytes) {
+  Extent* hole = runOnHost(locked, bytes);
+  if (hole == nullptr) return false;
+  const PhaseRange range("compact host memory");
+  while (hole->bytes < bytes) {
+    Extent* const moved = hole->next;
+    if (!slideOnHost(locked, *moved)) return false;
+    hole = moved->next;
+  }
+  return true;
+}
+
+bool Residency::packHost(const Locked& locked) {
+  const PhaseRange range("compact host memory");
+  for (Extent* extent = core_.host_pool->extents().first(); extent != nullptr;
+       extent = extent->next) {
+    const bool moves = movableOnHost(*extent) && extent->previous != nullptr &&
+                       extent->previous->use == ExtentUse::kFree;
+    if (moves && !slideOnHost(locked, *extent)) return false;
+  }
+  return true;
+}
+
+bool Residency::slideOnHost(const Locked& /*locked*/, Extent& extent) {
+  Block& block = *extent.block;
+  Fence uses;
+  // mutant: host-move-filled
+  uses.add(block.host_ready);
+  // mutant: host-move-read
+  uses.add(block.host_read);
+  if (!core_.host_pool->slideDown(&extent, uses)) return false;
+  block.host_address = core_.host_pool->address(extent);
+  block.host_ready = {};
+  block.host_read = {};
+  return true;
+}
+
+void Residency::freeHostCopy(const Locked& locked, Block& block) noexcept {
+  CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
+  if (block.copied_ahead && !core_.streams.passed(block.host_ready) &&
+      !cancelCopyOut(locked, block.host_ready, block.host_address,
+                     block.bytes)) {
+    Fence both;
+    core_.uses().addTo(
+        both, Position{block.last_write.load(std::memory_order_acquire)});
+    core_.uses().addTo(both, block.host_ready);
+    const Position joined = core_.uses().join(both);
+    if (!joined.none()) {
+      block.last_write.store(joined.word, std::memory_order_release);
+    }
+  }
+  // mutant: cancelled-is-clean
+  block.copied_ahead = false;
+  copies_on_host_.remove(block);
+  block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
+  Extent* const place = block.host;
+  // mutant: host-copy-uses
+  const Fence uses = core_.uses().hostUsesOf(block);
+  forgetHostPlace(locked, block);
+  core_.host_pool->free(place, uses);
+}
+
+void Residency::writtenOnHost(const Locked& /*locked*/, Block& block,
+                              const HostPool::Place& place) noexcept {
+  if (block.host == nullptr) {
+    place.extent->fence.clear();
+    block.host = place.extent;
+    block.host->block = &block;
+    block.host_address = place.address;
+    block.lost = false;
+  }
+  block.become(Block::stateBits(BlockState::kHost));
+  block.host_ready = {};
+  block.host_read = {};
+}
+
+void Residency::settle(const Locked& /*locked*/, Block& block) noexcept {
+  if (block.state() != BlockState::kEvicting ||
+      !core_.streams.poll(block.host_ready)) {
+    return;
+  }
+  block.become(Block::stateBits(BlockState::kHost));
+}
+
+void Residency::forgetHostPlace(const Locked& /*locked*/,
+                                Block& block) noexcept {
+  if (block.host != nullptr) block.host->block = nullptr;
+  block.host = nullptr;
+  block.host_address = nullptr;
+  block.host_ready = {};
+  block.host_read = {};
+}
+
+bool Residency::cancelCopyOut(const Locked& /*locked*/, Position done,
+                              const std::byte* destination,
+                              std::size_t bytes) noexcept {
+  // mutant: not-cancelled
+  if (core_.streams.passed(done) ||
+      !core_.runtime.cancel(core_.streams.stream(kCopyOut), destination)) {
+    return false;
+  }
+  core_.counters.bytes_out.fetch_sub(static_cast<std::int64_t>(bytes),
+                                     std::memory_order_relaxed);
+  return true;
+}
+
+} // namespace chameleon::memory
