@@ -102,21 +102,45 @@ Admission::Attempt Budgets::tryHbmBudget(const Locked& locked,
 }
 
 Error Budgets::setHostBudget(std::size_t bytes, double growth_share) {
-  const PagerLock locked(core_);
-  table_.drainReleased(locked);
-  while (!core_.host_pool->setBudget(bytes)) {
-    if (residency_.freeOldestHostCopy(locked)) continue;
-    return {ErrorCode::kInvalidArgument,
-            "torch_chameleon.config.host_budget = " + format_bytes(bytes) +
-                " is too low: evicted tensors use " +
-                format_bytes(core_.host_pool->usedBytes()) + " in " +
-                format_bytes(core_.host_pool->reservedBytes()) +
-                " of host memory"};
+  Error failure;
+  PagerLock locked(core_);
+  const bool done = core_.admission.serve(
+      locked.base(), /*exclusive=*/false, CallState::of_thread == 0,
+      [&](bool) REQUIRES(pager_lock) {
+        table_.drainReleased(locked);
+        return tryHostBudget(locked, bytes, failure);
+      });
+  if (done) {
+    core_.host_pool->followMachine(growth_share);
+    core_.limits.host_growth_share = growth_share;
+    core_.admission.wakeLocked();
+    return {};
   }
-  core_.host_pool->followMachine(growth_share);
-  core_.limits.host_growth_share = growth_share;
-  core_.admission.wakeLocked();
-  return {};
+  if (failure) return failure;
+  return {ErrorCode::kInvalidArgument,
+          "torch_chameleon.config.host_budget = " + format_bytes(bytes) +
+              " is too low: evicted tensors use " +
+              format_bytes(core_.host_pool->usedBytes()) + " of host memory"};
+}
+
+Admission::Attempt Budgets::tryHostBudget(const Locked& locked,
+                                          std::size_t bytes, Error& failure) {
+  HostPool& pool = *core_.host_pool;
+  const std::size_t usable = pool.usableBytes(bytes);
+  while (pool.usedBytes() > usable && residency_.freeOldestHostCopy(locked)) {
+  }
+  // What calls in flight have on the host may go, or be moved, when they end.
+  if (pool.usedBytes() > usable) return Admission::Attempt::kLater;
+  if (pool.setBudget(bytes)) return Admission::Attempt::kDone;
+  if (pool.lastError().ok() && residency_.packHost(locked) &&
+      pool.setBudget(bytes)) {
+    return Admission::Attempt::kDone;
+  }
+  if (const Error& error = pool.lastError()) {
+    failure = Error(error.code(), error.message());
+    return Admission::Attempt::kFailed;
+  }
+  return Admission::Attempt::kLater;
 }
 
 Error Budgets::setOversubscription(double factor) {

@@ -34,7 +34,8 @@ class Budgets {
   // kInvalidArgument where what is pinned, or live, does not fit. Evicts what
   // no longer fits.
   runtime::Error setHbmBudget(std::size_t bytes);
-  // `growth_share`: see HostPool.
+  // kInvalidArgument where what was evicted does not fit; what lies too high
+  // moves. `growth_share`: see HostPool.
   runtime::Error setHostBudget(std::size_t bytes, double growth_share = 0);
   runtime::Error setOversubscription(double factor);
   Limits limits() const;
@@ -42,6 +43,9 @@ class Budgets {
  private:
   Admission::Attempt tryHbmBudget(const Locked& locked, std::size_t bytes,
                                   runtime::Error& error) REQUIRES(pager_lock);
+  Admission::Attempt tryHostBudget(const Locked& locked, std::size_t bytes,
+                                   runtime::Error& failure)
+      REQUIRES(pager_lock);
   bool shrinkTo(const Locked& locked, std::size_t budget_bytes,
                 Shortage& shortage) REQUIRES(pager_lock);
 

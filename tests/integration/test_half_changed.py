@@ -285,7 +285,7 @@ def test_within_too_small_a_budget(name, room):
 @pytest.fixture(scope="class")
 def filler():
     """Takes nearly all of the host memory that the budget allows."""
-    host = 64 << 20  # the least, since it is given out in slabs
+    host = 64 << 20
     with torch_chameleon.config.patch(host_budget=host):
         tensors = []
         while torch_chameleon.swap_stats()["host_bytes"] < host - (3 << 18):

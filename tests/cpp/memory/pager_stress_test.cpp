@@ -1,5 +1,6 @@
 // Several threads in one pager: no error, no hang, no wrong bit, no race (run
 // under TSan), although their working sets do not fit together.
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -244,6 +245,62 @@ TEST_F(PagerStressTest, Everything) {
       --running;
     });
     EXPECT_FALSE(failed(expect(shared, 7)));
+  }
+}
+
+// HBM is large: only what the test evicts is on the host, and moves whenever
+// the budget falls to what is used there.
+TEST_F(PagerStressTest, BytesOnTheHostMoveBesideTheirUsers) {
+  runtime::CpuAdversary adversary;
+  adversary.copies = runtime::CopyTiming::kLate;
+  for (const bool adversarial : {false, true}) {
+    open(64 * kUnit, 64 * kMiB, 64,
+         adversarial ? adversary : runtime::CpuAdversary{});
+    std::atomic<int> running{3};
+    std::atomic<int> lowered{0};
+    inThreads(4, [&](int id) {
+      std::mt19937_64 random(static_cast<std::uint64_t>(id));
+      while (id == 3 && running > 0) {
+        const auto used = static_cast<std::size_t>(pager->stats().host_bytes);
+        // Refused when more is used by then.
+        const Error error =
+            pager->budgets().setHostBudget((used + 4095) / 4096 * 4096);
+        if (!error && used != 0) ++lowered;
+        pager->invariants().check(2);
+        EXPECT_FALSE(failed(pager->budgets().setHostBudget(64 * kMiB)));
+        std::this_thread::yield();
+      }
+      if (id == 3) return;
+      const Stream stream{static_cast<std::uint64_t>(id)};
+      for (std::uint64_t round = 0; round < 40; ++round) {
+        std::array<Block*, 4> blocks{};
+        for (Block*& block : blocks) {
+          block = create(1 + random() % kUnit);
+          EXPECT_FALSE(failed(fill(block, round, stream)));
+        }
+        for (Block* block : blocks) { // there may be no room just then
+          const runtime::Error error = pager->evict(*block);
+          EXPECT_TRUE(!error ||
+                      error.code() == runtime::ErrorCode::kOutOfHostMemory);
+        }
+        pager->release(blocks[0]); // what is left may move into the holes
+        pager->release(blocks[2]);
+        Block* const block = blocks[3];
+        std::vector<std::byte> bytes(block->bytes);
+        EXPECT_FALSE(
+            failed(pager->read(*block, 0, bytes.data(), bytes.size(), stream)));
+        EXPECT_TRUE(holds(bytes.data(), bytes.size(), round));
+        fill_pattern(bytes.data(), bytes.size(), round + 1);
+        EXPECT_FALSE(failed(
+            pager->write(*block, 0, bytes.data(), bytes.size(), stream)));
+        EXPECT_FALSE(failed(expect(block, round + 1, stream)));
+        EXPECT_FALSE(failed(expect(blocks[1], round, stream)));
+        pager->release(block);
+        pager->release(blocks[1]);
+      }
+      --running;
+    });
+    EXPECT_GT(lowered, 0);
   }
 }
 
