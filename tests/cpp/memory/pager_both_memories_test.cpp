@@ -3,6 +3,7 @@
 // besides, from the first step on. Their values are compared with a model.
 #include <random>
 
+#include "backend/runtime/address_space.h"
 #include "tests/cpp/memory/rerun_fixture.h"
 
 namespace chameleon::memory {
@@ -149,9 +150,9 @@ TEST_P(PagerBothMemoriesTest, WhatFitsIntoBothTrains) {
     train(training, 1);
     const auto peak =
         static_cast<std::size_t>(pager->stats().peak_resident_bytes);
-    // Blocks of some KiB leave holes of that size on a host of a few of them.
-    const std::size_t holes = largest_op_bytes_;
-    const std::size_t both = peak + peak / 20 + largest_op_bytes_ + holes;
+    // A host budget is used in whole pages.
+    const std::size_t both =
+        peak + peak / 20 + largest_op_bytes_ + runtime::kPageBytes;
     const std::size_t most = std::max(peak, largest_op_bytes_ + 1);
     const std::size_t hbm =
         largest_op_bytes_ + random() % (most - largest_op_bytes_ + 1);
