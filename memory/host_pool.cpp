@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <ranges>
 #include <string>
 #include <utility>
 
@@ -277,20 +278,20 @@ void HostPool::giveBackUnneeded(std::size_t keep_bytes,
   if (reserved_bytes_ <= keep_bytes) return;
   const std::size_t before = reserved_bytes_;
   const std::vector<std::size_t> idle = idleSlabs();
-  for (auto offset = idle.rbegin(); offset != idle.rend(); ++offset) {
-    const auto slab = slabs_.find(*offset);
+  for (const std::size_t offset : std::views::reverse(idle)) {
+    const auto slab = slabs_.find(offset);
     const std::size_t bytes = slab->second;
     const std::size_t left = reserved_bytes_ - bytes;
     if (left < keep_bytes || before - left > most_bytes) continue;
     Fence last;
-    freed_.take(*offset, bytes, last);
+    freed_.take(offset, bytes, last);
     const bool passed = std::ranges::all_of(
         last.slots(),
         [this](Position position) { return streams_.poll(position); });
     if (passed) {
       giveBack(slab, 0);
     } else {
-      freed_.add(*offset, bytes, last);
+      freed_.add(offset, bytes, last);
     }
   }
 }
