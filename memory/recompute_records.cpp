@@ -301,7 +301,8 @@ Record* RecomputeRecords::dependent(const Block& block) {
 }
 
 void RecomputeRecords::findHeldInVain(std::vector<Block*>& found) {
-  // Marks what is needed: from whom somebody may ask for, to what that needs.
+  // Marks the records that are needed: first those of live Dropped blocks and
+  // those that run, then those that make what these read.
   const std::uint64_t walk = ++walks_;
   walk_.clear();
   const auto mark = [&](Record& record) {
