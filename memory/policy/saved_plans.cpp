@@ -15,7 +15,7 @@ namespace chameleon::memory {
 namespace {
 
 // A file of another version is refused: its plans would be made anew anyway.
-constexpr std::string_view kHeader = "torch_chameleon plans 1\n";
+constexpr std::string_view kHeader = "torch_chameleon plans 2\n";
 
 class Writer {
  public:
