@@ -25,6 +25,12 @@ from integration import training_shapes  # noqa: E402
 from point import UNLIMITED, Steps, simulate  # noqa: E402
 from workloads import HOST_ONLY, SMALL, WORKLOADS  # noqa: E402
 
+# Of all steps, by their names in swap_stats().
+PEAKS = {
+    "peak_bytes": "peak_resident_bytes",
+    "peak_host_bytes": "peak_host_bytes",
+}
+
 
 def train(
     training: str,
@@ -52,7 +58,7 @@ def train(
         config.host_budget = host
     torch.manual_seed(0)
     rows: dict = {"ms": [], "host_bytes": [], "reserved_bytes": []}
-    figures = {"peak_bytes": 0, "peak_host_bytes": 0, **rows, "refused": None}
+    figures = {**dict.fromkeys(PEAKS, 0), **rows, "refused": None}
     makers = WORKLOADS | HOST_ONLY | SMALL
     try:
         step = (makers.get(training) or getattr(training_shapes, training))()
@@ -62,9 +68,7 @@ def train(
         run_step = Steps(step)
         for _ in range(steps):
             row = run_step()
-            for name in ("host", "resident"):
-                key = f"peak_{name}_bytes"
-                kept = "peak_bytes" if name == "resident" else key
+            for kept, key in PEAKS.items():
                 figures[kept] = max(figures[kept], row[key])
             rows["ms"].append(row["ms"])
             rows["host_bytes"].append(profiler.last_step()["host_bytes"])
