@@ -117,9 +117,7 @@ bool Residency::copyOut(const Locked& locked, Shortage& shortage) {
       continue;
     }
     out.place.extent->fence.clear();
-    block.host = out.place.extent;
-    block.host->block = &block;
-    block.host_address = out.place.address;
+    putOnHost(locked, block, *out.place.extent);
     block.host_ready = done;
     block.host_read = {};
     core_.note(out.why, block, block.bytes);
@@ -249,8 +247,7 @@ void Residency::beginWriteBack(const Locked& locked, Block& block) {
   std::uint64_t word = block.word.load(std::memory_order_acquire);
   if ((word & ~Block::kRecordedBit) != Block::kIdle) return; // or in use
   Shortage shortage;
-  const HostPool::Place place =
-      hostPlace(locked, block.rounded_bytes, shortage);
+  const HostPool::Place place = holeOnHost(locked, block.rounded_bytes);
   if (place.extent == nullptr) return;
   if (!block.word.compare_exchange_strong(word, word | Block::kHostCopyBit,
                                           std::memory_order_acq_rel)) {
@@ -415,9 +412,7 @@ bool Residency::evictTo(const Locked& locked, Block& block, std::uint64_t pins,
     core_.uses().stamp(block, position);
   }
   if (complete) {
-    block.host = old.extent;
-    block.host->block = &block;
-    block.host_address = old.address;
+    putOnHost(locked, block, *old.extent);
     block.host_ready = ready;
     block.host_read = old.read;
     vacate(locked, block, ready);

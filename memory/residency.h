@@ -57,8 +57,8 @@ class Residency {
                      Decision why) REQUIRES(pager_lock);
   // Makes a Resident block clean while it stays where it is, with the next
   // copyOut(). An op that writes it afterwards goes through the lock, drops the
-  // copy and waits for it. A block that is in use, or has no place on the host,
-  // stays as it is.
+  // copy and waits for it. A block that is in use, or has no hole on the host,
+  // stays as it is: it is not worth a host wait.
   void beginWriteBack(const Locked& locked, Block& block) REQUIRES(pager_lock);
   // Submits the open batch. False: none of its blocks has changed.
   bool copyOut(const Locked& locked, Shortage& shortage) REQUIRES(pager_lock);
@@ -130,6 +130,9 @@ class Residency {
   // none.
   HostPool::Place hostPlace(const Locked& locked, std::size_t bytes,
                             Shortage& shortage) REQUIRES(pager_lock);
+  // The same without moving, so without a host wait for other blocks' copies.
+  HostPool::Place holeOnHost(const Locked& locked, std::size_t bytes)
+      REQUIRES(pager_lock);
   bool freeOldestHostCopy(const Locked& locked) noexcept REQUIRES(pager_lock);
   // Bytes on the host that may be moved: a block's, and no host thread is at
   // them.
@@ -189,6 +192,9 @@ class Residency {
   void freeExtent(const Locked& locked, Block& block, const Fence& uses)
       REQUIRES(pager_lock);
   static bool takeForMove(Block& block, std::uint64_t& word) noexcept;
+  // The block's bytes on the host are, or will be, in this extent.
+  void putOnHost(const Locked& locked, Block& block, Extent& extent) noexcept
+      REQUIRES(pager_lock);
   Extent* runOnHost(const Locked& locked, std::size_t bytes)
       REQUIRES(pager_lock);
   bool slideOnHost(const Locked& locked, Extent& extent) REQUIRES(pager_lock);

@@ -12,18 +12,24 @@ using runtime::Error;
 HostPool::Place Residency::hostPlace(const Locked& locked, std::size_t bytes,
                                      Shortage& shortage) {
   HostPool& pool = *core_.host_pool;
-  do {
-    const HostPool::Place place = pool.allocate(bytes);
-    if (place.extent != nullptr) return place;
-  } while (freeOldestHostCopy(locked));
-  if (pool.lastError().ok() && joinHostHoles(locked, bytes)) {
-    const HostPool::Place place = pool.allocate(bytes);
-    if (place.extent != nullptr) return place;
+  HostPool::Place place = holeOnHost(locked, bytes);
+  if (place.extent == nullptr && pool.lastError().ok() &&
+      joinHostHoles(locked, bytes)) {
+    place = pool.allocate(bytes);
   }
+  if (place.extent != nullptr) return place;
   if (const Error& error = pool.lastError()) {
     shortage.failure = Error(error.code(), error.message());
   }
   return {};
+}
+
+HostPool::Place Residency::holeOnHost(const Locked& locked, std::size_t bytes) {
+  HostPool::Place place;
+  do {
+    place = core_.host_pool->allocate(bytes);
+  } while (place.extent == nullptr && freeOldestHostCopy(locked));
+  return place;
 }
 
 bool Residency::freeOldestHostCopy(const Locked& locked) noexcept {
@@ -139,13 +145,11 @@ void Residency::freeHostCopy(const Locked& locked, Block& block) noexcept {
   core_.host_pool->free(place, uses);
 }
 
-void Residency::writtenOnHost(const Locked& /*locked*/, Block& block,
+void Residency::writtenOnHost(const Locked& locked, Block& block,
                               const HostPool::Place& place) noexcept {
   if (block.host == nullptr) {
     place.extent->fence.clear();
-    block.host = place.extent;
-    block.host->block = &block;
-    block.host_address = place.address;
+    putOnHost(locked, block, *place.extent);
     block.lost = false;
   }
   block.become(Block::stateBits(BlockState::kHost));
@@ -159,6 +163,13 @@ void Residency::settle(const Locked& /*locked*/, Block& block) noexcept {
     return;
   }
   block.become(Block::stateBits(BlockState::kHost));
+}
+
+void Residency::putOnHost(const Locked& /*locked*/, Block& block,
+                          Extent& extent) noexcept {
+  block.host = &extent;
+  block.host_address = core_.host_pool->address(extent);
+  extent.block = &block;
 }
 
 void Residency::forgetHostPlace(const Locked& /*locked*/,

@@ -73,10 +73,8 @@ struct ModelledStep {
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
   std::uint64_t copies = 0; // batches, both ways
-  // The most at a time, in host order: of what is on the host and not in HBM;
-  // of that and the copies of what is in HBM.
+  // What is on the host and not in HBM, the most at a time, in host order.
   std::uint64_t away_bytes = 0;
-  std::uint64_t host_bytes = 0;
   double stall_ns() const noexcept { return duration_ns - compute_ns; }
   // False: it takes its compute time, as far as a model can tell.
   bool waits() const noexcept { return duration_ns > kWaits * compute_ns; }

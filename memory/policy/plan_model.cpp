@@ -27,18 +27,8 @@ PlanModel::PlanModel(const UseTable& table, std::int64_t budget)
 void PlanModel::beginAway(ValueIndex value) {
   Value& state = values_[value];
   if (!state.placed) return;
-  becomeClean(state);
+  state.dirty = false;
   leave(state, {});
-}
-
-void PlanModel::becomeClean(Value& value) {
-  if (!std::exchange(value.dirty, false)) return;
-  host_bytes_ += value.bytes;
-  peak_host_bytes_ = std::max(peak_host_bytes_, host_bytes_);
-}
-
-void PlanModel::becomeDirty(Value& value) {
-  if (!std::exchange(value.dirty, true)) host_bytes_ -= value.bytes;
 }
 
 void PlanModel::leave(Value& value, const After& after) {
@@ -103,7 +93,7 @@ void PlanModel::writeBack(ValueIndex value, const After& after, bool joined) {
   CHAMELEON_CHECK(state.placed, "write-back of what is not in HBM");
   add(kOut, after, state.bytes, joined);
   state.out = count(kOut);
-  becomeClean(state);
+  state.dirty = false;
 }
 
 void PlanModel::evictClean(ValueIndex value) {
@@ -182,7 +172,7 @@ void PlanModel::run(std::int32_t op) {
     }
     if (table_.dirties[use] != 0) {
       after[kOut] = std::max(after[kOut], state.out);
-      becomeDirty(state);
+      state.dirty = true;
     }
     state.placed = true;
     state.used = used;
@@ -198,7 +188,6 @@ void PlanModel::run(std::int32_t op) {
     } else if (!state.dirty) {
       away_bytes_ -= state.bytes;
     }
-    becomeDirty(state);
     state = Value{state.bytes, {}, 0, false, true};
   }
   settled_ = table_.settledBytes(op);
@@ -268,7 +257,6 @@ ModelledStep PlanModel::meanStep(int from, int to) const {
                  copies_at_[last][1] - copies_at_[first][1]) /
                 steps;
   step.away_bytes = static_cast<std::uint64_t>(peak_away_bytes_);
-  step.host_bytes = static_cast<std::uint64_t>(peak_host_bytes_);
   return step;
 }
 

@@ -39,7 +39,7 @@ class PlanModel {
   PlanModel(const UseTable& table, std::int64_t budget);
 
   // Other places to begin with. REQUIRES: nothing was run.
-  void beginClean(ValueIndex value) { becomeClean(values_[value]); }
+  void beginClean(ValueIndex value) { values_[value].dirty = false; }
   void beginAway(ValueIndex value);
 
   // In host order. REQUIRES: what plan.h says of the action holds.
@@ -83,8 +83,6 @@ class PlanModel {
   };
 
   static void join(After& after, const After& other);
-  void becomeClean(Value& value);
-  void becomeDirty(Value& value);
   void leave(Value& value, const After& after); // HBM
   void writeBack(ValueIndex value, const After& after, bool joined);
   void evictClean(ValueIndex value);
@@ -104,11 +102,8 @@ class PlanModel {
   std::array<std::deque<Room>, 2> rooms_; // by ops, by copies out
   std::uint64_t rooms_given_ = 0;
   std::int64_t room_ = 0;
-  // Bytes that have a copy on the host, and of these what is not in HBM; now,
-  // and the most at a time.
-  std::int64_t host_bytes_ = 0;
+  // What is on the host and not in HBM; now, and the most at a time.
   std::int64_t away_bytes_ = 0;
-  std::int64_t peak_host_bytes_ = 0;
   std::int64_t peak_away_bytes_ = 0;
   std::int64_t settled_ = 0; // fixed bytes that stay between two ops
 };

@@ -15,7 +15,7 @@ namespace chameleon::memory {
 namespace {
 
 // A file of another version is refused: its plans would be made anew anyway.
-constexpr std::string_view kHeader = "torch_chameleon plans 2\n";
+constexpr std::string_view kHeader = "torch_chameleon plans 3\n";
 
 class Writer {
  public:
@@ -110,7 +110,6 @@ void each_field(Archive& archive, Saved& saved) {
   archive(saved.plan.modelled.bytes_out);
   archive(saved.plan.modelled.copies);
   archive(saved.plan.modelled.away_bytes);
-  archive(saved.plan.modelled.host_bytes);
   archive(saved.assignment.price_ns_per_byte);
   archive(saved.assignment.joins);
 }
