@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <string_view>
 #include <sys/mman.h>
 #include <thread>
 #include <vector>
@@ -395,11 +394,5 @@ class Probe {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto driver = chameleon::runtime::cuda_driver();
-  if (!driver.ok()) {
-    std::fprintf(stderr, "%s\n", driver.error().message().c_str());
-    return 1;
-  }
-  Probe(**driver, argc > 1 && std::string_view(argv[1]) == "--quick").ask();
-  return 0;
+  return chameleon::probe::run<Probe>(argc, argv);
 }

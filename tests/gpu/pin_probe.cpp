@@ -7,7 +7,6 @@
 // --quick: less memory.
 #include <array>
 #include <cstdio>
-#include <string_view>
 #include <sys/mman.h>
 #include <thread>
 #include <vector>
@@ -104,11 +103,5 @@ class PinProbe {
 } // namespace
 
 int main(int argc, char** argv) {
-  auto driver = chameleon::runtime::cuda_driver();
-  if (!driver.ok()) {
-    std::fprintf(stderr, "%s\n", driver.error().message().c_str());
-    return 1;
-  }
-  PinProbe(**driver, argc > 1 && std::string_view(argv[1]) == "--quick").ask();
-  return 0;
+  return chameleon::probe::run<PinProbe>(argc, argv);
 }

@@ -6,7 +6,10 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <sys/mman.h>
+
+#include "backend/runtime/cuda_driver.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -53,6 +56,19 @@ inline void touch(std::byte* memory, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += kPage) {
     memory[at] = static_cast<std::byte>(at / kPage);
   }
+}
+
+// The program: asks a Probe(driver, is_quick), quick with --quick.
+template <typename Probe>
+int run(int argc, char** argv) {
+  auto driver = runtime::cuda_driver();
+  if (!driver.ok()) {
+    std::fprintf(stderr, "%s\n", driver.error().message().c_str());
+    return 1;
+  }
+  const bool is_quick = argc > 1 && std::string_view(argv[1]) == "--quick";
+  Probe(**driver, is_quick).ask();
+  return 0;
 }
 
 } // namespace chameleon::probe
