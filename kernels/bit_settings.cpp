@@ -1,5 +1,6 @@
 #include "kernels/bit_settings.h"
 
+#include <limits>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -27,6 +28,12 @@ constexpr std::pair<Float32Backend, Float32Op> kPrecisionOf[] = {
     {Float32Backend::MKLDNN, Float32Op::MATMUL},
 };
 
+// PyTorch has no question for it.
+bool flushes_denormals() {
+  volatile float smallest = std::numeric_limits<float>::min();
+  return smallest * 0.5F == 0.0F;
+}
+
 bool reduces(CuBLASReductionOption option) {
   return option == CuBLASReductionOption::AllowReducedPrecisionWithSplitK;
 }
@@ -38,8 +45,29 @@ bool splits(CuBLASReductionOption option) {
 
 } // namespace
 
+ThreadSettings ThreadSettings::now() {
+  ThreadSettings now;
+  now.threads_ = at::get_num_threads();
+  now.flushes_denormals_ = flushes_denormals();
+  now.grad_ = c10::GradMode::is_enabled();
+  now.autocast_ = at::autocast::is_autocast_enabled(backend::kChameleon);
+  now.autocast_dtype_ = at::autocast::get_autocast_dtype(backend::kChameleon);
+  return now;
+}
+
+void ThreadSettings::setOver(const ThreadSettings& others) const {
+  if (*this == others) return;
+  if (threads_ != others.threads_) at::set_num_threads(threads_);
+  if (flushes_denormals_ != others.flushes_denormals_) {
+    at::Context::setFlushDenormal(flushes_denormals_);
+  }
+  c10::GradMode::set_enabled(grad_);
+  at::autocast::set_autocast_enabled(backend::kChameleon, autocast_);
+  at::autocast::set_autocast_dtype(backend::kChameleon, autocast_dtype_);
+}
+
 BitSettings BitSettings::now() {
-  const at::Context& context = at::globalContext();
+  at::Context& context = at::globalContext();
   BitSettings now;
   OfProcess& process = now.process_;
   process.deterministic = context.deterministicAlgorithms();
@@ -48,21 +76,24 @@ BitSettings BitSettings::now() {
   process.cudnn = context.userEnabledCuDNN();
   process.cudnn_deterministic = context.deterministicCuDNN();
   process.cudnn_benchmark = context.benchmarkCuDNN();
+  process.cudnn_benchmark_limit = context.benchmarkLimitCuDNN();
+  process.nnpack = context.userEnabledNNPACK();
   process.mkldnn = context.userEnabledMkldnn();
   process.mkldnn_deterministic = context.deterministicMkldnn();
   process.fp16_accumulation = context.allowFP16AccumulationCuBLAS();
   process.fp16_reduction = context.allowFP16ReductionCuBLAS();
   process.bf16_reduction = context.allowBF16ReductionCuBLAS();
+  process.fp16_reduction_on_cpu = context.allowFP16ReductionCPU();
+  process.linalg = context.linalgPreferredBackend();
+  process.blas = context.blasPreferredBackend();
+  process.sm_carveout = context._SMCarveout_EXPERIMENTAL();
   static_assert(std::size(kPrecisionOf) == kPrecisions);
   for (std::size_t i = 0; i < kPrecisions; ++i) {
     const auto [backend, op] = kPrecisionOf[i];
     process.precisions[i] = context.float32Precision(backend, op);
   }
   process.default_dtype = c10::get_default_dtype_as_scalartype();
-  now.threads_ = at::get_num_threads();
-  now.grad_ = c10::GradMode::is_enabled();
-  now.autocast_ = at::autocast::is_autocast_enabled(backend::kChameleon);
-  now.autocast_dtype_ = at::autocast::get_autocast_dtype(backend::kChameleon);
+  now.thread_ = ThreadSettings::now();
   return now;
 }
 
@@ -73,6 +104,8 @@ void BitSettings::OfProcess::set() const {
   context.setUserEnabledCuDNN(cudnn);
   context.setDeterministicCuDNN(cudnn_deterministic);
   context.setBenchmarkCuDNN(cudnn_benchmark);
+  context.setBenchmarkLimitCuDNN(cudnn_benchmark_limit);
+  context.setUserEnabledNNPACK(nnpack);
   context.setUserEnabledMkldnn(mkldnn);
   context.setDeterministicMkldnn(mkldnn_deterministic);
   context.setAllowFP16AccumulationCuBLAS(fp16_accumulation);
@@ -80,6 +113,17 @@ void BitSettings::OfProcess::set() const {
                                       splits(fp16_reduction));
   context.setAllowBF16ReductionCuBLAS(reduces(bf16_reduction),
                                       splits(bf16_reduction));
+  // What is not the default is not there on every machine, or warns.
+  if (context.allowFP16ReductionCPU() != fp16_reduction_on_cpu) {
+    context.setAllowFP16ReductionCPU(fp16_reduction_on_cpu);
+  }
+  if (context.linalgPreferredBackend() != linalg) {
+    context.setLinalgPreferredBackend(linalg);
+  }
+  if (context.blasPreferredBackend() != blas) {
+    context.setBlasPreferredBackend(blas);
+  }
+  context._setSMCarveout_EXPERIMENTAL(sm_carveout);
   for (std::size_t i = 0; i < kPrecisions; ++i) {
     const auto [backend, op] = kPrecisionOf[i];
     // What is inherited stays so, as long as it is right.
@@ -92,10 +136,24 @@ void BitSettings::OfProcess::set() const {
 
 void BitSettings::setOver(const BitSettings& others) const {
   if (!(process_ == others.process_)) process_.set();
-  if (threads_ != others.threads_) at::set_num_threads(threads_);
-  c10::GradMode::set_enabled(grad_);
-  at::autocast::set_autocast_enabled(backend::kChameleon, autocast_);
-  at::autocast::set_autocast_dtype(backend::kChameleon, autocast_dtype_);
+  thread_.setOver(others.thread_);
+}
+
+std::shared_timed_mutex WithBitSettings::process;
+
+WithBitSettings::WithBitSettings(const BitSettings& settings)
+    : settings_(settings), shared_(process, kPatience) {
+  if (shared_) before_ = BitSettings::now();
+  if (shared_ && !settings.areOfProcess(before_)) {
+    shared_.unlock();
+    alone_ = std::unique_lock(process, kPatience);
+    if (alone_) before_ = BitSettings::now();
+  }
+  TORCH_CHECK(shared_ || alone_, "it waited for ", kPatience.count(),
+              " s: it needs settings of the process (precisions, deterministic "
+              "algorithms ...) that an op of another thread, which runs again "
+              "as well, needs otherwise");
+  settings.setOver(before_);
 }
 
 } // namespace chameleon::kernels

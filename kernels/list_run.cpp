@@ -89,63 +89,89 @@ bool ListRun::isOnStreamOfThread() const noexcept {
 // ---- recording -------------------------------------------------------------
 
 // kNoSlot: not with what the run does to that storage already.
-ListRun::Slot ListRun::operandFor(const at::Tensor& outer, std::uint32_t index,
-                                  bool writes) {
+ListRun::Slot ListRun::operandFor(const at::Tensor& outer,
+                                  std::uint32_t index) {
   const c10::StorageImpl& storage = storage_of(outer);
   const auto [place, is_new] =
       slots_.try_emplace(&storage, static_cast<Slot>(operands_.size()));
-  const auto op = static_cast<std::uint32_t>(ops_.size());
   if (!is_new) {
-    Operand& known = operands_[place->second];
-    if (known.index != index || !look_the_same(known.tensor, outer)) {
-      return kNoSlot;
-    }
-    // mutant: last-reader
-    known.last_op = op;
-    known.written = known.written || writes;
-    // One for all elements is read only: element i would change it for i + 1.
-    return known.written && index == kEveryIndex ? kNoSlot : place->second;
+    const Operand& known = operands_[place->second];
+    const bool fits =
+        known.index == index && look_the_same(known.tensor, outer);
+    return fits ? place->second : kNoSlot;
   }
   if (backend::block_of(storage) == nullptr) {
     slots_.erase(place);
     return kNoSlot; // not the device's
   }
-  operands_.push_back({alias_of(outer), index, op, writes});
+  operands_.push_back({alias_of(outer), index, 0, false});
   if (index != kEveryIndex) {
     index_bytes_[index] += memory::ExtentMap::round(storage.nbytes());
   }
   return place->second;
 }
 
-bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
-                  Stack& stack) {
-  const std::size_t base = stack.size() - plan.argument_count;
-  Op recorded{&plan, op, at::ThreadLocalState(), {}, {}, {}};
-  recorded.slots.resize(plan.arguments.size());
-  const std::vector<Slot>* self = nullptr;
-  for (std::size_t a = 0; a < plan.arguments.size(); ++a) {
-    const ArgumentPlan& argument = plan.arguments[a];
-    const c10::IValue& value = stack[base + argument.index];
-    std::vector<Slot>& slots = recorded.slots[a];
+// False: one does not go with the run.
+bool ListRun::findOperands(Op& op, at::ArrayRef<c10::IValue> arguments) {
+  op.slots.resize(op.plan->arguments.size());
+  for (std::size_t a = 0; a < op.slots.size(); ++a) {
+    const ArgumentPlan& argument = op.plan->arguments[a];
+    const c10::IValue& value = arguments[argument.index];
+    std::vector<Slot>& slots = op.slots[a];
     if (argument.kind == ArgumentKind::kTensorList) {
       slots.reserve(length_);
       for (const c10::IValue& element : value.toListRef()) {
         slots.push_back(operandFor(element.toTensor(),
-                                   static_cast<std::uint32_t>(slots.size()),
-                                   argument.writes));
+                                   static_cast<std::uint32_t>(slots.size())));
         if (slots.back() == kNoSlot) return false;
       }
-      if (self == nullptr) self = &slots;
     } else if (argument.kind == ArgumentKind::kTensor) {
-      slots.push_back(operandFor(value.toTensor(), kEveryIndex, false));
+      slots.push_back(operandFor(value.toTensor(), kEveryIndex));
       if (slots.back() == kNoSlot) return false;
     }
   }
+  return true;
+}
+
+// The op is the next one, and the last so far that uses its operands.
+void ListRun::use(const Op& op) {
+  for (std::size_t a = 0; a < op.slots.size(); ++a) {
+    for (const Slot slot : op.slots[a]) {
+      Operand& operand = operands_[slot];
+      // mutant: last-reader
+      operand.last_op = static_cast<std::uint32_t>(ops_.size());
+      operand.written |= op.plan->arguments[a].writes;
+    }
+  }
+}
+
+void ListRun::forgetOperandsFrom(std::size_t count) noexcept {
+  for (; operands_.size() > count; operands_.pop_back()) {
+    const Operand& operand = operands_.back();
+    const c10::StorageImpl& storage = storage_of(operand.tensor);
+    if (operand.index != kEveryIndex) {
+      index_bytes_[operand.index] -= memory::ExtentMap::round(storage.nbytes());
+    }
+    slots_.erase(&storage);
+  }
+}
+
+bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
+                  Stack& stack) {
+  const std::size_t base = stack.size() - plan.argument_count;
+  Op recorded{&plan, op, at::ThreadLocalState(), ThreadSettings::now(), {},
+              {},    {}};
+  const std::size_t operands = operands_.size();
   const bool is_functional = !plan.results.empty();
   std::vector<at::Tensor> made;
-  if (is_functional && !promise(*self, made)) return false;
+  if (!findOperands(recorded, at::ArrayRef<c10::IValue>(stack).slice(base)) ||
+      (is_functional && !promise(recorded, made))) {
+    forgetOperandsFrom(operands);
+    return false;
+  }
 
   // From here on it is certain.
+  use(recorded);
   if (plan.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
                                   c10::DispatchKey::ADInplaceOrView)) {
     for (const ArgumentPlan& argument : plan.arguments) {
@@ -172,11 +198,17 @@ bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
   return true;
 }
 
-// False: no logical room.
-bool ListRun::promise(const std::vector<Slot>& like,
-                      std::vector<at::Tensor>& made) {
+// Results, each like its element of the op's first list. False: no logical
+// room.
+bool ListRun::promise(const Op& op, std::vector<at::Tensor>& made) {
   made.reserve(length_);
-  for (const Slot slot : like) {
+  const auto is_list = [](const ArgumentPlan& argument) {
+    return argument.kind == ArgumentKind::kTensorList;
+  };
+  const auto& arguments = op.plan->arguments;
+  const auto first = std::ranges::find_if(arguments, is_list);
+  for (const Slot slot :
+       op.slots[static_cast<std::size_t>(first - arguments.begin())]) {
     const at::Tensor& tensor = operands_[slot].tensor;
     auto block = device_.pager->createBlock(tensor.nbytes());
     if (!block.ok()) return false;
@@ -245,6 +277,7 @@ void ListRun::run(const Op& op, Range range) {
   bool started = false;
   try {
     const at::ThreadLocalStateGuard as_called(op.caller);
+    const WithThreadSettings with(op.settings);
     call_native(*op.plan, op.handle, &stack, &started);
   } catch (const c10::OutOfMemoryError&) {
     broken_ = started && !op.plan->mayRetry();

@@ -27,6 +27,7 @@
 #include <c10/core/Stream.h>
 
 #include "backend/torch/device.h"
+#include "kernels/bit_settings.h"
 #include "kernels/op_plan.h"
 
 namespace chameleon::kernels {
@@ -72,13 +73,17 @@ class ListRun {
     const OpPlan* plan;
     c10::OperatorHandle handle;
     at::ThreadLocalState caller;          // as it was called
+    ThreadSettings settings;              // the same
     std::vector<c10::IValue> arguments;   // those without tensors
     std::vector<std::vector<Slot>> slots; // of plan->arguments, in order
     std::vector<Slot> results;
   };
 
-  Slot operandFor(const at::Tensor& outer, std::uint32_t index, bool writes);
-  bool promise(const std::vector<Slot>& like, std::vector<at::Tensor>& made);
+  Slot operandFor(const at::Tensor& outer, std::uint32_t index);
+  bool findOperands(Op& op, at::ArrayRef<c10::IValue> arguments);
+  void use(const Op& op);
+  void forgetOperandsFrom(std::size_t count) noexcept;
+  bool promise(const Op& op, std::vector<at::Tensor>& made);
   std::vector<Slot> own(const std::vector<at::Tensor>& promised);
   struct Range {
     std::size_t first;

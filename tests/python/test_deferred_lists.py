@@ -328,6 +328,22 @@ def test_gradients_flow_through_them():
     assert all_same(run("chameleon"), run("cpu"))
 
 
+def test_denormals_are_flushed_as_when_an_op_was_called():
+    xs = [torch.full(SHAPE, 1e-38).to("chameleon") for _ in range(COUNT)]
+    _C.evict_all(0)
+    try:
+        if not torch.set_flush_denormal(True):
+            pytest.skip("this processor has no such flag")
+        torch._foreach_mul_(xs, 0.5)
+        assert _testing.deferred_op_count() == 1
+    finally:
+        torch.set_flush_denormal(False)
+    torch._foreach_add_(xs, 1e-39)
+    assert _testing.deferred_op_count() == 2
+    denormal = torch.full(SHAPE, 1e-39)
+    assert all_same(xs, [denormal] * COUNT)
+
+
 # ---- tensors that come and go ----------------------------------------------
 
 
@@ -515,16 +531,15 @@ def test_fewer_indices_where_a_chunk_finds_no_room():
 
 
 def test_results_past_the_logical_limit():
-    """Without logical room an op runs at once, and fails as it would."""
+    """Without logical room an op is refused, and those before it run."""
     with torch_chameleon.config.patch(oversubscription=1.2):
         xs, ys = tensors("chameleon"), tensors("chameleon", 1)
         _C.evict_all(0)
         torch._foreach_mul_(xs, 2.0)
-        made = torch._foreach_sqrt(xs)  # 3 MiB of 2.4
-        assert _testing.deferred_op_count() == 0
         with pytest.raises(torch.OutOfMemoryError, match="oversubscription"):
-            torch.empty(SHAPE, device="chameleon")
-        del made, ys
+            torch._foreach_sqrt(xs)  # 3 MiB of 2.4
+        assert _testing.deferred_op_count() == 0
+        del ys
     assert all_same(xs, [x.mul(2.0) for x in tensors("cpu")])
 
 

@@ -6,6 +6,8 @@ generators, hooks, versions.
 """
 
 import gc
+import pathlib
+import re
 
 import pytest
 import torch
@@ -325,6 +327,53 @@ def test_settings_are_those_of_the_first_run():
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("then", [True, False])
+def test_denormals_are_flushed_as_at_the_first_run(then):
+    x = torch.full((100,), 1e-39).to("chameleon")
+    try:
+        if not torch.set_flush_denormal(then):
+            pytest.skip("this processor has no such flag")
+        expected = x.cpu() * 0.5
+        y = dropped(torch.mul, x, 0.5)
+        torch.set_flush_denormal(not then)
+        assert same_bits(y, expected)
+        flushes = torch.ones(1).mul(1e-39).item() == 0
+        assert flushes is not then
+    finally:
+        torch.set_flush_denormal(False)
+
+
+# What a re-run need not find as it was.
+NOT_BITS = {
+    "setSDP": "chooses an op above the device",
+    "setUserEnabledFlashSDP": "chooses an op above the device",
+    "setUserEnabledMathSDP": "chooses an op above the device",
+    "setAllowFP16BF16ReductionMathSDP": "is read above the device",
+    "setFloat32MatmulPrecision": "sets precisions that are held",
+    "setAllowTF32": "sets precisions that are held",
+    "setImmediateMiopen": "is for ROCm",
+    "setROCmFAPreferredBackend": "is for ROCm",
+    "setQEngine": "packed weights of quantized ops are no tensors",
+    "setCheckSparseTensorInvariants": "checks",
+    "setReleaseWeightsWhenPrepacking": "is about memory",
+    "setDisplayVmapFallbackWarnings": "warns",
+    "setWarnOnAccumulateGradStreamMismatch": "warns",
+    "setDefaultMobileCPUAllocator": "is about memory",
+}
+
+
+def test_each_setting_of_pytorch_is_held_or_does_not_matter():
+    header = pathlib.Path(torch.__file__).parent / "include/ATen/Context.h"
+    root = pathlib.Path(__file__).parents[2]
+    settable = set(re.findall(r"\b(_?set[A-Z]\w+)\(", header.read_text()))
+    ours = (root / "kernels" / "bit_settings.cpp").read_text()
+    held = set(re.findall(r"(?:\.|::)(_?set[A-Z]\w+)\(", ours))
+    left = {
+        name for name in settable - held if not name.startswith(tuple(NOT_BITS))
+    }
+    assert left == set()
 
 
 def test_nobody_sees_a_rerun():

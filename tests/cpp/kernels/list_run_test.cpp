@@ -135,6 +135,11 @@ TEST_F(ListRunTest, AStorageOfTwoIndicesIsRefusedAndNothingHappened) {
   Stack stack{xs, turned, 1.0};
   EXPECT_FALSE(add(run, plan("aten::_foreach_add_.List"), stack));
   EXPECT_EQ(stack.size(), 3U);
+  const std::vector<at::Tensor> ys = four();
+  stack = {ys, turned, 1.0};
+  EXPECT_FALSE(add(run, plan("aten::_foreach_add_.List"), stack));
+  stack.clear();
+  for (const at::Tensor& y : ys) EXPECT_EQ(y.storage().use_count(), 1U);
   EXPECT_EQ(run.opCount(), 1U);
   for (const at::Tensor& x : xs) EXPECT_EQ(x._version(), version);
   run.execute();
