@@ -228,10 +228,23 @@ void DirectCall<kMaxListed>::finishRecord(std::unique_ptr<RecordedCall> record,
 }
 
 template <std::size_t kMaxListed>
-DirectCall<kMaxListed>::~DirectCall() {
-  if (!held_) return;
+void DirectCall<kMaxListed>::retry(const c10::OperatorHandle& op,
+                                   torch::jit::Stack& stack) {
+  letGo();
+  held_ = false;
+  retry_native(plan_, op, stack, call_);
+}
+
+template <std::size_t kMaxListed>
+inline void DirectCall<kMaxListed>::letGo() noexcept {
   thread_->alias_tensors.popTo(alias_tensors_);
   device_->pager->end(call_);
+}
+
+template <std::size_t kMaxListed>
+DirectCall<kMaxListed>::~DirectCall() {
+  if (!held_) return;
+  letGo();
   sample_memory(*device_);
 }
 

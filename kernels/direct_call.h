@@ -1,8 +1,8 @@
 // The short way through an op call, for what most calls are: ordinary dense
 // tensors with storages of their own. No boxing, no plan to walk, no heap.
 // Whatever is special about an operand (views with lazy bits, shared storages,
-// other devices, empty tensors) goes the general way of op_call.h; so does an
-// op that ran out of memory inside its kernel, if it may run again.
+// other devices, empty tensors) goes the general way of op_call.h; an op that
+// ran out of memory inside its kernel goes on there, if it may run again.
 //
 // direct_kernel.h puts calls together from it, one per C++ signature.
 //
@@ -93,6 +93,14 @@ class DirectCall {
     came_to_light(*device_, plan_.name, error);
   }
 
+  // ---- after the kernel ran out of memory
+  bool mayRetry() const noexcept {
+    return plan_.mayRetry() && call_.worthRetrying();
+  }
+  // Lets go of all that it has, and runs the op the general way; see
+  // retry_native(). REQUIRES: mayRetry().
+  void retry(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+
   // ---- calls that are to be recorded (recorded_op.h)
   bool isRecorded() const noexcept { return call_.recording(); }
   // `arguments` are the caller's. Null: it may not run again.
@@ -136,6 +144,7 @@ class DirectCall {
   bool writesInference() const noexcept;
   void finishWritten();
   [[gnu::cold, gnu::noinline]] void finishWritten(std::size_t operand);
+  void letGo() noexcept;
   void finishOther(at::Tensor& result, const Adoption& adoption);
   static profiler::Token tokenOf(const void* call);
 

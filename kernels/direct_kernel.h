@@ -198,6 +198,8 @@ class DirectKernel<Return(Arguments...)> {
 
  private:
   using Kept = Results<Return>::Kept;
+  // Where it writes nothing, so that it returns new tensors.
+  static constexpr bool kMayRetry = std::is_same_v<Return, Kept>;
   static constexpr bool kHasLists =
       ((std::is_same_v<Arguments, at::TensorList> ||
         std::is_same_v<Arguments, const at::ITensorListRef&>) ||
@@ -205,8 +207,7 @@ class DirectKernel<Return(Arguments...)> {
   using Call = DirectCall<kHasLists ? kMaxListedTensors : 0>;
   using Slots = std::array<DirectSlot::Number, sizeof...(Arguments)>;
 
-  // Empty: not for the short way, or out of memory inside a kernel that may
-  // run again.
+  // Empty: not for the short way, or a list op that ran out of memory.
   template <std::size_t... I>
   [[gnu::always_inline]] std::optional<Kept> direct(
       std::index_sequence<I...> indices, Arguments&... arguments) const {
@@ -224,12 +225,25 @@ class DirectKernel<Return(Arguments...)> {
       const typename Call::Scope scope(call);
       return run(call, scope, slots, indices, arguments...);
     } catch (const c10::OutOfMemoryError&) {
-      if (!plan_->mayRetry()) throw;
+      if constexpr (kMayRetry) {
+        if (plan_->is_list_op) return std::nullopt; // in chunks, perhaps
+        if (call.mayRetry()) return retry(call, arguments...);
+      }
+      throw;
     } catch (c10::AcceleratorError& error) {
       call.cameToLight(error);
       throw;
     }
-    return std::nullopt;
+  }
+
+  // Out of memory inside the kernel: the general way goes on with the call.
+  [[gnu::noinline, gnu::cold]] Kept retry(Call& call,
+                                          Arguments&... arguments) const
+    requires(kMayRetry)
+  {
+    torch::jit::Stack stack = c10::impl::boxArgs<Arguments...>(arguments...);
+    call.retry(op_, stack);
+    return c10::impl::PopResult<Return>::call(stack);
   }
 
   template <std::size_t... I>

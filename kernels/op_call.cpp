@@ -41,10 +41,11 @@ struct Pinned {
 class NativeCall {
  public:
   NativeCall(const OpPlan& plan, const c10::OperatorHandle& op, Stack& stack,
-             bool* started, bool rerun = false)
+             memory::Call& call, bool* started = nullptr, bool rerun = false)
       : plan_(plan),
         op_(op),
         stack_(stack),
+        call_(call),
         started_(started),
         rerun_(rerun),
         arguments_(plan, op, stack) {}
@@ -280,6 +281,7 @@ class NativeCall {
   const OpPlan& plan_;
   const c10::OperatorHandle& op_;
   Stack& stack_;
+  memory::Call& call_;
   bool* const started_; // may be null
   const bool rerun_;
   bool in_kernel_ = false;
@@ -288,7 +290,6 @@ class NativeCall {
       plan_.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
                                    c10::DispatchKey::ADInplaceOrView);
   std::optional<AlgorithmChoice> choice_;
-  memory::Call call_;
   CallArguments arguments_;
 };
 
@@ -313,12 +314,19 @@ void came_to_light(backend::DeviceContext& device, std::string_view op,
 void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
                  Stack* stack, bool* started) {
   backend::finish_deferred_work();
-  NativeCall(plan, op, *stack, started).run();
+  memory::Call call;
+  NativeCall(plan, op, *stack, call, started).run();
+}
+
+void retry_native(const OpPlan& plan, const c10::OperatorHandle& op,
+                  Stack& stack, memory::Call& call) {
+  NativeCall(plan, op, stack, call).run();
 }
 
 void rerun_native(const OpPlan& plan, const c10::OperatorHandle& op,
                   Stack* stack) {
-  NativeCall(plan, op, *stack, nullptr, /*rerun=*/true).run();
+  memory::Call call;
+  NativeCall(plan, op, *stack, call, nullptr, /*rerun=*/true).run();
 }
 
 } // namespace chameleon::kernels

@@ -27,6 +27,12 @@ namespace chameleon::kernels {
 void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
                  torch::jit::Stack* stack, bool* started = nullptr);
 
+// The same for an op whose `call` ran out of memory inside the kernel and has
+// ended: it goes on with what that remembers, and the profiler sees one op.
+// REQUIRES: call.worthRetrying().
+void retry_native(const OpPlan& plan, const c10::OperatorHandle& op,
+                  torch::jit::Stack& stack, memory::Call& call);
+
 // The same for an op that runs again (recorded_op.h). Its results are blocks of
 // nobody's yet (memory::OpRequest::rerun).
 void rerun_native(const OpPlan& plan, const c10::OperatorHandle& op,

@@ -25,6 +25,7 @@ struct Seen {
 Seen seen;
 bool keep = false;
 int failures = 0; // so many calls raise
+int hungry = 0;   // so many calls need more memory than there is
 
 void see(const at::Tensor& tensor) {
   seen.tensors.push_back(tensor.unsafeGetTensorImpl());
@@ -42,6 +43,10 @@ void begin_to_see() {
   if (failures > 0) {
     --failures;
     throw std::runtime_error("the kernel failed");
+  }
+  if (hungry > 0) {
+    --hungry;
+    at::empty({64 * kMiB}, at::kByte); // takes it from the device
   }
 }
 
@@ -135,6 +140,7 @@ class DirectKernelTest : public DeviceTest {
     seen = {};
     keep = false;
     failures = 0;
+    hungry = 0;
   }
   void TearDown() override {
     seen = {};
@@ -304,6 +310,31 @@ TEST_F(DirectKernelTest, AKernelThatRaisesLeavesNoPinAndTheNextCallWorks) {
   EXPECT_EQ(block(a)->pins(), 0U);
   EXPECT_TRUE(holds(mixed_(a, std::nullopt, 1), 3));
   EXPECT_EQ(mixed_.handed_on, 0);
+}
+
+// The general way goes on with the call: for the profiler it is one op.
+TEST_F(DirectKernelTest, OutOfMemoryInsideIsTriedAgainAsTheSameOp) {
+  const at::Tensor a = filled({3}, 2);
+  for (const int times : {0, 1, 2}) {
+    hungry = times;
+    const std::uint64_t ops = pager().profiler().opCount();
+    const int calls = seen.calls;
+    EXPECT_TRUE(holds(mixed_(a, std::nullopt, 1), 3));
+    EXPECT_EQ(seen.calls - calls, 1 + times);
+    EXPECT_EQ(pager().profiler().opCount() - ops, 1U);
+    EXPECT_EQ(mixed_.handed_on, 0);
+  }
+}
+
+TEST_F(DirectKernelTest, OutOfMemoryInsideIsRaisedWhereItStays) {
+  const at::Tensor a = filled({3}, 2);
+  hungry = 100;
+  EXPECT_THROW(mixed_(a, std::nullopt, 1), c10::OutOfMemoryError);
+  EXPECT_EQ(block(a)->pins(), 0U);
+  hungry = 1;
+  at::Tensor b = filled({3}, 2);
+  EXPECT_THROW(in_place_(b, a), c10::OutOfMemoryError); // it may have written
+  EXPECT_TRUE(holds(mixed_(a, std::nullopt, 1), 3));
 }
 
 TEST_F(DirectKernelTest, ANativeTensorThatWasKeptShowsNothingAfterwards) {
