@@ -30,12 +30,7 @@ BlockTable::~BlockTable() {
 Result<Block*> BlockTable::create(const Locked& locked, std::size_t bytes) {
   CHAMELEON_CHECK(bytes > 0, "a block has bytes");
   drainReleased(locked);
-  const std::size_t live = logicalBytes();
-  const std::size_t limit =
-      logical_limit_bytes_.load(std::memory_order_relaxed);
-  if (bytes > limit || live > limit - bytes) {
-    return out_of_logical_memory(locked, core_, bytes, live, limit);
-  }
+  if (Error error = refuseBeyondLimit(locked, bytes)) return error;
   Result<Block*> block = newBlock(locked, bytes, ExtentMap::round(bytes));
   if (!block.ok()) return block;
   addLogical(**block);
@@ -43,6 +38,15 @@ Result<Block*> BlockTable::create(const Locked& locked, std::size_t bytes) {
       core_.profiler.born((*block)->identity, (*block)->rounded_bytes, *block),
       std::memory_order_relaxed);
   return block;
+}
+
+Error BlockTable::refuseBeyondLimit(const Locked& locked,
+                                    std::size_t bytes) const {
+  const std::size_t live = logicalBytes();
+  const std::size_t limit =
+      logical_limit_bytes_.load(std::memory_order_relaxed);
+  if (bytes <= limit && live <= limit - bytes) return {};
+  return out_of_logical_memory(locked, core_, bytes, live, limit);
 }
 
 Result<Block*> BlockTable::newBlock(const Locked& /*locked*/, std::size_t bytes,

@@ -288,6 +288,9 @@ Result<Block*> CallMemory::adopt(CallState& call, std::byte* address,
                      ": memory to adopt was not allocated inside this "
                      "call, or is smaller than the tensor");
   }
+  if (!call.rerun) { // what that makes is live already
+    if (Error error = table_.refuseBeyondLimit(locked, bytes)) return error;
+  }
   Extent* const extent = call.in_call[index];
   Result<Block*> result = table_.newBlock(locked, bytes, extent->bytes);
   if (!result.ok()) return result;

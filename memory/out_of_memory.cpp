@@ -88,7 +88,9 @@ Error out_of_memory(const Locked& locked, const PagerCore& core,
       format_bytes(core.limits.hbm_budget_bytes) + ", resident " +
       format_bytes(resident_bytes) + ", pinned " + format_bytes(others) +
       ", in one piece " +
-      format_bytes(room.largestRun(locked, /*moving=*/false, SIZE_MAX)) +
+      format_bytes(shortage.host_full
+                       ? core.arena->largestFree()
+                       : room.largestRun(locked, /*moving=*/false, SIZE_MAX)) +
       ", host use " + format_bytes(host.usedBytes()) + " of " +
       format_bytes(host.budgetBytes()) + ". ";
   if (shortage.failure) {
@@ -97,17 +99,21 @@ Error out_of_memory(const Locked& locked, const PagerCore& core,
   if (shortage.host_full) {
     return {ErrorCode::kOutOfHostMemory,
             text +
-                "The host memory for evicted tensors is full: raise "
-                "torch_chameleon.config.host_budget, or use smaller "
+                "The host memory for evicted tensors has no room for more: "
+                "raise torch_chameleon.config.host_budget, or use smaller "
                 "tensors"};
   }
   std::vector<std::size_t> pieces = movable_operands(needs.operands, call);
   pieces.push_back(needs.inside_bytes);
   // What a kernel allocates is not known before it has run once.
+  const bool is_known =
+      call.memory != nullptr && call.memory->peakAt(needs.operand_bytes) != 0 &&
+      call.memory->peakAt(needs.operand_bytes) <= needs.inside_bytes;
   const char* unknown =
-      needs.inside_bytes == 0
+      is_known ? ""
+      : needs.inside_bytes == 0
           ? " and what its kernel allocates beside its operands"
-          : "";
+          : " and what else its kernel allocates";
   return {ErrorCode::kOutOfDeviceMemory,
           text + "Raise torch_chameleon.config.hbm_budget to at least " +
               format_bytes_up(budget_for(std::move(pieces), pinned)) + unknown +
@@ -117,14 +123,19 @@ Error out_of_memory(const Locked& locked, const PagerCore& core,
 Error out_of_logical_memory(const Locked& /*locked*/, const PagerCore& core,
                             std::size_t bytes, std::size_t live_bytes,
                             std::size_t limit_bytes) {
+  const std::size_t budget_bytes = core.limits.hbm_budget_bytes;
+  // No op could use what is larger than that.
+  const char* raise = bytes > budget_bytes
+                          ? "). Raise torch_chameleon.config.hbm_budget to "
+                            "more than this tensor, or use a smaller one"
+                          : "). Raise torch_chameleon.config.oversubscription "
+                            "or torch_chameleon.config.hbm_budget";
   return {ErrorCode::kOutOfLogicalMemory,
           core.name() + " out of memory. A tensor of " + format_bytes(bytes) +
               " does not fit beside the " + format_bytes(live_bytes) +
               " of live tensors; the limit is " + format_bytes(limit_bytes) +
               " (oversubscription x hbm_budget of " +
-              format_bytes(core.limits.hbm_budget_bytes) +
-              "). Raise torch_chameleon.config.oversubscription or "
-              "torch_chameleon.config.hbm_budget"};
+              format_bytes(budget_bytes) + raise};
 }
 
 Error out_of_addresses(const PagerCore& core, std::size_t bytes,

@@ -119,10 +119,11 @@ class Pager {
   void free(Call* call, std::byte* address) noexcept {
     memory_.free(call != nullptr ? &call->state_ : nullptr, address);
   }
-  // Makes an in-call extent the bytes of a new Resident block (counted
-  // logically; may exceed the logical limit by this one op: it is checked
-  // before the next allocation). `bytes` <= the extent's bytes.
-  // kInvalidArgument when `address` is not the start of an in-call extent.
+  // Makes an in-call extent the bytes of a new Resident block, counted
+  // logically. `bytes` <= the extent's bytes.
+  // kInvalidArgument when `address` is not the start of an in-call extent;
+  // kOutOfLogicalMemory past the logical limit. Spare blocks come without being
+  // asked about it: together they are less than HBM.
   runtime::Result<Block*> adopt(Call& call, std::byte* address,
                                 std::size_t bytes) {
     return memory_.adopt(call.state_, address, bytes);

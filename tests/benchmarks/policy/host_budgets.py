@@ -184,7 +184,7 @@ def fits_table(points: Points) -> Iterator[str]:
 
 def why(row: dict) -> str:
     """In words, what a refusal was for."""
-    if "host memory for evicted tensors is full" in row["refused"]:
+    if "host memory for evicted tensors has no room for more" in row["refused"]:
         return "host full"
     return "one op needs more than the budget"
 
