@@ -12,7 +12,8 @@ from torch_chameleon.plan import kinds
 from torch_chameleon.plan.trust import data, trust
 
 LONG_NS = 10 * kinds.HOST_NS_AN_OP
-DENSE = {"grouped": 0.0, "channels_last": 0.0}
+DENSE = {"grouped": 0.0, "channels_last": 0.0, "images": 1.0}
+DEPTHWISE = DENSE | {"grouped": 0.9}
 
 
 @pytest.fixture
@@ -53,6 +54,17 @@ def test_kinds_of_cnn(trace, convolutions, kind):
     assert kinds.kind_of(step, convolutions) == kind
 
 
+def test_products_between_depthwise_convolutions(trace):
+    """As in ConvNeXt; over sequences, as in Mamba, it is something else."""
+    times = {"addmm": 9 * LONG_NS, "convolution": LONG_NS}
+    step = trace(**times)
+    assert kinds.kind_of(step, DEPTHWISE) == "depthwise_and_products"
+    assert kinds.kind_of(step, DENSE) is None
+    assert kinds.kind_of(step, DEPTHWISE | {"images": 0.0}) is None
+    attends = trace(**times, _efficient_attention=LONG_NS)
+    assert kinds.kind_of(attends, DEPTHWISE) == "transformer"
+
+
 def test_kinds_that_were_not_measured(trace):
     assert kinds.kind_of(trace(mm=LONG_NS), None) is None  # layers alone
     most_is_else = trace(mm=LONG_NS, _softmax=1, bmm=1, sort=9 * LONG_NS)
@@ -82,7 +94,8 @@ def test_convolutions_are_seen(convolutions):
     depthwise(image.to("chameleon"))
     dense(image.to("chameleon", memory_format=torch.channels_last))
     dense(image.to("chameleon"))
-    assert convolutions.shares() == {"grouped": 0.25, "channels_last": 0.25}
+    shares = {"grouped": 0.25, "channels_last": 0.25, "images": 1.0}
+    assert convolutions.shares() == shares
 
 
 def test_the_cpu_s_convolutions_do_not_count(convolutions):

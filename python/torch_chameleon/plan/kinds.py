@@ -15,6 +15,7 @@ HOST_NS_AN_OP = 21_000
 # else decides.
 _LEAST_SHARE = 0.15
 _GROUPED_SHARE = 0.1  # of what the convolutions write
+_MOST = 1 / 2
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 _PRODUCTS = {
     f"aten::{name}"
@@ -28,8 +29,8 @@ _PRODUCTS = {
 class Convolutions:
     """Sees the convolutions of all modules, from its making to `close`.
 
-    What they write is counted, in elements: of all, of those with groups, and
-    of those whose result is channels-last.
+    What they write is counted, in elements: of all, of those with groups, of
+    those whose result is channels-last, and of those over images or volumes.
     """
 
     def __init__(self) -> None:
@@ -49,14 +50,15 @@ class Convolutions:
         self._written["all"] += written
         self._written["grouped"] += written * (module.groups > 1)
         self._written["channels_last"] += written * _is_channels_last(output)
+        self._written["images"] += written * (output.dim() in _FORMATS)
 
     def shares(self) -> dict[str, float] | None:
-        """How much of it is grouped and channels-last; None: none was seen."""
+        """How much of it is of which sort; None: none was seen."""
         if not self._written["all"]:
             return None
         return {
             name: self._written[name] / self._written["all"]
-            for name in ("grouped", "channels_last")
+            for name in ("grouped", "channels_last", "images")
         }
 
 
@@ -98,12 +100,20 @@ def kind_of(trace: str, convolutions: dict[str, float] | None) -> str | None:
     if convolving > multiplying:
         return None if convolutions is None else _kind_of_cnn(convolutions)
     attends = attending or {"aten::_softmax", "aten::bmm"} <= times.keys()
-    return "transformer" if attends else None
+    if attends:
+        return "transformer"
+    return _kind_of_layers(convolutions or {})
 
 
 def _kind_of_cnn(convolutions: dict[str, float]) -> str:
     if convolutions["grouped"] > _GROUPED_SHARE:
         return "grouped_cnn"
-    if convolutions["channels_last"] > 1 / 2:
+    if convolutions["channels_last"] > _MOST:
         return "dense_cnn_channels_last"
     return "dense_cnn_channels_first"
+
+
+def _kind_of_layers(convolutions: dict[str, float]) -> str | None:
+    """Where products take the time and nothing attends, as in ConvNeXt."""
+    shares = (convolutions.get(name, 0.0) for name in ("grouped", "images"))
+    return "depthwise_and_products" if min(shares) > _MOST else None
