@@ -35,6 +35,15 @@ def lacks_unit(size: str, below: float = math.inf) -> str | None:
     return f'"{size}" has no unit: say "{size.strip()}GiB" or "MiB"'
 
 
+def with_unit(size: str) -> str:
+    """The size with its whole unit: 24G, as other programs say, is 24GiB.
+
+    Args:
+        size: As it was given.
+    """
+    return re.sub(r"(?i)(?<=[\d.])(\s*[kmgt])\s*$", r"\1iB", size)
+
+
 class CommandParser(argparse.ArgumentParser):
     """Of `python -m torch_chameleon ...`: says what is wrong in a sentence."""
 

@@ -6,7 +6,20 @@ from typing import Any
 
 import pytest
 from torch_chameleon import _C
-from torch_chameleon.plan import arguments, machine, planner, report, steps
+from torch_chameleon.plan import (
+    arguments,
+    cards,
+    curve,
+    machine,
+    planner,
+    report,
+    runs,
+    sentences,
+    sizes,
+    steps,
+    traces,
+    units,
+)
 
 MEGA = 1_000_000
 HEADER = {
@@ -47,23 +60,23 @@ def trace(tmp_path: pathlib.Path) -> str:
 
 
 def test_lists_are_no_largest_op(trace):
-    assert planner.largest_op(trace) == ("a", 100 * MEGA)
+    assert traces.largest_op(trace) == ("a", 100 * MEGA)
 
 
 def test_a_piece_of_lists_has_a_tensor_of_each(tmp_path):
     """One parameter with its gradient and two moments; and three of them."""
     name = "aten::_fused_adamw_"
     one = written(tmp_path, op("a", 1, 2, 3), op(name, *range(4)))
-    assert planner.largest_op(one) == (name, 400 * MEGA)
+    assert traces.largest_op(one) == (name, 400 * MEGA)
     name = "aten::_foreach_mul_.List"
     three = written(tmp_path, op("a", 1), op(name, *range(6)))
-    assert planner.largest_op(three) == (name, 200 * MEGA)
+    assert traces.largest_op(three) == (name, 200 * MEGA)
 
 
 def test_swapping_alone_is_the_planner_s_model(trace):
-    assert planner.swapping_ns(trace, 200 * MEGA) == 3 * MEGA
-    assert planner.swapping_ns(trace, 10 * MEGA) is None
-    assert planner.swapping_ns(trace, None) is None
+    assert traces.swapping_ns(trace, 200 * MEGA) == 3 * MEGA
+    assert traces.swapping_ns(trace, 10 * MEGA) is None
+    assert traces.swapping_ns(trace, None) is None
 
 
 def test_a_trace_that_is_none_is_one_sentence(tmp_path, monkeypatch):
@@ -82,9 +95,12 @@ FIGURES = {
     "gpu": "rtx4090",
     "budget_bytes": 24 << 30,
     "budget_is_given": True,
+    "budget_source": "--budget",
     "memory_bytes": 24 << 30,
     "host_budget_bytes": 64 << 30,
     "host_source": "--host",
+    "oversubscription": 4.0,
+    "oversubscription_source": "the default of config.oversubscription",
     "peak_bytes": 30 << 30,
     "least_budget_bytes": 7680 << 20,
     "largest_op": "aten::mm",
@@ -99,6 +115,19 @@ FIGURES = {
     "peak_host_bytes": 2 << 30,
     "settled": True,
     "steps": 8,
+    "seen": {
+        "seen": 8,
+        "sizes": 1,
+        "with_other_ops": 0,
+        "highest": None,
+        "highest_bytes": 30 << 30,
+        "usual_bytes": 30 << 30,
+        "longest": None,
+        "longest_ns": None,
+        "ended": False,
+        "changing": False,
+        "asked": 8,
+    },
     "trust": {"sentence": "are modelled; for transformers"},
     "curve": [],
     "reads": [],
@@ -113,8 +142,23 @@ FIGURES = {
         ({"fits": "in memory"}, "times      are modelled; for transformers"),
         ({"fits": "swapped"}, "a step takes 2.00 times its time in memory"),
         (
-            {"fits": "no", "why": "budget"},
-            "no, not into 24.0 GiB: it needs 7.50 GiB, a quarter of its peak",
+            {"fits": "no", "why": "budget", "limit": "oversubscription"},
+            "no, not into 24.0 GiB: it needs 7.50 GiB, since tensors may be 4 "
+            "times the budget (the default of config.oversubscription) and its "
+            "peak is 30.0 GiB; --oversubscription 1.3 allows for that",
+        ),
+        (
+            {"fits": "no", "why": "budget", "limit": "op"},
+            "it needs 7.50 GiB, for aten::mm alone",
+        ),
+        (
+            {"fits": "no", "why": "budget", "limit": "run", "error": "OOM"},
+            "no, not into 24.0 GiB: a run within it ended with OOM",
+        ),
+        (
+            {"fits": "not known", "failure": "train.py:7: KeyError: 'x'"},
+            "not known: behind step 8 the script failed with train.py:7: "
+            "KeyError: 'x'; --steps 8 looks at those before it alone",
         ),
         (
             {"fits": "no", "why": "host", "host_bytes": 99 << 30},
@@ -151,12 +195,12 @@ def test_the_help_fits_a_terminal(capsys, monkeypatch):
 
 
 def test_units_that_read_well():
-    assert report.duration(15.5e9) == "15.5 s"
-    assert report.duration(1_018_000) == "1.02 ms"
-    assert report.duration(999_900) == "1.00 ms"
-    assert report.decimal(64e6) == "64.0 MB"
-    assert report.size(60 << 20) == "60.0 MiB"
-    assert report.size(0) == "0 bytes"
+    assert units.duration(15.5e9) == "15.5 s"
+    assert units.duration(1_018_000) == "1.02 ms"
+    assert units.duration(999_900) == "1.00 ms"
+    assert units.decimal(64e6) == "64.0 MB"
+    assert units.size(60 << 20) == "60.0 MiB"
+    assert units.size(0) == "0 bytes"
 
 
 def test_less_memory_is_never_faster():
@@ -165,7 +209,7 @@ def test_less_memory_is_never_faster():
         {"budget_bytes": 10, "step_ns": 2e8, "swapping_ns": None},
         {"budget_bytes": 30, "step_ns": 9e7, "swapping_ns": 9e7},
     ]
-    planner._order(figures, rows)
+    curve.order(figures, rows)
     assert [row["step_ns"] for row in rows] == [1e8, 3e8]
     assert [row["swapping_ns"] for row in rows] == [1e8, None]
     assert figures["step_ns"] == 3e8
@@ -174,37 +218,47 @@ def test_less_memory_is_never_faster():
 def test_swapping_alone_is_no_faster_than_what_ships():
     figures = FIGURES | {"fits": "in memory"}
     rows = [{"budget_bytes": 10, "step_ns": 3e8, "swapping_ns": 2e8}]
-    planner._order(figures, rows)
+    curve.order(figures, rows)
     assert rows[0]["swapping_ns"] == 3e8
 
 
 def point_of(budget: int, step: int, moved: int = 9) -> dict[str, Any]:
-    names = ("stall_ns", "bound_ns", "swapping_ns", "settled", "steps")
-    return dict.fromkeys(names, 0) | {
+    names = ("stall_ns", "bound_ns", "settled", "steps")
+    one = dict.fromkeys(names, 0) | {
         "budget": budget,
         "duration_ns": step,
+        "ops": 10,
         "bytes_in": moved,
         "bytes_out": moved,
         "host_bytes": 4 << 30,
         "peak_host_bytes": 5 << 30,
+        "trace": "",
     }
+    return one | {"each": [one, one]}
 
 
 def test_cards_say_what_the_answer_says(monkeypatch, tmp_path):
     """Of the same card; what swaps, what has no host, what is too small."""
     (tmp_path / "train.py").write_text("")
     options = arguments.parse(["--gpu", "l4", str(tmp_path / "train.py")])
-    found = planner.Planner(options, tmp_path)
+    found = planner.Planner(options, runs.Runs(options, tmp_path))
+    found.steps = [step_of(10, 100), step_of(10, 100)]
+    found.oversubscription = 4.0
     found.peak, found.op_bytes = 20 << 30, 13 << 30
 
-    def points(gpu, budgets, has_host=True):
+    def points(gpu, budgets, has_traces=True):
         assert gpu != "l4"  # it has been asked about
-        small = gpu == "rtx3090" and has_host
         moved = 9 if gpu == "rtx4090" else 0
+        small = gpu == "rtx3090"
         last = None if small else point_of(budgets[-1], 300, moved)
         return [point_of(0, 100), last][: len(budgets)]
 
-    monkeypatch.setattr(found, "_points", points)
+    def run(gpu, budgets, has_host=True):
+        assert gpu == "rtx3090"
+        return {"points": [] if has_host else [point_of(budgets[0], 300)]}
+
+    monkeypatch.setattr(found.runs, "points", points)
+    monkeypatch.setattr(found.runs, "run", run)
     answer = {
         "gpu": "l4",
         "budget_bytes": machine.default_budget(
@@ -214,7 +268,7 @@ def test_cards_say_what_the_answer_says(monkeypatch, tmp_path):
         "fits": "swapped",
         "step_ns": 634,
     }
-    rows = {row["gpu"]: row for row in found.cards(answer)}
+    rows = {row["gpu"]: row for row in cards.rows_of(found, answer)}
     names = ("in_memory_ns", "step_ns", "fits", "why")
     assert {
         name: tuple(rows[name][each] for each in names)
@@ -227,9 +281,7 @@ def test_cards_say_what_the_answer_says(monkeypatch, tmp_path):
         "a10": (100, 100, "in memory", None),
         "h200": (100, 100, "in memory", None),
     }
-    text = report.text_of(
-        FIGURES | {"fits": "in memory", "cards": [*rows.values()]}
-    )
+    text = report.tables_of(FIGURES | {"cards": [*rows.values()]})
     assert "617 ns  634 ns            1.03" in text
     assert "100 ns       -  host too small" in text
 
@@ -246,10 +298,14 @@ def test_the_plot_has_the_whole_curve(tmp_path, fits):
     assert "</svg>" in (tmp_path / "plan.svg").read_text()
 
 
-def step_of(ops: int, duration: float, plan: int = 1) -> dict[str, Any]:
+def step_of(
+    ops: int, duration: float, plan: int = 1, peak: int = 50
+) -> dict[str, Any]:
     return {
         "ops": ops,
         "duration_ns": duration,
+        "compute_ns": duration,
+        "peak_bytes": peak,
         "bytes_in": 5,
         "bytes_out": 5,
         "plan": {"actions": plan, "modelled_duration_ns": 1},
@@ -271,6 +327,131 @@ def test_steps_are_compared_when_there_is_a_plan(before, now):
     found = [step_of(12, 90), step_of(10, 50, before), step_of(10, 50, now)]
     assert not steps.are_enough(found, 8)
     assert steps.are_enough([*found, step_of(10, 50, 3)], 8) == (now == 3)
+
+
+SMALL, LARGE = step_of(10, 50), step_of(10, 500, peak=900)
+
+
+def numbered(*given: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each | {"number": number} for number, each in enumerate(given)]
+
+
+def test_steps_are_seen_until_they_are_alike():
+    found = [step_of(12, 90), *[SMALL] * 3]
+    assert not sizes.are_seen(found, 8)
+    assert sizes.are_seen(found + [SMALL] * 4, 8)
+    assert not sizes.are_seen([*found, *[SMALL] * 3, LARGE], 8)
+    assert sizes.are_seen([*found, *[SMALL] * 3, LARGE, *[SMALL] * 3], 8)
+    assert sizes.are_seen([step_of(12, 90), SMALL], 2)
+    assert sizes.last_new([*found, LARGE, SMALL]) == 4
+
+
+def test_steps_that_always_change_end_some_time():
+    found = [step_of(10, 1.1**number) for number in range(32)]
+    assert not sizes.are_seen(found[:31], 8)
+    assert sizes.are_seen(found, 8)
+    assert sizes.are_changing(found, 8)
+
+
+@pytest.mark.parametrize("number", [0, 1, 4])
+def test_the_largest_step_is_named(number):
+    found = [SMALL] * 8
+    found[number] = LARGE
+    told = sizes.summary(numbered(*found))
+    assert (told["seen"], told["sizes"]) == (8, 2)
+    assert told["highest"] == number + 1
+    assert (told["highest_bytes"], told["usual_bytes"]) == (900, 50)
+    # How long the first one takes is not known: it sets everything up.
+    assert told["longest_ns"] == (500 if number else None)
+    text = sentences.steps(FIGURES | {"seen": FIGURES["seen"] | told})
+    assert "8 seen, of 2 sizes" in text
+    assert f"the {sentences.ordinal(number + 1)} took the most" in text
+
+
+def test_steps_with_a_validation_pass_are_counted():
+    found = numbered(*[SMALL] * 4, step_of(30, 700, peak=900), *[SMALL] * 3)
+    told = sizes.summary(found)
+    assert told["with_other_ops"] == 1
+    assert told["highest"] == told["longest"] == 5
+
+
+def test_steps_that_are_alike_are_said_to_be():
+    told = sizes.summary(numbered(step_of(12, 90), *[SMALL] * 7))
+    seen = FIGURES["seen"] | told
+    assert sentences.steps({"seen": seen}) == "8 seen, alike but for the first"
+    seen |= {"ended": True}
+    assert "then the script ended" in sentences.steps({"seen": seen})
+    seen |= {"ended": False, "changing": True}
+    assert "--steps 16 sees more" in sentences.steps({"seen": seen})
+
+
+def test_steps_of_one_size_are_compared():
+    """A time within the budget and one in memory are of the same steps."""
+    found = numbered(SMALL, SMALL, LARGE, SMALL, LARGE)
+    within = [step | {"duration_ns": 900} for step in found]
+    assert sizes.like(found, within, LARGE) == [within[2], within[4]]
+
+
+def test_steps_that_are_all_different_have_no_kind_that_is_usual():
+    found = [step_of(ops, ops) for ops in (99, 10, 40, 30, 20)]
+    assert steps.figures_of(found)["ops"] == 20  # of the later half
+    assert [sentences.ordinal(number) for number in (1, 2, 3, 11, 23)] == [
+        "1st",
+        "2nd",
+        "3rd",
+        "11th",
+        "23rd",
+    ]
+
+
+def test_a_row_that_was_faster_by_itself_is_marked():
+    figures = FIGURES | {"fits": "in memory"}
+    rows = [
+        {"k": 1.5, "budget_bytes": 20, "step_ns": 3e8, "swapping_ns": None},
+        {"k": 3.0, "budget_bytes": 10, "step_ns": 2e8, "swapping_ns": None},
+    ]
+    curve.order(figures, rows)
+    text = report.tables_of(figures | {"curve": rows})
+    assert text.count("3.00*") == 1
+    assert "* by itself 2.00" in text
+
+
+def test_the_answer_stays_what_was_said():
+    figures = FIGURES | {"fits": "swapped", "budget_bytes": 20}
+    rows = [{"budget_bytes": 30, "step_ns": 9e8, "swapping_ns": None}]
+    curve.order(figures, rows)
+    assert rows[0]["step_ns"] == figures["step_ns"] == 2e8
+
+
+@pytest.mark.parametrize(
+    ("op_bytes", "oversubscription", "budget", "limit"),
+    [(1, 4.0, 24, "oversubscription"), (50, 4.0, 24, "op"), (1, 6.0, 24, None)],
+)
+def test_the_limit_that_binds(
+    tmp_path, op_bytes, oversubscription, budget, limit
+):
+    (tmp_path / "train.py").write_text("")
+    options = arguments.parse([str(tmp_path / "train.py")])
+    found = planner.Planner(options, runs.Runs(options, tmp_path))
+    found.peak, found.op_bytes = 100 << 20, op_bytes << 20
+    found.oversubscription = oversubscription
+    bytes_ = budget << 20
+    assert found.depends(bytes_) == (limit is None)
+    if limit is not None:
+        answer = found.answer_of("t4", bytes_, 1, None)
+        assert answer == {"fits": "no", "why": "budget", "limit": limit}
+
+
+def test_g_is_gib(tmp_path, capsys):
+    (tmp_path / "train.py").write_text("")
+    options = arguments.parse(
+        ["--budget", "1.5G", "--host", "3 m", str(tmp_path / "train.py")]
+    )
+    assert (options.budget, options.host) == (3 << 29, 3 << 20)
+    assert capsys.readouterr().err == (
+        "torch_chameleon plan: 1.5G is read as 1.5GiB\n"
+        "torch_chameleon plan: 3 m is read as 3 miB\n"
+    )
 
 
 def test_a_card_gives_what_cuda_takes():
@@ -299,6 +480,8 @@ def test_a_run_has_room_on_any_card(gpu):
     ("given", "sentence"),
     [
         (["--budget", "16"], '"16" has no unit: say "16GiB"'),
+        (["--oversubscription", "0.5"], "must be a number from 1 to"),
+        (["--oversubscription", "much"], "must be a number from 1 to"),
         (["--budget", "0"], '"0" is no room for anything'),
         (["--budget", "1.5.2"], "1.5.2"),
         (["--budget", "20KiB"], "less than 1 MiB"),

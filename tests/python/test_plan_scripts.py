@@ -6,12 +6,12 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+from plan_trials import BESIDE, LAYERS, run_plan, run_text, wait_until
 from torch_chameleon import plan
 from torch_chameleon.plan.process import ScriptError, run_script
-from torch_chameleon.plan.script import Run
+from torch_chameleon.plan.run import Run
 
 # Says nothing of chameleon, uses what training scripts use.
 SCRIPT = """
@@ -41,26 +41,18 @@ for epoch in range(100):
 """
 
 
-def run_plan(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torch_chameleon", "plan", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.slow
 def test_a_script_that_says_cuda(tmp_path):
     script, figures = tmp_path / "train.py", tmp_path / "plan.json"
     script.write_text(SCRIPT)
     done = run_plan(
         *("--gpu", "rtx3090", "--budget", "128MiB", "--steps", "4"),
-        *("--json", str(figures), str(script), "--width", "1536"),
+        *("--table", "--json", str(figures)),
+        *(str(script), "--width", "1536"),
     )
     assert done.returncode == 0, done.stderr
     assert "loss" not in done.stdout
-    assert "plan: a step with room for everything" in done.stderr
+    assert "plan: steps with room for everything" in done.stderr
     found = json.loads(figures.read_text())
     parameters = 6 * (1536 * 1536 + 1536) * 4
     assert found["peak_bytes"] > 4 * parameters  # gradients, two moments
@@ -153,48 +145,6 @@ def saving(tmp_path, monkeypatch):
     return folder
 
 
-def wait_until(happened):
-    end = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def run_text(text, folder, **given):
-    """Runs a script in this folder, for two steps with room for all."""
-    pathlib.Path("train.py").write_text(text)
-    folder.mkdir()
-    usual = {"gpu": "h200", "budgets": [None], "steps": 2}
-    return run_script(
-        Run(script="train.py", arguments=[], **(usual | given)), folder
-    )
-
-
-# Eight layers of a width, trained with AdamW.
-LAYERS = """
-import torch
-from torch import nn
-net = nn.Sequential(*(nn.Linear({0}, {0}) for _ in range(8))).to("cuda")
-optimizer = torch.optim.AdamW(net.parameters())
-for step in range(99):
-    optimizer.zero_grad()
-    net(torch.ones(64, {0}, device="cuda")).sum().backward()
-    optimizer.step()
-"""
-
-
-# A training of two steps, and what scripts do beside it.
-BESIDE = """
-import os, subprocess, sys, torch
-{}
-net = torch.nn.Linear(8, 8).to("cuda")
-optimizer = torch.optim.SGD(net.parameters())
-for step in range(2):
-    net(torch.ones(2, 8, device="cuda")).sum().backward()
-    optimizer.step()
-"""
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -252,7 +202,7 @@ def test_a_signal_leaves_nothing_behind(saving, tmp_path, number):
         wait_until(lambda: any(temporary.glob("*/*/tmp/*")))
         process.send_signal(number)
         error = process.communicate(timeout=60)[1]
-    assert process.returncode == 1
+    assert process.returncode == 128 + number
     assert error.splitlines()[-1] == "torch_chameleon plan: interrupted"
     assert not list(temporary.iterdir())
 

@@ -4,9 +4,10 @@ import argparse
 import importlib.util
 import os
 import pathlib
+import sys
 
 from torch_chameleon import _C
-from torch_chameleon._script import CommandParser, lacks_unit
+from torch_chameleon._script import CommandParser, lacks_unit, with_unit
 
 _DESCRIPTION = """\
 Runs the first steps of a training script, as it is, on a simulated GPU, and
@@ -24,6 +25,7 @@ examples:
 
 What follows the script is its own command line.
 """
+_MOST_TIMES = 1_000_000  # as config.oversubscription
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -33,10 +35,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         arguments: The options, default the process's.
 
     Returns:
-        The options; `budget` and `host` in bytes or None.
+        The options; `budget` and `host` in bytes or None. Where they come from
+        is in `budget_source`, `host_source` and `oversubscription_source`.
     """
     reader = _parser()
     options = reader.parse_args(arguments)
+    _add_the_environment(options)
     if options.gpu.lower() in _cards():
         options.gpu = options.gpu.lower()
     try:
@@ -45,7 +49,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         reader.error(f"--gpu = {options.gpu!r} {error}")
     if options.budget is not None and options.budget > card["memory_bytes"]:
         reader.error(
-            f"--budget {_C.format_bytes(options.budget)} is more than "
+            f"{options.budget_source} {_C.format_bytes(options.budget)} is "
+            "more than "
             f"{card['name']} has, {_C.format_bytes(card['memory_bytes'])}; say "
             'another card, or --gpu "base=..., memory=..."'
         )
@@ -99,7 +104,6 @@ def _parser() -> CommandParser:
         "--budget",
         metavar="SIZE",
         type=_size,
-        default=_of_environment("CHAMELEON_HBM_BUDGET"),
         help='device memory to live in, such as "16GiB" (default: '
         "CHAMELEON_HBM_BUDGET, or what the device takes by itself, 90 %% of "
         "what is free on the card beside a context)",
@@ -108,17 +112,29 @@ def _parser() -> CommandParser:
         "--host",
         metavar="SIZE",
         type=_size,
-        default=_of_environment("CHAMELEON_HOST_BUDGET"),
         help='host memory to move tensors to, such as "64GiB" (default: '
         "CHAMELEON_HOST_BUDGET, or 80 %% of this machine's)",
+    )
+    add(
+        "--oversubscription",
+        metavar="TIMES",
+        type=_times,
+        help="tensor memory that may be live, as a multiple of the budget "
+        "(default: what the script sets, CHAMELEON_OVERSUBSCRIPTION, or 4)",
     )
     add(
         "--steps",
         metavar="N",
         type=_at_least_two,
         default=8,
-        help="steps of the training to run at most within a budget; fewer "
-        "where they take the same time (default: %(default)s)",
+        help="steps of the training to look at, and up to four times as many "
+        "while they bring new sizes; within a budget fewer where they take "
+        "the same time (default: %(default)s)",
+    )
+    add(
+        "--table",
+        action="store_true",
+        help="other budgets too, behind the answer; takes some runs more",
     )
     add(
         "--cards",
@@ -129,7 +145,7 @@ def _parser() -> CommandParser:
         "--plot",
         metavar="FILE",
         type=pathlib.Path,
-        help="picture of the curve, such as plan.png",
+        help="the same as a picture, such as plan.png",
     )
     add(
         "--json",
@@ -145,22 +161,48 @@ def _parser() -> CommandParser:
     return reader
 
 
-def _of_environment(name: str) -> int | None:
-    """A size that is set for every program; a number is bytes there."""
-    text = os.environ.get(name)
-    return _C.parse_bytes(text) if text else None
+def _add_the_environment(options: argparse.Namespace) -> None:
+    """What is set for every program; a number without a unit is bytes there."""
+    for name, key in (("budget", "HBM_BUDGET"), ("host", "HOST_BUDGET")):
+        variable = f"CHAMELEON_{key}"
+        source, text = f"--{name}", os.environ.get(variable)
+        if getattr(options, name) is None and text:
+            setattr(options, name, _C.parse_bytes(text))
+            source = variable
+        setattr(options, f"{name}_source", source)
+    options.oversubscription_source = (
+        "CHAMELEON_OVERSUBSCRIPTION"
+        if os.environ.get("CHAMELEON_OVERSUBSCRIPTION")
+        else "the default of config.oversubscription"
+    )
+
+
+def _times(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 <= value <= _MOST_TIMES:
+        raise argparse.ArgumentTypeError(
+            f'"{text}" must be a number from 1 to {_MOST_TIMES:,}'
+        )
+    return value
 
 
 def _size(text: str) -> int:
     wrong = lacks_unit(text)
     if wrong is not None:
         raise argparse.ArgumentTypeError(wrong)
+    whole = with_unit(text)
     try:
-        size = _C.parse_bytes(text)
+        size = _C.parse_bytes(whole)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if size < 1 << 20:
         raise argparse.ArgumentTypeError(f'"{text}" is less than 1 MiB')
+    if whole != text:
+        note = f"torch_chameleon plan: {text} is read as {whole}"
+        print(note, file=sys.stderr)
     return size
 
 

@@ -40,7 +40,7 @@ def write_plot(path: Path, figures: dict[str, Any]) -> None:
             {"color": "#999999", "lw": 0.8, "ls": "--"},
         ),
     ):
-        known = [point for point in points if point[key] is not None]
+        known = [point for point in points if point.get(key) is not None]
         axes.plot(
             [point["budget_bytes"] / unit for point in known],
             [point[key] / compute for point in known],

@@ -12,10 +12,12 @@ import sys
 from typing import Any
 
 from torch_chameleon.plan import overlay
-from torch_chameleon.plan.script import NOTE, Run
+from torch_chameleon.plan.run import Run
+from torch_chameleon.plan.script import NOTE
 
 _CHILD = "from torch_chameleon.plan.script import main; main()"
 _running: set[int] = set()  # process groups
+_stopped = False  # for good
 
 
 class ScriptError(Exception):
@@ -33,8 +35,8 @@ def run_script(run: Run, folder: pathlib.Path) -> dict[str, Any]:
         folder: An empty folder for what it writes.
 
     Returns:
-        Its figures, see `script.Run`, and as "kept_away" what `overlay.changes`
-        gives.
+        Its figures, see `budgets.Budgets`; as "kept_away" what
+        `overlay.changes` gives, and as "notes" what the user should know.
 
     Raises:
         ScriptError: It failed.
@@ -43,6 +45,7 @@ def run_script(run: Run, folder: pathlib.Path) -> dict[str, Any]:
     environment = {
         **os.environ,
         **overlay.environment(folder),
+        "PYTHONHASHSEED": "0",  # sets have the same order in each run
         "TORCHDYNAMO_DISABLE": "1",  # eager, op by op
         "CUDA_VISIBLE_DEVICES": "",
     }
@@ -53,6 +56,7 @@ def run_script(run: Run, folder: pathlib.Path) -> dict[str, Any]:
             [
                 *(sys.executable, "-c", _CHILD),
                 *(json.dumps(dataclasses.asdict(run)), str(result)),
+                str(os.getpid()),
             ],
             env=environment,
             stdout=subprocess.DEVNULL,
@@ -71,6 +75,11 @@ def run_script(run: Run, folder: pathlib.Path) -> dict[str, Any]:
     if "error" in figures:
         raise ScriptError(figures["error"])
     figures["kept_away"] = overlay.changes(folder)
+    figures["notes"] = [
+        line.removeprefix(NOTE)
+        for line in errors.read_text(errors="replace").splitlines()
+        if line.startswith(NOTE)
+    ]
     return figures
 
 
@@ -83,6 +92,8 @@ def _run_to_end(command: list[str], **options: Any) -> int:
     with subprocess.Popen(command, start_new_session=True, **options) as child:
         _running.add(child.pid)
         try:
+            if _stopped:
+                _kill(child.pid)
             return child.wait()
         finally:
             _running.discard(child.pid)
@@ -90,7 +101,9 @@ def _run_to_end(command: list[str], **options: Any) -> int:
 
 
 def stop() -> None:
-    """Ends all runs of other threads; they fail."""
+    """Ends all runs of other threads, and later ones; they fail."""
+    global _stopped
+    _stopped = True
     for group in tuple(_running):
         _kill(group)
 

@@ -5,14 +5,19 @@ from typing import Any
 
 from torch_chameleon.plan import overlay
 from torch_chameleon.plan.reads import named
-
-_UNITS_OF_TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "us"))
-_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1024, "KiB"))
-_DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+from torch_chameleon.plan.sentences import (
+    in_memory,
+    longest,
+    not_known,
+    steps,
+    swapped,
+    why_not,
+)
+from torch_chameleon.plan.units import decimal, duration, size
 
 
 def text_of(figures: dict[str, Any], columns: int | None = None) -> str:
-    """The answers, one a line, and the tables.
+    """The answers, one a line.
 
     Args:
         figures: Of `plan`.
@@ -27,13 +32,33 @@ def text_of(figures: dict[str, Any], columns: int | None = None) -> str:
             for name, text in _answers(figures)
         ),
     ]
-    if figures["curve"]:
-        lines += ["", *_table(*_curve(figures))]
-    if figures.get("cards"):
-        lines += ["", *_table(*_cards(figures))]
-    kept_away = overlay.sentence(figures["kept_away"])
-    lines += ["", _wrapped("", kept_away, columns)]
     return "\n".join(lines)
+
+
+def kept_away(figures: dict[str, Any], columns: int | None = None) -> str:
+    """What the script wrote, as the last line.
+
+    Args:
+        figures: Of `plan`.
+        columns: As for `text_of`.
+    """
+    return "\n" + _wrapped("", overlay.sentence(figures["kept_away"]), columns)
+
+
+def tables_of(figures: dict[str, Any]) -> str:
+    """The tables that were asked for.
+
+    Args:
+        figures: Of `plan`.
+    """
+    tables = []
+    if figures["curve"]:
+        tables += [[*_table(*_curve(figures)), *_raised(figures)]]
+    if figures.get("cards"):
+        tables += [_table(*_cards(figures))]
+    if not tables:
+        return "\n  no budget below the peak holds a step"
+    return "\n".join(line for table in tables for line in ["", *table])
 
 
 def _wrapped(before: str, text: str, columns: int | None) -> str:
@@ -54,8 +79,9 @@ def _answers(figures: dict[str, Any]) -> list[tuple[str, str]]:
     if figures["fits"] == "swapped":
         rows += _swapped(figures)
     else:
-        rows.append(("step", f"{duration(figures['in_memory_ns'])} in memory"))
+        rows.append(("step", in_memory(figures)))
     rows += [
+        ("steps", steps(figures)),
         ("times", figures["trust"]["sentence"]),
         (
             "peak",
@@ -84,31 +110,17 @@ def _fits(figures: dict[str, Any]) -> str:
         return (
             "yes, by swapping and running ops again: a step takes "
             f"{_times(figures['step_ns'], figures)} times its time in memory"
+            + longest(figures)
         )
-    if figures["why"] == "host":
-        return (
-            "no, the host is too small: it needs "
-            f"{size(figures['host_bytes'])}, and has "
-            f"{size(figures['host_budget_bytes'])} ({figures['host_source']})"
-        )
-    return (
-        f"no, not into {size(budget)}: it needs "
-        f"{size(figures['least_budget_bytes'])}, "
-        + (
-            f"for {figures['largest_op']} alone"
-            if figures["largest_op_bytes"] * 4 > figures["peak_bytes"]
-            else "a quarter of its peak"
-        )
-    )
+    if figures["fits"] == "not known":
+        return not_known(figures)
+    return why_not(figures)
 
 
 def _swapped(figures: dict[str, Any]) -> list[tuple[str, str]]:
     step = figures["step_ns"]
     return [
-        (
-            "step",
-            f"{duration(step)}; in memory {duration(figures['in_memory_ns'])}",
-        ),
+        ("step", swapped(figures)),
         (
             "moved",
             f"{decimal(figures['bytes_in'])} in, "
@@ -149,7 +161,8 @@ def _host(figures: dict[str, Any]) -> str:
 
 def _budget(figures: dict[str, Any]) -> str:
     if figures["budget_is_given"]:
-        return f"{size(figures['budget_bytes'])} (--budget)"
+        source = figures["budget_source"]
+        return f"{size(figures['budget_bytes'])} ({source})"
     return (
         f"{size(figures['budget_bytes'])} of "
         f"{size(figures['memory_bytes'])}: 90 % of what is free beside a "
@@ -164,12 +177,26 @@ def _curve(figures: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             size(row["budget_bytes"]),
             f"{row['k']:.2f}",
             duration(row["step_ns"]),
-            _times(row["step_ns"], figures),
+            _times(row["step_ns"], figures) + "*" * ("alone_ns" in row),
             "-"
             if row["swapping_ns"] is None
             else _times(row["swapping_ns"], figures),
         ]
         for row in figures["curve"]
+    ]
+
+
+def _raised(figures: dict[str, Any]) -> list[str]:
+    """What a star says."""
+    alone = [row["alone_ns"] for row in figures["curve"] if "alone_ns" in row]
+    if not alone:
+        return []
+    times = ", ".join(_times(each, figures) for each in alone)
+    return [
+        f"  * by itself {times}: each row has a plan of its own, found in few "
+        "steps;",
+        "    less memory is not said to be faster, so look at the first of "
+        "such rows again with more --steps",
     ]
 
 
@@ -209,42 +236,3 @@ def _table(names: list[str], rows: list[list[str]]) -> list[str]:
         )
         for row in [names, *rows]
     ]
-
-
-def size(number: float) -> str:
-    """Bytes of memory, as 28.4 GiB.
-
-    Args:
-        number: Bytes.
-    """
-    return _in_units(number, _BINARY, "bytes")
-
-
-def decimal(number: float) -> str:
-    """Bytes that move, as 6.02 GB.
-
-    Args:
-        number: Bytes.
-    """
-    return _in_units(number, _DECIMAL, "bytes")
-
-
-def duration(duration_ns: float) -> str:
-    """A time, as 782 ms.
-
-    Args:
-        duration_ns: The time.
-    """
-    return _in_units(duration_ns, _UNITS_OF_TIME, "ns")
-
-
-def _in_units(
-    number: float, units: tuple[tuple[float, str], ...], rest: str
-) -> str:
-    """Three digits, and never a power of ten."""
-    for factor, unit in units:
-        value = number / factor
-        if value >= 0.9995:
-            digits = max(0, 2 - len(str(int(value + 0.0005))) + 1)
-            return f"{value:.{digits}f} {unit}"
-    return f"{number:.0f} {rest}"

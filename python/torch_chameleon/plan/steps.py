@@ -22,6 +22,8 @@ def usual(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if not counts:
         return []
     most = max(counts.values())
+    if most == 1:
+        return steps[1:]  # each is another one
     ops = min(each for each, count in counts.items() if count == most)
     return [step for step in steps[1:] if step["ops"] == ops]
 
@@ -35,7 +37,7 @@ def are_enough(steps: list[dict[str, Any]], most: int) -> bool:
     """
     alike = usual(steps)
     if not alike or alike[-1] is not steps[-1]:
-        return len(steps) >= 2 * most  # a trace is of a usual step
+        return len(steps) >= 2 * most  # it ends with one that is compared
     if len(steps) >= most:
         return True
     if len(alike) < 2:
@@ -67,7 +69,15 @@ def figures_of(steps: list[dict[str, Any]]) -> dict[str, Any]:
     Args:
         steps: Of one budget, two or more.
     """
-    alike = usual(steps)
+    return middle(usual(steps))
+
+
+def middle(alike: list[dict[str, Any]]) -> dict[str, Any]:
+    """The middle one of the later half, by its time.
+
+    Args:
+        alike: Steps in a row, at least one.
+    """
     later = alike[len(alike) // 2 :]
-    middle = statistics.median_low(step["duration_ns"] for step in later)
-    return next(step for step in later if step["duration_ns"] == middle)
+    duration = statistics.median_low(step["duration_ns"] for step in later)
+    return next(step for step in later if step["duration_ns"] == duration)

@@ -1,0 +1,123 @@
+"""Of which sizes the steps of a training are.
+
+Batches may differ, and a validation pass may lie between two steps. With room
+for everything a step's size is its number of ops and the time of their
+kernels. The first step also makes the model and the optimizer's state, so its
+size is not known; its peak counts.
+"""
+
+from typing import Any
+
+from torch_chameleon.plan.steps import figures_of, usual
+
+_ALIKE = 0.01
+_LARGER = 1.05  # times another one: told apart
+_MOST = 4  # times the steps that are asked for, while they change
+
+Step = dict[str, Any]
+
+
+def same(one: Step, other: Step) -> bool:
+    """Whether two steps are of one size.
+
+    Args:
+        one: Figures of a step, with room for everything.
+        other: Those of another one.
+    """
+    change = abs(one["compute_ns"] - other["compute_ns"])
+    is_near = bool(change <= _ALIKE * other["compute_ns"])
+    return is_near and one["ops"] == other["ops"]
+
+
+def is_new(steps: list[Step], number: int) -> bool:
+    """Whether a step was of a size, or had a peak, that none before it had.
+
+    Args:
+        steps: Figures of all steps, each with its "peak_bytes".
+        number: Of the step, from 0.
+    """
+    step, before = steps[number], steps[:number]
+    peak = max((each["peak_bytes"] for each in before), default=0)
+    if step["peak_bytes"] > (1 + _ALIKE) * peak:
+        return True
+    return not any(same(each, step) for each in before[1:])
+
+
+def are_seen(steps: list[Step], least: int) -> bool:
+    """Whether more steps would hardly be of another size.
+
+    Args:
+        steps: Figures of all steps so far.
+        least: So many are wanted; four times as many are enough.
+    """
+    return len(steps) >= _MOST * least or (
+        len(steps) >= least and not are_changing(steps, least)
+    )
+
+
+def are_changing(steps: list[Step], least: int) -> bool:
+    """Whether the last steps still brought something new.
+
+    Args:
+        steps: Figures of all steps.
+        least: So many were wanted; it is about the latter half of as many.
+    """
+    quiet = (least - 1) // 2
+    numbers = range(len(steps))[max(1, len(steps) - quiet) :]
+    return any(is_new(steps, number) for number in numbers)
+
+
+def last_new(steps: list[Step]) -> int:
+    """The number of the last step that brought something new, from 0.
+
+    Args:
+        steps: Figures of all steps, at least one.
+    """
+    return max(n for n in range(len(steps)) if is_new(steps, n))
+
+
+def summary(steps: list[Step]) -> dict[str, Any]:
+    """What there was to see.
+
+    Args:
+        steps: Figures of all steps, two or more.
+
+    Returns:
+        How many steps, of how many sizes; how many had other ops than most;
+        the number from 1 of the one with the highest peak, that peak and a
+        usual one's; the number and time of the longest, but for the first.
+        What does not differ by 5 % is None.
+    """
+    kinds: list[Step] = []
+    for step in steps[1:]:
+        if not any(same(kind, step) for kind in kinds):
+            kinds.append(step)
+    highest = max(steps, key=lambda step: step["peak_bytes"])
+    ordinary = figures_of(steps)
+    longest = max(steps[1:], key=lambda step: step["duration_ns"])
+    rest = [each for each in steps[1:] if each["ops"] != ordinary["ops"]]
+    differs = highest["peak_bytes"] > _LARGER * ordinary["peak_bytes"]
+    longer = longest["duration_ns"] > _LARGER * ordinary["duration_ns"]
+    number = steps.index(highest)
+    return {
+        "seen": len(steps),
+        "sizes": len(kinds) + (differs and number == 0),
+        "with_other_ops": len(rest) if len(usual(steps)) > len(rest) else 0,
+        "highest": number + 1 if differs else None,
+        "highest_bytes": highest["peak_bytes"],
+        "usual_bytes": ordinary["peak_bytes"],
+        "longest": steps.index(longest) + 1 if longer else None,
+        "longest_ns": longest["duration_ns"] if longer else None,
+    }
+
+
+def like(steps: list[Step], within: list[Step], step: Step) -> list[Step]:
+    """Steps of one size, within a budget.
+
+    Args:
+        steps: Those with room for everything; they say which have the size.
+        within: Those within the budget, by the same numbers.
+        step: One with room, which has the size.
+    """
+    numbers = {each["number"] for each in steps[1:] if same(each, step)}
+    return [each for each in within[1:] if each["number"] in numbers]
