@@ -107,6 +107,18 @@ def test_a_script_that_fails_half_way_is_no_yes(steps):
 
 
 @pytest.mark.slow
+def test_an_evaluation_that_fails_is_said():
+    """It may need values, so the steps before it are an answer."""
+    text = LAYERS.format(64).replace("range(99)", "range(3)")
+    text += "def evaluate(): raise IndexError(7)\nevaluate()\n"
+    pathlib.Path("train.py").write_text(text)
+    done = run_plan("train.py")
+    assert (done.returncode, "yes, " in done.stdout) == (0, True)
+    said = "but        an evaluation behind step 3 failed with train.py:1"
+    assert said in done.stdout
+
+
+@pytest.mark.slow
 def test_a_script_that_fails_in_its_second_step():
     text = LAYERS.format(64).replace(
         "optimizer.zero_grad()", "optimizer.zero_grad(); 1 / (1 - step)"

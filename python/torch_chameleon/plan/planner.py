@@ -82,6 +82,7 @@ class Planner:
             "trust": trust(
                 kind_of(ordinary, roomy["convolutions"]), card["name"]
             ),
+            "evaluation": seen["evaluation"],
             "curve": [],
         }
         if seen["failure"] is not None:

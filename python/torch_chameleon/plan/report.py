@@ -82,6 +82,7 @@ def _answers(figures: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("step", in_memory(figures)))
     rows += [
         ("steps", steps(figures)),
+        *_evaluation(figures),
         ("times", figures["trust"]["sentence"]),
         (
             "peak",
@@ -129,6 +130,19 @@ def _swapped(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("host", _host(figures)),
         *_unsettled(figures),
+    ]
+
+
+def _evaluation(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    if figures.get("evaluation") is None:
+        return []
+    return [
+        (
+            "but",
+            f"an evaluation behind step {figures['seen']['seen']} failed with "
+            f"{figures['evaluation']}; plan has no values, which it may need: "
+            "what it takes is not known",
+        )
     ]
 
 

@@ -50,6 +50,7 @@ _ASKED = {
 }
 _set_option = _C.set_option
 NOTE = "torch_chameleon plan: "  # begins a line for the user on stderr
+_EVALUATION = r"(?i)eval|valid|predict|metric|generate"  # in names of functions
 _SAME_DEVICE = "Expected all tensors to be on the same device"
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _CPU_STEPS = 4  # of optimizers; then the script trains on the CPU
@@ -165,7 +166,7 @@ def _train(run: Run) -> dict[str, Any]:
     _steps.listen(reads.step_ended)
     _watch_for_the_cpu(budgets, run.script)
     error = failure = None
-    ended = False
+    ended = evaluates = False
     with (
         mock.patch.object(_C, "set_option", _setter(run)),
         _one_process(run.script),
@@ -186,6 +187,7 @@ def _train(run: Run) -> dict[str, Any]:
                     return {"error": _trains_on_the_cpu(run.script, why)}
                 _explain(reads)
                 raise
+            evaluates = _evaluates(failed)
             failure = _failure(failed, run.script)
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
@@ -202,11 +204,18 @@ def _train(run: Run) -> dict[str, Any]:
     return {
         "points": budgets.points,
         "out_of_memory": error,
-        "failure": failure,
+        "failure": None if evaluates else failure,
+        "evaluation": failure if evaluates else None,
         "ended": ended,
         "seen": budgets.seen,
         "reads": reads.places(),
     }
+
+
+def _evaluates(error: Exception) -> bool:
+    """Whether it came from an evaluation, by name; these may need values."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(re.search(_EVALUATION, frame.name) for frame in frames)
 
 
 def _failure(error: Exception, script: str) -> str:
