@@ -2,16 +2,18 @@
 
 A chameleon tensor's address is logical: nobody may read memory there. What
 would hand it to other libraries raises one sentence instead, and
-names `torch_chameleon.resident`, which gives native tensors.
-`__cuda_array_interface__` already raises in torch.
+names `torch_chameleon.resident`, which gives native tensors. An address that
+`data_ptr()` gave is a number, and what becomes of it nobody sees.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.utils.dlpack import DLDeviceType
+
+from torch_chameleon._after_import import after_import
 
 
 def refusal(what: str) -> str:
@@ -24,6 +26,20 @@ def refusal(what: str) -> str:
         f"{what} needs an address, but a chameleon tensor has no fixed place: "
         "use `with torch_chameleon.resident(tensor) as (native,)` and pass "
         "the native tensor, or copy it with `.cpu()`."
+    )
+
+
+def has_ours(values: Iterable[Any]) -> bool:
+    """Whether a chameleon tensor is among them.
+
+    Args:
+        values: Arguments of a call, whose lists are looked into.
+    """
+    return any(
+        value.device.type == "chameleon"
+        if isinstance(value, torch.Tensor)
+        else isinstance(value, (list, tuple)) and has_ours(value)
+        for value in values
     )
 
 
@@ -51,6 +67,46 @@ def _guard_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
+def _guard_cuda_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """CuPy, Numba and RAPIDS read the property of tensors that have it."""
+
+    @functools.wraps(function)
+    def guarded(tensor: torch.Tensor) -> Any:
+        if tensor.device.type == "chameleon":
+            # hasattr() is to be false, as torch has it for tensors on the CPU.
+            raise AttributeError(refusal("__cuda_array_interface__"))
+        return function(tensor)
+
+    return guarded
+
+
+def _guard_launches(
+    function: Callable[..., Any], what: str
+) -> Callable[..., Any]:
+    """Their own check is whether a tensor is on the CPU."""
+
+    @functools.wraps(function)
+    def guarded(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        # To warm up is to compile: no address is used.
+        if not kwargs.get("warmup") and has_ours((*args, *kwargs.values())):
+            raise ValueError(refusal(what))
+        return function(kernel, *args, **kwargs)
+
+    return guarded
+
+
+def _guard_triton(module: Any) -> None:
+    kernel = module.JITFunction
+    kernel.run = _guard_launches(kernel.run, "A Triton kernel")
+
+
+def _guard_compiled_kernels(module: Any) -> None:
+    """What `torch.cuda._compile_kernel` made."""
+    kernel = getattr(module, "_CudaKernel", None)
+    if kernel is not None:
+        kernel.__call__ = _guard_launches(kernel.__call__, "A CUDA kernel")
+
+
 def _name_device(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def named(tensor: torch.Tensor) -> Any:
@@ -73,6 +129,12 @@ def install() -> None:
     torch.Tensor.numpy = _guard_numpy(  # type: ignore[method-assign]
         torch.Tensor.numpy
     )
+    interface: Any = torch.Tensor.__cuda_array_interface__
+    torch.Tensor.__cuda_array_interface__ = property(  # type: ignore[method-assign,assignment]
+        _guard_cuda_arrays(interface.fget)
+    )
+    after_import("triton.runtime.jit", _guard_triton)
+    after_import("torch.cuda._utils", _guard_compiled_kernels)
     for module in (torch, torch.utils.dlpack):
         name = "to_dlpack"
         setattr(module, name, _guard_dlpack(getattr(module, name)))

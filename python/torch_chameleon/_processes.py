@@ -81,7 +81,7 @@ class _QueuePickler(reduction.ForkingPickler):
 def install() -> None:
     """Puts the guards in place; once a process."""
     # Pickling for another process ends in one of these.
-    for name in ("_share_fd_cpu_", "_share_filename_cpu_"):
+    for name in ("_share_fd_cpu_", "_share_filename_cpu_", "_share_cuda_"):
         method = getattr(torch.UntypedStorage, name)
         setattr(torch.UntypedStorage, name, _guard_sharing(method))
     # This one rebuilds empty storages on the CPU.

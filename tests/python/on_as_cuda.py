@@ -191,6 +191,22 @@ def devices_compare():
 
 
 @check
+def addresses_stay_inside():
+    tensor = torch.ones(2, device="cuda")
+    assert not hasattr(tensor, "__cuda_array_interface__")
+    with pytest.raises(AttributeError, match="torch_chameleon.resident"):
+        tensor.__cuda_array_interface__  # noqa: B018 (a property)
+    kernel = torch.cuda._utils._CudaKernel(None, None)
+    with pytest.raises(ValueError, match="torch_chameleon.resident"):
+        kernel(args=[tensor])
+    with torch_chameleon.resident(tensor) as (native,):
+        if not native.is_cuda:
+            return
+        described = native.__cuda_array_interface__
+        assert described["data"][0] == native.data_ptr()
+
+
+@check
 def types_have_cuda_s_names():
     tensor = torch.ones(2, device="cuda")
     assert tensor.type() == "torch.cuda.FloatTensor"

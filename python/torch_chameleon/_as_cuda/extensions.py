@@ -9,13 +9,11 @@ be told from one that calls torch's ops, which works.
 import functools
 import importlib.machinery
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
-import torch
-
-from torch_chameleon._guards import refusal
+from torch_chameleon._guards import has_ours, refusal
 
 _LINKED_TO_TORCH = b"libc10.so"
 _NAMES_END = 32 << 20  # libraries are named near a file's beginning
@@ -30,21 +28,12 @@ def _explaining(
             return function(*args, **kwargs)
         except Exception as error:
             speaks_of_cuda = "cuda" in str(error).lower()
-            if speaks_of_cuda and _has_ours((*args, *kwargs.values())):
+            if speaks_of_cuda and has_ours((*args, *kwargs.values())):
                 name = f"{module}.{function.__name__}"
                 error.args = (f"{error}\n{refusal(name)}",)
             raise
 
     return call
-
-
-def _has_ours(values: Iterable[Any]) -> bool:
-    return any(
-        value.device.type == "chameleon"
-        if isinstance(value, torch.Tensor)
-        else isinstance(value, (list, tuple)) and _has_ours(value)
-        for value in values
-    )
 
 
 def _uses_torch(path: str) -> bool:
