@@ -259,6 +259,7 @@ class Residence {
 
 void bind_tensors(py::module_& m) {
   m.def("set_data", &python::set_data);
+  m.def("take_sparse_data", &python::take_sparse_data);
   m.def("alias_cuda_in", &python::alias_cuda_in, py::arg("callable"),
         py::arg("or_none") = false);
   m.def("equate_cuda_devices", &python::equate_cuda_devices);

@@ -15,4 +15,11 @@ namespace chameleon::python {
 // device or dtype changed; a live graph keeps the old one.
 void set_data(const at::Tensor& tensor, const at::Tensor& new_data);
 
+// From now on `x.data = y` does so for sparse tensors of one layout, one of
+// them here: PyTorch takes no sparse tensor to a device that it does not know.
+// All else is PyTorch's.
+//
+// Needs the GIL. Once.
+void take_sparse_data();
+
 } // namespace chameleon::python

@@ -129,6 +129,9 @@ def timeline(
 # Like `tensor.data = new_data`, also across devices (no compatibility check);
 # gradient accumulators of leaves are renewed as set_data does.
 def set_data(tensor: torch.Tensor, new_data: torch.Tensor) -> None: ...
+
+# `x.data = y` does so where both are sparse and one is chameleon. Once.
+def take_sparse_data() -> None: ...
 def is_chameleon_storage(storage: torch.UntypedStorage) -> bool: ...
 
 # From now on a device "cuda" among its arguments is "chameleon" to a function,

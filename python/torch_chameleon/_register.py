@@ -39,6 +39,7 @@ def _register() -> None:
     # Lazy modules move before their first batch: see torch.nn.parameter.
     allowed: list[object] = UninitializedParameter._allowed_methods  # type: ignore[attr-defined]
     allowed.append(torch.Tensor.chameleon)  # type: ignore[attr-defined]
+    _C.take_sparse_data()
     _module_to.install()
     _guards.install()
     _processes.install()

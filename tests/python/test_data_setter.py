@@ -136,3 +136,51 @@ def test_what_has_no_bytes_there_is_refused(other):
     with pytest.raises(RuntimeError, match="incompatible tensor type"):
         x.data = other()
     assert x.tolist() == [1, 1]
+
+
+# ---- sparse tensors
+
+SPARSE = {
+    "coo": lambda x: x.to_sparse(),
+    "csr": lambda x: x.to_sparse_csr(),
+    "csc": lambda x: x.to_sparse_csc(),
+    "bsr": lambda x: x.to_sparse_bsr((1, 1)),
+}
+
+
+@pytest.mark.parametrize("layout", SPARSE)
+def test_sparse_tensors(ways, layout):
+    first, second = ways
+    if (first, second) == ("cpu", "cpu") and layout != "coo":
+        pytest.skip("PyTorch copies the keys, and leaves what they are of")
+    x = SPARSE[layout](torch.eye(3)).to(first)
+    y = SPARSE[layout](torch.arange(9.0).view(3, 3)).to(second)
+    before = id(x)
+    x.data = y
+    assert (id(x), x.device.type) == (before, second)
+    assert x.layout == y.layout
+    assert x.to_dense().tolist() == y.to_dense().tolist()
+    assert (x * 2).to_dense().tolist() == (2 * y.to_dense()).tolist()
+
+
+def test_sparse_inference_tensors(ways):
+    first, second = ways
+    x = torch.eye(3).to_sparse().to(first)
+    with torch.inference_mode():
+        y = (torch.arange(9.0).view(3, 3).to_sparse() * 1).to(second)
+    x.data = y
+    assert x.device.type == second
+    assert x.to_dense().tolist() == torch.arange(9.0).view(3, 3).tolist()
+
+
+def test_sparse_data_of_another_kind():
+    x = torch.eye(3).to_sparse().requires_grad_()
+    y = torch.eye(3, device="chameleon").to_sparse_csr()
+    for wrong in (y, y.to_dense()):
+        with pytest.raises(RuntimeError, match="incompatible tensor type"):
+            x.data = wrong
+    with pytest.raises(RuntimeError, match="must be floating point"):
+        x.data = torch.eye(3, dtype=torch.int64, device="chameleon").to_sparse()
+    assert x.to_dense().tolist() == torch.eye(3).tolist()
+    with pytest.raises(RuntimeError, match="Deleting tensor data"):
+        del x.data
