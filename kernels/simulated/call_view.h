@@ -14,6 +14,7 @@
 #include <c10/util/ArrayRef.h>
 
 #include "kernels/op_plan.h"
+#include "kernels/sparse_parts.h"
 
 namespace chameleon::kernels::simulated {
 
@@ -49,6 +50,13 @@ inline std::string_view base_name(std::string_view name) {
 
 // As CUDA's kernels touch them: an expanded element counts once.
 inline double touched_bytes(const c10::TensorImpl& tensor) {
+  if (is_sparse(tensor)) { // has no strides
+    double bytes = 0;
+    for (const at::Tensor& part : parts_of(tensor)) {
+      bytes += touched_bytes(*part.unsafeGetTensorImpl());
+    }
+    return bytes;
+  }
   double elements = 1;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.stride(i) != 0 || tensor.size(i) == 0) {

@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 import torch_chameleon
-from support import evicting, same_bits
+from support import evicting, needs_testing, same_bits
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -534,3 +534,20 @@ def test_optimizer(name, pager):
     native = act("cpu")
     with evicting(pager):
         assert same(native, act("chameleon"))
+
+
+@needs_testing
+def test_time_that_is_modelled(fresh):
+    """A model of time asks what an op touches, of tensors without strides."""
+    code = """
+import torch, torch_chameleon
+from torch_chameleon import _testing, config
+config.physical_device = "cpu"
+_testing.set_cpu_clock("rtx3090")
+x = torch.eye(4).view(4, 4)
+ones = torch.ones(4, 2, device="chameleon")
+for sparse in (x.to_sparse(), x.to_sparse_csr(), x.to_sparse_csc()):
+    print((sparse.to("chameleon") @ ones).sum().item(), end=" ")
+print(x.to_sparse_bsr((2, 2)).to("chameleon").to_dense().sum().item())
+"""
+    assert fresh(code) == "8.0 8.0 8.0 4.0"
