@@ -4,6 +4,7 @@
 
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
+#include "backend/torch/device_options.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 
@@ -76,11 +77,10 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     try_finish_deferred_work();
     memory::Pager& pager =
         *context(resolve_index(index), "a memory query").pager;
-    const memory::Limits limits = pager.budgets().limits();
-    const auto limit = static_cast<std::size_t>(
-        limits.oversubscription * static_cast<double>(limits.hbm_budget_bytes));
+    const std::size_t total =
+        total_memory_bytes(pager.budgets().limits().hbm_budget_bytes);
     const auto live = static_cast<std::size_t>(pager.stats().logical_bytes);
-    return {limit > live ? limit - live : 0, limit};
+    return {total > live ? total - live : 0, total};
   }
 };
 

@@ -1,6 +1,11 @@
 #include "backend/torch/device_options.h"
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <string>
+
+#include <c10/util/Exception.h>
 
 #include "backend/runtime/options.h"
 #include "backend/runtime/physical_device.h"
@@ -13,10 +18,47 @@ namespace chameleon::backend {
 namespace {
 
 constexpr double kDefaultOversubscription = 4.0;
+constexpr double kAlmostNothing = 1e-30; // 0 is no factor
+
+struct Fraction {
+  std::atomic<double> value{1};
+};
+std::array<Fraction, kMaxDevices> fractions; // by device
+
+double oversubscription_from_options() {
+  return runtime::option_number("oversubscription")
+      .value_or(kDefaultOversubscription);
+}
+
+double part_of_oversubscription(double fraction) {
+  return std::max(fraction * oversubscription_from_options(), kAlmostNothing);
+}
 
 } // namespace
 
-memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
+std::size_t total_memory_bytes(std::size_t hbm_budget_bytes) {
+  return memory::logical_limit_bytes(oversubscription_from_options(),
+                                     hbm_budget_bytes);
+}
+
+double memory_fraction(c10::DeviceIndex index) {
+  return fractions.at(static_cast<std::size_t>(index)).value;
+}
+
+void set_memory_fraction(c10::DeviceIndex index, double fraction) {
+  try_finish_deferred_work();
+  if (DeviceContext* const used = context_if_used(index)) {
+    const auto error = used->pager->budgets().setOversubscription(
+        part_of_oversubscription(fraction));
+    TORCH_CHECK_VALUE(error.ok(), "set_per_process_memory_fraction(", fraction,
+                      "): more than that is live on chameleon:",
+                      static_cast<int>(index), " already; free tensors first");
+  }
+  fractions.at(static_cast<std::size_t>(index)).value = fraction;
+}
+
+memory::Limits limits_from_options(const runtime::DeviceRuntime& device,
+                                   c10::DeviceIndex index) {
   memory::Limits limits;
   limits.hbm_budget_bytes =
       runtime::option_bytes("hbm_budget")
@@ -31,8 +73,7 @@ memory::Limits limits_from_options(const runtime::DeviceRuntime& device) {
     limits.host_growth_share =
         runtime::kDefaultHostShare / static_cast<double>(devices);
   }
-  limits.oversubscription = runtime::option_number("oversubscription")
-                                .value_or(kDefaultOversubscription);
+  limits.oversubscription = part_of_oversubscription(memory_fraction(index));
   limits.recompute = runtime::option_text("recompute") == "auto";
   return limits;
 }
@@ -45,7 +86,7 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
   for (c10::DeviceIndex i = 0; i < device_count() && applied.ok(); ++i) {
     DeviceContext* used = context_if_used(i);
     if (used == nullptr) continue;
-    const memory::Limits limits = limits_from_options(*used->runtime);
+    const memory::Limits limits = limits_from_options(*used->runtime, i);
     if (key == "hbm_budget") {
       applied = used->pager->budgets().setHbmBudget(limits.hbm_budget_bytes);
     } else if (key == "host_budget") {

@@ -42,7 +42,7 @@ DeviceContext& make_context(c10::DeviceIndex index, std::string_view what) {
   const std::string policy =
       runtime::option_text("policy").value_or("forecast");
   auto pager = value_or_throw(memory::Pager::create(
-      *device, limits_from_options(*device), policy, index));
+      *device, limits_from_options(*device, index), policy, index));
   pager->invariants().checkEvery(runtime::debug_interval());
   pager->meter().setMaxSlowdown(runtime::option_number("max_slowdown"));
   const bool is_cuda = device->name() == "cuda";

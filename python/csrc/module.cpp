@@ -138,6 +138,12 @@ void bind_device(py::module_& m) {
   m.def("mem_get_info", [](c10::DeviceIndex index) {
     return c10::getDeviceAllocator(backend::kChameleon)->getMemoryInfo(index);
   });
+  m.def("set_memory_fraction", [](c10::DeviceIndex index, double fraction) {
+    backend::set_memory_fraction(resolve_index(index), fraction);
+  });
+  m.def("memory_fraction", [](c10::DeviceIndex index) {
+    return backend::memory_fraction(resolve_index(index));
+  });
   m.def("physical_memory", [](c10::DeviceIndex index) {
     const runtime::MemoryInfo memory =
         context(resolve_index(index), "a memory query").runtime->deviceMemory();

@@ -174,6 +174,23 @@ def default_devices():
 
 
 @check
+def part_of_the_memory():
+    info = torch.cuda.mem_get_info()
+    total = torch.cuda.get_device_properties(0).total_memory
+    assert total == info[1]
+    torch.cuda.set_per_process_memory_fraction((100 << 20) / total, 0)
+    try:
+        assert torch.cuda.get_per_process_memory_fraction() == 104857600 / total
+        assert torch.cuda.get_device_properties(0).total_memory == total
+        assert torch_chameleon.config.hbm_budget == 64 << 20
+        torch.empty(60 << 20, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError, match="fraction"):
+            torch.empty(120 << 20, dtype=torch.uint8, device="cuda")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@check
 def devices_compare():
     tensor = torch.ones(2, device="cuda")
     assert tensor.device == torch.device("cuda", 0) == made_before

@@ -1,5 +1,6 @@
 """Snapshots have torch.cuda's schema, and PyTorch's own tools read them."""
 
+import gc
 import json
 import os
 import pickle
@@ -10,7 +11,6 @@ import threading
 
 import pytest
 import torch
-import torch_chameleon
 from support import MIB, evicting
 from torch.cuda import _memory_viz
 from torch_chameleon import _C
@@ -316,18 +316,62 @@ def test_no_pools():
     assert torch.chameleon.memory_snapshot(mempool_id=(0, 1)) == []
 
 
-def test_fraction_sets_the_budget():
-    total = _C.physical_memory(0)[1]
-    before = torch_chameleon.config.hbm_budget
-    try:
-        torch.chameleon.set_per_process_memory_fraction(256 * MIB / total)
-        assert torch_chameleon.config.hbm_budget == 256 * MIB
-        fraction = torch.chameleon.get_per_process_memory_fraction()
-        assert fraction == 256 * MIB / total
-        with pytest.raises(ValueError, match="Invalid fraction value: 1.5"):
-            torch.chameleon.set_per_process_memory_fraction(1.5)
-        with pytest.raises(TypeError, match="must be `float`"):
-            torch.chameleon.set_per_process_memory_fraction(1)
-        assert torch_chameleon.config.hbm_budget == 256 * MIB
-    finally:
-        torch_chameleon.config.hbm_budget = before
+@pytest.fixture
+def memory_fraction():
+    """Sets the fraction; all of it may be used again afterwards."""
+    yield torch.chameleon.set_per_process_memory_fraction
+    torch.chameleon.set_per_process_memory_fraction(1.0)
+
+
+def test_fraction_limits_what_is_allocated(memory_fraction, tight):
+    tight(64 * MIB)
+    info = torch.chameleon.mem_get_info()
+    assert torch.chameleon.get_per_process_memory_fraction() == 1.0
+    gc.collect()
+    live = torch.chameleon.memory_allocated()
+    fraction = (live + 100 * MIB) / info[1]
+    memory_fraction(fraction)
+    assert torch.chameleon.get_per_process_memory_fraction() == fraction
+    assert torch.chameleon.mem_get_info() == info
+    torch.empty(96 * MIB, dtype=torch.uint8, device="chameleon")
+    named = "set_per_process_memory_fraction and lowers that limit"
+    with pytest.raises(torch.OutOfMemoryError, match=named):
+        torch.empty(120 * MIB, dtype=torch.uint8, device="chameleon")
+    tight(32 * MIB)  # is a part of what the new budget allows
+    with pytest.raises(torch.OutOfMemoryError, match=named):
+        torch.empty(96 * MIB, dtype=torch.uint8, device="chameleon")
+    memory_fraction(1.0)
+    torch.empty(96 * MIB, dtype=torch.uint8, device="chameleon")
+
+
+def test_fraction_of_less_than_is_live(memory_fraction):
+    x = torch.zeros(4 * MIB, dtype=torch.uint8, device="chameleon")
+    with pytest.raises(ValueError, match="live on chameleon:0 already"):
+        memory_fraction(1e-3)
+    assert torch.chameleon.get_per_process_memory_fraction() == 1.0
+    assert x.sum().item() == 0
+
+
+def test_fraction_that_is_none(memory_fraction):
+    with pytest.raises(ValueError, match=r"Invalid fraction value: 1\.5"):
+        memory_fraction(1.5)
+    with pytest.raises(TypeError, match="must be `float`"):
+        memory_fraction(1)
+    assert torch.chameleon.get_per_process_memory_fraction() == 1.0
+
+
+def test_fraction_before_the_first_use(fresh):
+    code = """
+import torch, torch_chameleon
+from torch_chameleon import _C
+torch_chameleon.config.hbm_budget = "1MiB"
+torch.chameleon.set_per_process_memory_fraction(0.25)
+assert _C.first_use() is None
+assert torch.chameleon.get_device_properties(0).total_memory == 4 << 20
+torch.empty((1 << 20) - 512, dtype=torch.uint8, device="chameleon")
+try:
+    torch.empty((1 << 20) + 512, dtype=torch.uint8, device="chameleon")
+except torch.OutOfMemoryError:
+    print("ok")
+"""
+    assert fresh(code) == "ok"

@@ -133,27 +133,33 @@ def empty_cache() -> None:
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Returns how many bytes may still be allocated, and the limit."""
+    """Returns how many bytes may still be allocated, and the limit.
+
+    `set_per_process_memory_fraction` changes neither, as with torch.cuda.
+
+    Args:
+        device: The device, default the current one.
+    """
     return _C.mem_get_info(_get_device_index(device, optional=True))
 
 
 def set_per_process_memory_fraction(
     fraction: float, device: Device = None
 ) -> None:
-    """Sets `torch_chameleon.config.hbm_budget` to a part of the memory there.
+    """Limits what may be allocated to a part of `total_memory`.
 
-    torch.cuda's fraction limits what may be allocated; here it limits what is
-    in device memory at a time, and `oversubscription` times as much may be
-    allocated. A use of the device.
+    As torch.cuda's: `get_device_properties().total_memory`, which is
+    `oversubscription` times `hbm_budget`, and `mem_get_info` stay as they are.
+    How much of it is in device memory at a time is the budget's to say. No use
+    of the device.
 
     Args:
-        fraction: From 0 to 1, of the physical device's memory: the GPU's, the
-            simulated card's, on `cpu` the machine's. With 0.0 no op has room.
+        fraction: From 0 to 1. With 0.0 nothing can be allocated.
         device: The device, default the current one.
 
     Raises:
         TypeError: The fraction is not a float.
-        ValueError: It is not from 0 to 1, or what is pinned does not fit.
+        ValueError: It is not from 0 to 1, or more than that is live already.
     """
     index = _get_device_index(device, optional=True)
     if not isinstance(fraction, float):
@@ -162,20 +168,16 @@ def set_per_process_memory_fraction(
         raise ValueError(
             f"Invalid fraction value: {fraction}. Allowed range: 0~1"
         )
-    total = _C.physical_memory(index)[1]
-    budget_bytes = max(round(fraction * total), 1)  # 0 is no budget
-    _C.set_option("hbm_budget", str(budget_bytes))
+    _C.set_memory_fraction(index, fraction)
 
 
 def get_per_process_memory_fraction(device: Device = None) -> float:
-    """Returns the budget as a part of the physical device's memory.
+    """Returns what `set_per_process_memory_fraction` was given, or 1.0.
 
     Args:
-        device: The device, default the current one. A use of it.
+        device: The device, default the current one.
     """
-    index = _get_device_index(device, optional=True)
-    total = _C.physical_memory(index)[1]
-    return _C.swap_stats(index)["hbm_budget"] / total
+    return _C.memory_fraction(_get_device_index(device, optional=True))
 
 
 _LEVELS = (
