@@ -13,6 +13,9 @@
 namespace chameleon::backend {
 
 [[noreturn]] void throw_error(const runtime::Error& error);
+// From now on what lacks memory is told in CUDA's words: "CUDA out of memory.
+// cuda:0: ...". Programs that then try again with less look for them.
+void say_cuda_out_of_memory();
 // Throws in place of c10::Error for kTooSlow. Once, at load.
 void set_slowdown_thrower(void (*thrower)(const std::string& message));
 

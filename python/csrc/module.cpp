@@ -144,6 +144,7 @@ void bind_device(py::module_& m) {
   m.def("memory_fraction", [](c10::DeviceIndex index) {
     return backend::memory_fraction(resolve_index(index));
   });
+  m.def("say_cuda_out_of_memory", &backend::say_cuda_out_of_memory);
   m.def("physical_memory", [](c10::DeviceIndex index) {
     const runtime::MemoryInfo memory =
         context(resolve_index(index), "a memory query").runtime->deviceMemory();

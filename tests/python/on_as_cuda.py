@@ -174,6 +174,24 @@ def default_devices():
 
 
 @check
+def out_of_memory_in_cuda_s_words():
+    too_much = (300 << 20) // 4
+    for make, inside in (
+        (lambda: torch.empty(too_much, device="cuda"), "of live tensors"),
+        (
+            lambda: torch.ones(40 << 20, dtype=torch.uint8, device="cuda") + 1,
+            "torch_chameleon.config.hbm_budget to at least",
+        ),
+    ):
+        with pytest.raises(torch.cuda.OutOfMemoryError) as error:
+            make()
+        text = str(error.value)
+        assert text.startswith("CUDA out of memory. cuda:0: ")
+        assert inside in text
+        assert "chameleon:" not in text
+
+
+@check
 def part_of_the_memory():
     info = torch.cuda.mem_get_info()
     total = torch.cuda.get_device_properties(0).total_memory

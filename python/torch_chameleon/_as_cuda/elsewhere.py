@@ -8,6 +8,7 @@ import torch
 from torch.nn.parallel import comm
 from torch.profiler import ProfilerActivity
 
+from torch_chameleon import _C
 from torch_chameleon._as_cuda.names import ours_for
 
 
@@ -65,4 +66,5 @@ def install() -> None:
     """Turns it on, for the rest of the process."""
     _accelerator_takes_cuda()
     _scatter_to_one()
+    _C.say_cuda_out_of_memory()
     _profile_device()
