@@ -47,13 +47,14 @@ def _refuse_several(init: Callable[..., None]) -> Callable[..., None]:
         dim: int = 0,
     ) -> None:
         init(self, module, device_ids, output_device, dim)
-        if _place_of(module) is None:
+        place = _place_of(module)
+        if place is None:
             return
         count = len(device_ids or range(chameleon.device_count()))
         if count > 1:
             raise RuntimeError(
                 f"nn.DataParallel does not spread a module over {count} "
-                "chameleon devices: give it device_ids=[0]."
+                f"chameleon devices: give it device_ids=[{place.index}]."
             )
 
     return checked

@@ -520,6 +520,62 @@ def data_parallel_over_one_device():
 
 
 @check
+def functions_of_data_parallel():
+    from torch.nn import parallel
+
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).cuda()
+    x = torch.ones(4, 3, requires_grad=True)
+    replicas = parallel.replicate(model, [0])
+    ((batch,),) = parallel.scatter((x,), [0])
+    assert batch.device == OURS
+    outputs = parallel.parallel_apply(replicas, [(batch,)])
+    found = parallel.gather(outputs, 0)
+    assert torch.equal(found, model(x.cuda()))
+    found.sum().backward()
+    assert model[0].weight.grad.device == OURS
+    assert x.grad.shape == x.shape
+    assert parallel.gather(outputs, "cpu").device.type == "cpu"
+    two = parallel.replicate(model, ["cuda:0", CUDA], detach=True)
+    assert torch.equal(two[1][0].weight, model[0].weight)
+    assert two[1][0].weight.data_ptr() != model[0].weight.data_ptr()
+
+
+@check
+def functions_of_comm():
+    from torch.nn.parallel import comm
+
+    x = torch.arange(6.0).view(3, 2)
+    (copy_of_x,) = comm.broadcast(x, ["cuda:0"])
+    assert copy_of_x.device == OURS
+    assert comm.broadcast(copy_of_x, [0])[0] is copy_of_x
+    out = torch.zeros(3, 2, device="cuda")
+    assert comm.broadcast(x, out=[out])[0] is out
+    assert torch.equal(out.cpu(), x)
+    assert comm.broadcast_coalesced([out], [0])[0][0] is out
+    assert comm.reduce_add([out], 0) is out
+    assert torch.equal(comm.reduce_add([out, out]).cpu(), 2 * x)
+    (total,) = comm.reduce_add_coalesced([[out], [out]])
+    assert torch.equal(total.cpu(), 2 * x)
+    first, second = comm.scatter(x, [0, 0], chunk_sizes=[1, 2])
+    assert (first.device, second.shape) == (OURS, (2, 2))
+    assert comm.scatter(x, ["cuda:0"], dim=1)[0].tolist() == x.tolist()
+    parts = comm.scatter(x, out=[torch.zeros_like(first), second * 0])
+    assert parts[1].tolist() == second.tolist()
+    assert torch.equal(comm.gather(parts).cpu(), x)
+    assert torch.equal(comm.gather(parts, destination="cpu"), x)
+    assert comm.gather(parts, out=out.zero_()) is out
+    assert torch.equal(out.cpu(), x)
+    z = torch.complex(x, x)
+    assert comm.broadcast(z, [0])[0].shape == (3, 2, 2)  # as on CUDA
+    with pytest.raises(RuntimeError, match="index 0 is on cpu"):
+        comm.gather([x])
+    with pytest.raises(RuntimeError, match=r"all tensors must be on devices"):
+        comm.broadcast_coalesced([x], [0])
+    with pytest.raises(RuntimeError, match="must have the shape"):
+        comm.broadcast(x, out=[out[0]])
+
+
+@check
 def channels_last():
     model = nn.Conv2d(3, 4, 3).to("cuda", memory_format=torch.channels_last)
     x = torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last).cuda()

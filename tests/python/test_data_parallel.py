@@ -61,7 +61,9 @@ def test_several_devices_are_for_ddp(ids, monkeypatch):
     module = layer().to("chameleon")
     if ids is None:
         monkeypatch.setattr(_C, "device_count", lambda: 2)
-    with pytest.raises(RuntimeError, match="2 chameleon devices: give"):
+    with pytest.raises(
+        RuntimeError, match=r"2 chameleon devices: give it device_ids=\[0\]"
+    ):
         nn.DataParallel(module, device_ids=ids)
 
 

@@ -47,6 +47,7 @@ def as_cuda() -> None:
     from torch_chameleon._as_cuda import (
         amp,
         calls,
+        collectives,
         cuda_module,
         elsewhere,
         extensions,
@@ -56,8 +57,8 @@ def as_cuda() -> None:
     )
 
     for part in (
-        *(cuda_module, calls, tensors, graphs, amp, files, elsewhere),
-        extensions,
+        *(cuda_module, calls, tensors, collectives, graphs, amp, files),
+        *(elsewhere, extensions),
     ):
         part.install()
 

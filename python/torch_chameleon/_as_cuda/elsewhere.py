@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.nn.parallel import comm
 from torch.profiler import ProfilerActivity
 
 from torch_chameleon import _C
@@ -25,22 +24,6 @@ def _accelerator_takes_cuda() -> None:
 
     for module in (torch.accelerator, _utils, memory):
         module._get_device_index = get_device_index  # type: ignore[attr-defined]
-
-
-def _scatter_to_one() -> None:
-    """`nn.DataParallel` over one device, as scripts for CUDA use it."""
-    original: Any = comm.scatter
-
-    @functools.wraps(original)
-    def scatter(
-        tensor: Any, devices: Any = None, *rest: Any, **more: Any
-    ) -> Any:
-        if devices is None or len(devices) != 1:
-            return original(tensor, devices, *rest, **more)
-        index = torch._utils._get_device_index(devices[0], True)
-        return (tensor.to(torch.device("chameleon", index)),)
-
-    comm.scatter = scatter
 
 
 def _profile_device() -> None:
@@ -65,6 +48,5 @@ def _profile_device() -> None:
 def install() -> None:
     """Turns it on, for the rest of the process."""
     _accelerator_takes_cuda()
-    _scatter_to_one()
     _C.say_cuda_out_of_memory()
     _profile_device()
