@@ -360,7 +360,7 @@ def _range_of(tensor):
 
 def _on_cpu(tensor):
     storage = tensor.untyped_storage()
-    alias = torch.empty(0, dtype=tensor.dtype)
+    alias = torch.empty(0, dtype=tensor.dtype, device="cpu")
     if storage.nbytes() == 0:
         return alias.resize_(tensor.size())
     memory = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())

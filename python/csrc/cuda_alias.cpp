@@ -1,5 +1,6 @@
 #include "python/csrc/cuda_alias.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
@@ -10,6 +11,9 @@
 
 #include <c10/core/Device.h>
 #include <torch/csrc/Device.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "python/csrc/default_device.h"
 
 namespace py = pybind11;
 
@@ -57,13 +61,15 @@ py::object ours_for(PyObject* value) {
 // What a function gets: the caller's own objects if there is nothing to change.
 class Arguments {
  public:
-  Arguments(PyObject* args, PyObject* kwargs, bool or_none)
+  Arguments(PyObject* args, PyObject* kwargs, Unsaid unsaid)
       : args_(py::reinterpret_borrow<py::object>(args)),
         kwargs_(py::reinterpret_borrow<py::object>(kwargs)) {
     const bool positional = change_positional();
     const bool said = change_named() || positional;
-    if (or_none && !said) {
+    if (unsaid == Unsaid::kCuda && !said) {
       args_ = py::make_tuple(py::str(std::string(kOurs))) + args_;
+    } else if (unsaid >= Unsaid::kDefault && is_placed_by_default()) {
+      place(unsaid == Unsaid::kDefaultForData);
     }
   }
 
@@ -121,6 +127,33 @@ class Arguments {
     return found;
   }
 
+  // Names this device, unless something says where.
+  void place(bool tensors_say) {
+    const py::dict named =
+        kwargs_ ? py::reinterpret_borrow<py::dict>(kwargs_) : py::dict();
+    for (const char* const name : {"device", "out"}) {
+      if (named.contains(name) && !named[name].is_none()) {
+        return;
+      }
+    }
+    if (tensors_say && has_tensor(named)) {
+      return;
+    }
+    kwargs_ = named.attr("copy")();
+    kwargs_["device"] = std::string(kOurs);
+  }
+
+  bool has_tensor(const py::dict& named) const {
+    for (const py::handle value : args_) {
+      if (THPVariable_Check(value.ptr())) {
+        return true;
+      }
+    }
+    return std::any_of(named.begin(), named.end(), [](const auto& item) {
+      return THPVariable_Check(item.second.ptr());
+    });
+  }
+
   py::object args_;
   py::object kwargs_;
 };
@@ -132,7 +165,7 @@ template <typename Entry>
 struct Replaced {
   Entry original = nullptr;
   void* owner = nullptr; // the definition or type that the entry belongs to
-  bool or_none = false;
+  Unsaid unsaid = Unsaid::kNothing;
 };
 constexpr std::size_t kMostFunctions = 128;
 constexpr std::size_t kMostTypes = 16;
@@ -155,7 +188,7 @@ PyObject* with_python_errors(const Call& call) {
 template <std::size_t Place>
 PyObject* call_function(PyObject* self, PyObject* args, PyObject* kwargs) {
   return with_python_errors([&] {
-    const Arguments ours(args, kwargs, replaced_functions[Place].or_none);
+    const Arguments ours(args, kwargs, replaced_functions[Place].unsaid);
     return replaced_functions[Place].original(self, ours.args(), ours.kwargs());
   });
 }
@@ -163,7 +196,7 @@ PyObject* call_function(PyObject* self, PyObject* args, PyObject* kwargs) {
 template <std::size_t Place>
 PyObject* construct(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return with_python_errors([&] {
-    const Arguments ours(args, kwargs, replaced_types[Place].or_none);
+    const Arguments ours(args, kwargs, replaced_types[Place].unsaid);
     return replaced_types[Place].original(type, ours.args(), ours.kwargs());
   });
 }
@@ -226,7 +259,7 @@ Py_hash_t hash(PyObject* device) {
 
 } // namespace
 
-void alias_cuda_in(py::handle callable, bool or_none) {
+void alias_cuda_in(py::handle callable, Unsaid unsaid) {
   if (PyMethodDef* const definition = definition_of(callable.ptr())) {
     if ((definition->ml_flags & (METH_VARARGS | METH_KEYWORDS)) !=
         (METH_VARARGS | METH_KEYWORDS)) {
@@ -239,7 +272,7 @@ void alias_cuda_in(py::handle callable, bool or_none) {
     static constexpr auto kEntries =
         function_entries(std::make_index_sequence<kMostFunctions>());
     if (const auto entry = replace(replaced_functions, kEntries,
-                                   {original, definition, or_none})) {
+                                   {original, definition, unsaid})) {
       definition->ml_meth =
           reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(entry));
     }
@@ -251,7 +284,7 @@ void alias_cuda_in(py::handle callable, bool or_none) {
     static constexpr auto kEntries =
         constructor_entries(std::make_index_sequence<kMostTypes>());
     if (const auto entry =
-            replace(replaced_types, kEntries, {type->tp_new, type, or_none})) {
+            replace(replaced_types, kEntries, {type->tp_new, type, unsaid})) {
       type->tp_new = entry;
       PyType_Modified(type);
     }

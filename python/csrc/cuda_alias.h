@@ -4,9 +4,19 @@
 // Thread safety: the GIL is held.
 #pragma once
 
+#include <cstdint>
+
 #include <pybind11/pybind11.h>
 
 namespace chameleon::python {
+
+// What it means to a function that it is given no device.
+enum class Unsaid : std::uint8_t {
+  kNothing,
+  kCuda,           // it is told "chameleon", as its first argument
+  kDefault,        // the default device, see default_device.h
+  kDefaultForData, // the same, unless it is given tensors, which have one
+};
 
 // From now on a device among the arguments of `callable` that says "cuda", as
 // text or as torch.device, is "chameleon" of the same index to it. The Python
@@ -15,11 +25,8 @@ namespace chameleon::python {
 // at each argument. Takes a function of torch's C++ code, a method of one of
 // its types, or a type of its own, whose constructor is meant. Twice is once.
 //
-// `or_none`: to the function no device at all means CUDA; it is told
-// "chameleon" then, as its first argument.
-//
 // Needs the GIL. TypeError: `callable` is none of these.
-void alias_cuda_in(pybind11::handle callable, bool or_none);
+void alias_cuda_in(pybind11::handle callable, Unsaid unsaid);
 
 // From now on torch.device("cuda", i) and torch.device("chameleon", i) are
 // equal and have one hash. Needs the GIL.

@@ -22,6 +22,7 @@
 #include "python/csrc/allocation_history.h"
 #include "python/csrc/cuda_alias.h"
 #include "python/csrc/cuda_init.h"
+#include "python/csrc/default_device.h"
 #include "python/csrc/kineto_profiler.h"
 #include "python/csrc/pagers.h"
 #include "python/csrc/phase_hooks.h"
@@ -267,8 +268,15 @@ class Residence {
 void bind_tensors(py::module_& m) {
   m.def("set_data", &python::set_data);
   m.def("take_sparse_data", &python::take_sparse_data);
+  py::enum_<python::Unsaid>(m, "Unsaid")
+      .value("NOTHING", python::Unsaid::kNothing)
+      .value("CUDA", python::Unsaid::kCuda)
+      .value("DEFAULT", python::Unsaid::kDefault)
+      .value("DEFAULT_FOR_DATA", python::Unsaid::kDefaultForData);
   m.def("alias_cuda_in", &python::alias_cuda_in, py::arg("callable"),
-        py::arg("or_none") = false);
+        py::arg("unsaid") = python::Unsaid::kNothing);
+  m.def("place_by_default", &python::place_by_default);
+  m.def("place_constructed", &python::place_constructed);
   m.def("equate_cuda_devices", &python::equate_cuda_devices);
   m.def("redirect_new_kernel", &kernels::redirect_new_kernel,
         py::call_guard<py::gil_scoped_release>());

@@ -139,10 +139,25 @@ def set_data(tensor: torch.Tensor, new_data: torch.Tensor) -> None: ...
 def take_sparse_data() -> None: ...
 def is_chameleon_storage(storage: torch.UntypedStorage) -> bool: ...
 
+# What it means to a function that it is given no device: CUDA; the default one
+# of place_by_default(), for all calls or those that are given no tensors.
+class Unsaid:
+    NOTHING: Unsaid
+    CUDA: Unsaid
+    DEFAULT: Unsaid
+    DEFAULT_FOR_DATA: Unsaid
+
 # From now on a device "cuda" among its arguments is "chameleon" to a function,
-# method or constructor of torch's C++ code; with `or_none` no device is too.
+# method or constructor of torch's C++ code.
 def alias_cuda_in(
-    callable: Callable[..., object], or_none: bool = False
+    callable: Callable[..., object], unsaid: Unsaid = ...
+) -> None: ...
+
+# Whether tensors that nothing places are made here, in all threads; what
+# torch.Tensor(...) makes is then place(made, args) (once).
+def place_by_default(here: bool) -> None: ...
+def place_constructed(
+    place: Callable[[torch.Tensor, tuple[object, ...]], torch.Tensor],
 ) -> None: ...
 
 # torch.device("cuda", i) == torch.device("chameleon", i), from now on.

@@ -86,7 +86,9 @@ def save_safetensors(
     ):
         _write(file, header)
         largest = max((tensor.nbytes for _, tensor in rows), default=0)
-        staging = torch.empty(min(largest, _CHUNK_BYTES), dtype=torch.uint8)
+        staging = torch.empty(
+            min(largest, _CHUNK_BYTES), dtype=torch.uint8, device="cpu"
+        )
         for _, tensor in rows:
             for chunk in _chunks(tensor, staging):
                 _write(file, chunk.numpy().data)

@@ -165,12 +165,82 @@ def default_devices():
         assert nn.Linear(2, 2).weight.device == OURS
     finally:
         torch.set_default_device(None)
-    torch.set_default_tensor_type(torch.cuda.DoubleTensor)
-    try:
-        assert torch.ones(2).type() == "torch.cuda.DoubleTensor"
-    finally:
-        torch.set_default_tensor_type(torch.FloatTensor)
-        torch.set_default_device(None)
+
+
+# What a default tensor type of CUDA places, and what it does not.
+PLACED = {
+    "ones": lambda: torch.ones(2),
+    "tensor": lambda: torch.tensor([1.0]),
+    "as_tensor": lambda: torch.as_tensor([1.0]),
+    "of a tensor's value": lambda: torch.arange(torch.tensor(3, device="cpu")),
+    "random": lambda: torch.randn(2),
+    "normal": lambda: torch.normal(0.0, 1.0, (2,)),
+    "fft": lambda: torch.fft.fftfreq(4),
+    "module": lambda: nn.Linear(2, 2).weight,
+    "sizes": lambda: torch.Tensor(2, 3),
+    "no sizes": lambda: torch.Tensor(),
+    "list": lambda: torch.Tensor([1, 2]),
+    "no device": lambda: torch.zeros(2, device=None),
+}
+NOT_PLACED = {
+    "device": lambda: torch.ones(2, device="cpu"),
+    "tensor": lambda: torch.tensor(ON_HOST),
+    "as_tensor": lambda: torch.as_tensor(ON_HOST),
+    "Tensor": lambda: torch.Tensor(ON_HOST),
+    "Tensor of a storage": lambda: torch.Tensor(ON_HOST.untyped_storage()),
+    "like": lambda: torch.ones_like(ON_HOST),
+    "new": lambda: ON_HOST.new_ones(2),
+    "normal": lambda: torch.normal(ON_HOST, 1.0),
+    "out": lambda: torch.ones(2, out=torch.empty(2, device="cpu")),
+    "sparse": lambda: torch.sparse_coo_tensor(
+        torch.zeros(1, 2, dtype=torch.int64, device="cpu"), ON_HOST, (3,)
+    ),
+    "FloatTensor": lambda: torch.FloatTensor([1.0]),
+    "numpy": lambda: torch.from_numpy(ON_HOST.numpy()),
+}
+ON_HOST = torch.ones(2)
+
+
+def misplaced(type_of_device):
+    return {
+        name: str(device)
+        for makers, expected in (
+            (PLACED, type_of_device),
+            (NOT_PLACED, "cpu"),
+        )
+        for name, make in makers.items()
+        if (device := make().device).type != expected
+    }
+
+
+@check
+def default_tensor_types():
+    for name in (torch.cuda.DoubleTensor, "torch.cuda.DoubleTensor"):
+        try:
+            torch.set_default_tensor_type(name)
+            assert torch.ones(2).type() == "torch.cuda.DoubleTensor"
+            assert misplaced("chameleon") == {}
+            with torch.device("cpu"):
+                assert torch.ones(2).device.type == "cpu"
+                with CUDA:
+                    assert torch.ones(2).device == OURS
+            with torch.overrides.BaseTorchFunctionMode():
+                assert torch.ones(2).device == OURS
+            seen = []
+            thread = threading.Thread(
+                target=lambda seen=seen: seen.append(misplaced("chameleon"))
+            )
+            thread.start()
+            thread.join()
+            assert seen == [{}]
+        finally:
+            torch.set_default_tensor_type(torch.FloatTensor)
+        assert misplaced("cpu") == {}
+    assert torch.Tensor([1, 2]).dtype == torch.float32
+    x = torch.cuda.FloatTensor([1.0])
+    assert torch.cuda.FloatTensor(x).data_ptr() == x.data_ptr()
+    with pytest.raises(TypeError, match="invalid type object"):
+        torch.set_default_tensor_type(torch.float32)
 
 
 @check

@@ -5,26 +5,31 @@ torch does with a device ends in one of them: `with torch.device("cuda")`,
 `torch.set_default_device`, `nn.Module.to`, `nn.Linear(..., device="cuda")`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch.utils import _device
 
 from torch_chameleon import _C
+from torch_chameleon._C import Unsaid
 
 # By owner. tests/python/test_as_cuda.py looks for others in torch's schemas.
-_TORCH = (
-    *("arange", "as_tensor", "asarray", "bartlett_window", "blackman_window"),
-    *("empty", "empty_like", "empty_permuted", "empty_quantized"),
-    *("empty_strided", "eye", "from_file", "full", "full_like"),
+_FACTORIES = (
+    *("arange", "bartlett_window", "blackman_window", "empty"),
+    *("empty_permuted", "empty_quantized", "empty_strided", "eye", "full"),
     *("hamming_window", "hann_window", "kaiser_window", "linspace"),
-    *("logspace", "normal", "ones", "ones_like", "rand", "rand_like"),
-    *("randint", "randint_like", "randn", "randn_like", "randperm", "range"),
-    *("scalar_tensor", "sparse_bsc_tensor", "sparse_bsr_tensor"),
-    *("sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor"),
-    *("sparse_csr_tensor", "tensor", "tril_indices", "triu_indices"),
-    *("zeros", "zeros_like"),
+    *("logspace", "ones", "rand", "randint", "randn", "randperm", "range"),
+    *("scalar_tensor", "tril_indices", "triu_indices", "zeros"),
+)
+_OF_DATA = (
+    *("as_tensor", "asarray", "normal", "sparse_bsc_tensor"),
+    *("sparse_bsr_tensor", "sparse_compressed_tensor", "sparse_coo_tensor"),
+    *("sparse_csc_tensor", "sparse_csr_tensor", "tensor"),
+)
+_TORCH = (
+    *("empty_like", "from_file", "full_like", "ones_like", "rand_like"),
+    *("randint_like", "randn_like", "zeros_like"),
     *("_assert_tensor_metadata", "_cudnn_init_dropout_state"),
     *("_efficientzerotensor", "_empty_affine_quantized", "_make_dep_token"),
     *("_empty_per_channel_affine_quantized", "_pin_memory"),
@@ -45,33 +50,34 @@ _INNER = {  # of torch._C
     "_nested": ("nested_tensor",),
     "_nn": ("_parse_to",),
 }
+_INNER_UNSAID = {"_fft": Unsaid.DEFAULT}
 _CONSTRUCTORS = (
     *(torch.Generator, torch.Stream, torch.Event),
     *(torch._C.StorageBase, torch.UntypedStorage),
 )
 # To these, no device means CUDA.
-_OR_NONE = ("is_autocast_enabled", "set_autocast_enabled")
+_CUDA_IF_NONE = ("is_autocast_enabled", "set_autocast_enabled")
 
 
-def _found(owner: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    """What this release of torch has of them."""
+def _alias(
+    owner: Any, names: Iterable[str], unsaid: Unsaid = Unsaid.NOTHING
+) -> None:
+    """Tells what this release of torch has of them."""
     for name in names:
         if hasattr(owner, name):
-            yield getattr(owner, name)
+            _C.alias_cuda_in(getattr(owner, name), unsaid)
 
 
 def install() -> None:
     """Turns it on, for the rest of the process."""
-    for function in _found(torch, _TORCH):
-        _C.alias_cuda_in(function)
-    for method in _found(torch._C.TensorBase, _TENSOR):
-        _C.alias_cuda_in(method)
+    _alias(torch, _TORCH)
+    _alias(torch, _FACTORIES, Unsaid.DEFAULT)
+    _alias(torch, _OF_DATA, Unsaid.DEFAULT_FOR_DATA)
+    _alias(torch, _CUDA_IF_NONE, Unsaid.CUDA)
+    _alias(torch._C.TensorBase, _TENSOR)
     for module, names in _INNER.items():
         owner = getattr(torch._C, module) if module else torch._C
-        for function in _found(owner, names):
-            _C.alias_cuda_in(function)
-    for function in _found(torch, _OR_NONE):
-        _C.alias_cuda_in(function, or_none=True)
+        _alias(owner, names, _INNER_UNSAID.get(module, Unsaid.NOTHING))
     for constructor in _CONSTRUCTORS:
         _C.alias_cuda_in(constructor)
     # A function's hash changes with its pointer, so a set of them that torch

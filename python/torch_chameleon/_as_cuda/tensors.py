@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.storage import TypedStorage, UntypedStorage
 
+from torch_chameleon import _C
 from torch_chameleon._as_cuda.cuda_module import replace
 from torch_chameleon._as_cuda.names import ours_for
 
@@ -24,6 +25,9 @@ class _OldType(type):
     dtype: torch.dtype
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Tensor:
+        if len(args) == 1 and isinstance(args[0], cls):
+            alias: Tensor = args[0].detach()
+            return alias
         # torch makes them on the CPU only, but understands what is asked for.
         made: Tensor = cls.on_host(*args, **kwargs)
         return made.to("chameleon")
@@ -82,19 +86,26 @@ def _replace_type() -> None:
     Tensor.type = type_  # type: ignore[method-assign,assignment]
 
 
+def _place_constructed(made: Tensor, args: tuple[Any, ...]) -> Tensor:
+    """What `torch.Tensor(...)` gives under a default type of CUDA."""
+    # Of a tensor or a storage it makes a view.
+    if args and isinstance(args[0], (Tensor, TypedStorage, UntypedStorage)):
+        return made
+    return made.to("chameleon")
+
+
 def _replace_default_type() -> None:
     original = torch.set_default_tensor_type
 
     @functools.wraps(original)
     def set_default_tensor_type(t: Any) -> None:
         name = f"{_PREFIX}{t.__name__}" if isinstance(t, _OldType) else t
-        if isinstance(name, str) and name.startswith(_PREFIX):
-            original(name.replace(_PREFIX, "torch."))
-            torch.set_default_device("chameleon")
-        else:
-            original(t)
+        is_ours = isinstance(name, str) and name.startswith(_PREFIX)
+        original(name.replace(_PREFIX, "torch.") if is_ours else t)
+        _C.place_by_default(is_ours)
 
     torch.set_default_tensor_type = set_default_tensor_type
+    _C.place_constructed(_place_constructed)
 
 
 def install() -> None:
