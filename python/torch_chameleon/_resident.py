@@ -53,8 +53,14 @@ class resident:  # noqa: N801 (reads as a function)
     def __enter__(self) -> tuple[torch.Tensor, ...]:
         if self._residence is not None:
             raise RuntimeError("torch_chameleon.resident is entered already")
-        self._residence = _C.Residence(self._tensors)
-        return self._residence.natives()
+        residence = _C.Residence(self._tensors)
+        try:
+            natives = residence.natives()
+        except BaseException:
+            residence.close()
+            raise
+        self._residence = residence
+        return natives
 
     def __exit__(
         self,

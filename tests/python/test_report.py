@@ -477,6 +477,62 @@ def test_a_forward_inside_of_a_backward():
     assert where[again + 1] == "Linear (backward)"
 
 
+class Wrapper(torch.Tensor):
+    """As quantized and distributed parameters are: no storage of its own."""
+
+    @staticmethod
+    def __new__(cls, inner, requires_grad=False):
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            inner.shape,
+            dtype=inner.dtype,
+            device=inner.device,
+            requires_grad=requires_grad,
+        )
+
+    def __init__(self, inner, requires_grad=False):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        args = [each.inner if isinstance(each, cls) else each for each in args]
+        found = func(*args, **(kwargs or {}))
+        return cls(found) if func is torch.ops.aten.detach.default else found
+
+
+def test_parameters_without_storage():
+    wrapped = nn.Parameter(Wrapper(torch.ones(3, device="chameleon")))
+    indices = torch.zeros(1, 1, dtype=torch.int64, device="chameleon")
+    sparse = torch.sparse_coo_tensor(
+        indices, torch.ones(1, device="chameleon"), (3,)
+    )
+    recorded = Recording(0)
+    for parameter in (wrapped, sparse):
+        recorded._name(parameter, "weight")
+        assert recorded._name_of(parameter) == "state"
+    assert recorded.names == {}
+
+
+def test_a_recording_that_fails_to_start(monkeypatch):
+    from torch.nn.modules import module
+
+    with pytest.raises(ValueError, match="no device chameleon:7"):
+        torch_chameleon.recording(7)
+    torch.chameleon.init()
+
+    def fail(*arguments):
+        raise KeyError("no log")
+
+    monkeypatch.setattr(_C, "start_decision_log", fail)
+    with pytest.raises(KeyError, match="no log"), torch_chameleon.recording():
+        pass
+    monkeypatch.undo()
+    assert not module._global_forward_hooks
+    with torch_chameleon.recording():
+        torch.ones(3, device="chameleon") + 1
+    assert latest().end_call > latest().begin_call
+
+
 def test_one_recording_at_a_time():
     with (
         torch_chameleon.recording(),

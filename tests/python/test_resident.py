@@ -68,6 +68,22 @@ def test_resident_ends_with_an_exception():
     assert _testing.block_state(x)["pins"] == 0
 
 
+def test_pins_end_if_there_are_no_natives(monkeypatch):
+    class Fails(_C.Residence):
+        def natives(self):
+            raise KeyError("no alias")
+
+    x = torch.zeros(4, device="chameleon")
+    both = resident(x)
+    monkeypatch.setattr(_C, "Residence", Fails)
+    with pytest.raises(KeyError, match="no alias"), both:
+        pass
+    assert pins(x) == 0
+    monkeypatch.undo()
+    with both as (native,):
+        assert native.sum().item() == 0
+
+
 def test_resident_refuses_others():
     with pytest.raises(ValueError, match="cpu"):
         resident(torch.ones(1))

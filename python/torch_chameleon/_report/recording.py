@@ -77,8 +77,12 @@ class Recording:
         _steps.listen(self._step_ended)
         if _C.first_use() is None:
             _C.at_first_use(self._device_used)
-        else:
+            return
+        try:
             self._device_used()
+        except BaseException:
+            self._stop_listening()
+            raise
 
     def _device_used(self) -> None:
         self.has_begun = True
@@ -94,10 +98,7 @@ class Recording:
 
     def stop(self) -> None:
         """Stops; waits until the device has nothing left to do."""
-        _steps.stop_listening(self._step_ended)
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+        self._stop_listening()
         if not self.has_begun:
             _C.at_first_use(None)
             return
@@ -114,6 +115,12 @@ class Recording:
         except RuntimeError:  # more than there was room for
             self.decisions = None
         _C.start_decision_log(0, self.index)
+
+    def _stop_listening(self) -> None:
+        _steps.stop_listening(self._step_ended)
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
     def where(self, call: int) -> str:
         """The module, optimizer, ... that an op call belongs to."""
@@ -191,16 +198,27 @@ class Recording:
             self._name(buffer, name)
 
     def _name(self, tensor: Tensor, name: str) -> None:
-        if (
-            tensor.device == torch.device("chameleon", self.index)
-            and type(tensor.data) is Tensor
-        ):
-            self.names[tensor.untyped_storage().data_ptr()] = name
+        address = self._address_of(tensor)
+        if address is not None:
+            self.names[address] = name
 
     def _name_of(self, tensor: object) -> str:
-        if not isinstance(tensor, Tensor):
-            return "state"
-        return self.names.get(tensor.untyped_storage().data_ptr(), "state")
+        address = self._address_of(tensor)
+        return "state" if address is None else self.names.get(address, "state")
+
+    def _address_of(self, tensor: object) -> int | None:
+        """None: it is elsewhere, or has no storage of its own.
+
+        Sparse tensors have none, nor have subclasses that wrap other tensors.
+        """
+        if (
+            isinstance(tensor, Tensor)
+            and tensor.device == torch.device("chameleon", self.index)
+            and tensor.layout == torch.strided
+            and type(tensor.data) is Tensor
+        ):
+            return tensor.untyped_storage().data_ptr()
+        return None
 
 
 _MARKED = "_chameleon_marked"
@@ -224,6 +242,9 @@ class recording:  # noqa: N801 (it is called like a function)
     Args:
         device: The device that is recorded, default the current one.
 
+    Raises:
+        ValueError: There is no such device.
+
     Examples:
         >>> import torch, torch_chameleon
         >>> model = torch.nn.Linear(8, 8).to("chameleon")
@@ -235,6 +256,11 @@ class recording:  # noqa: N801 (it is called like a function)
 
     def __init__(self, device: Device = None) -> None:
         self._index = _get_device_index(device, optional=True)
+        if not 0 <= self._index < _C.device_count():
+            raise ValueError(
+                "torch_chameleon.recording: there is no device "
+                f"chameleon:{self._index}"
+            )
 
     def __enter__(self) -> None:
         global _current
