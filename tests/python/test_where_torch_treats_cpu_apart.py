@@ -7,6 +7,7 @@ here is what they are equal to. Said in python/docs/limits.md.
 import torch
 from support import same_bits
 from torch.nn import functional
+from torch.optim import swa_utils
 
 
 def test_derivative_of_group_norm_in_channels_last():
@@ -81,3 +82,34 @@ print(ours.equal(plain), near.item(),
       ours.equal(second_derivative("cpu", on_a_thread)))
 """
     assert fresh(code, CHAMELEON_PHYSICAL_DEVICE="cpu") == "False True True"
+
+
+def test_averaged_model():
+    """On the CPU it is a loop of another formula; elsewhere one list op."""
+
+    def parameters(device):
+        draws = torch.Generator().manual_seed(0)
+        model = torch.nn.Linear(30, 7)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(generator=draws)
+        model.to(device)
+        averaged = swa_utils.AveragedModel(model)
+        averages = [parameter.clone() for parameter in model.parameters()]
+        for count in range(4):
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    noise = torch.randn(parameter.shape, generator=draws)
+                    parameter.add_(noise.to(device))
+                # What torch does on CUDA.
+                torch._foreach_lerp_(
+                    averages, list(model.parameters()), 1 / (count + 1)
+                )
+            averaged.update_parameters(model)
+        return list(averaged.module.parameters()), averages
+
+    (cpu, as_on_cuda), (ours, _) = parameters("cpu"), parameters("chameleon")
+    assert not all(map(same_bits, ours, cpu))
+    assert all(map(same_bits, ours, as_on_cuda))
+    for one, other in zip(ours, cpu, strict=True):
+        torch.testing.assert_close(one.cpu(), other)
