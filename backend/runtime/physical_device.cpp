@@ -100,11 +100,12 @@ std::uint64_t debug_interval() {
 }
 
 Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index) {
-  if (device_index < 0 || device_index >= physical_device_count()) {
+  const int count = physical_device_count();
+  if (device_index < 0 || device_index >= count) {
     return Error(
         ErrorCode::kInvalidArgument,
         "there is no device chameleon:" + std::to_string(device_index) +
-            "; there are " + std::to_string(physical_device_count()));
+            "; there " + (count == 1 ? "is " : "are ") + std::to_string(count));
   }
   const std::string kind = option_text("physical_device").value();
   const std::optional<CudaSupport> support = cuda_support();

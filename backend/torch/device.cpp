@@ -41,9 +41,11 @@ c10::DeviceIndex current_device() noexcept { return current_index; }
 
 namespace {
 void check_index(c10::DeviceIndex index) {
-  TORCH_CHECK(index >= 0 && index < device_count(), "chameleon: device index ",
-              static_cast<int>(index), " does not exist; there are ",
-              static_cast<int>(device_count()), " devices");
+  const int count = device_count();
+  TORCH_CHECK(index >= 0 && index < count, "chameleon: device index ",
+              static_cast<int>(index), " does not exist; there ",
+              count == 1 ? "is " : "are ", count,
+              count == 1 ? " device" : " devices");
 }
 } // namespace
 

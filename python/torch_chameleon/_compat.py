@@ -1,6 +1,6 @@
-"""Imports torch and checks that it is the one `_C` was built for.
+"""Imports torch, checks that it is the one `_C` was built for, and loads `_C`.
 
-The check comes before `_C` is loaded, because loading it beside another torch
+The check comes before that, because loading it beside another torch
 fails with an undefined symbol that explains nothing. Imported first by the
 package; has no other use.
 """
@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 
+_WRONG = 2  # the exit status of a command line that is
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
@@ -87,5 +88,26 @@ def check_torch() -> None:
         raise ImportError(message)
 
 
+def _is_command() -> bool:
+    """Whether `python -m torch_chameleon` imports the package."""
+    return sys.argv[0] == "-m" and "torch_chameleon" in sys.orig_argv
+
+
+def load_core() -> None:
+    """Loads `_C`, which reads the environment.
+
+    To a command what is wrong there is as what is wrong in its command line: a
+    sentence, without the frames of an import.
+    """
+    try:
+        check_torch()
+        importlib.import_module("torch_chameleon._C")
+    except ImportError as error:
+        if not _is_command():
+            raise
+        print(f"torch_chameleon: {error}", file=sys.stderr)
+        sys.exit(_WRONG)
+
+
 import_torch()
-check_torch()
+load_core()

@@ -1,6 +1,9 @@
 """A misspelt CHAMELEON_ variable is named, and no other one is."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +89,17 @@ for one in caught:
         "chameleon: nothing reads the environment variable "
         "'CHAMELEON_HBM_BUGDET'; did you mean CHAMELEON_HBM_BUDGET? <string>"
     )
+
+
+def test_commands_say_what_is_wrong_in_a_sentence():
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_chameleon", "run", "train.py"],
+        env=os.environ | {"CHAMELEON_PHYSICAL_DEVICE": "gpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("torch_chameleon: environment variable CHAMELEON_")
+    assert line.endswith("must be one of auto, cuda, cpu, simulated")

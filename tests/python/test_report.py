@@ -243,6 +243,12 @@ def test_advice_follows_the_numbers():
     ((finding, _),) = advice.warnings_of(unlearned)
     assert finding.startswith("4 of 10 ops")
 
+    fits = empty_figures(step=step_figures(duration_ns=100, stall_ns=50, ops=1))
+    ((finding, _),) = advice.warnings_of(fits)
+    assert finding.endswith("everything fits.")
+    fits.stats["rerun_ops"] = 1  # what was dropped was not moved
+    assert not fits.fits
+
     full = empty_figures()
     full.stats |= {"peak_logical_bytes": 395, "peak_host_bytes": 950}
     findings = [finding for finding, _ in advice.warnings_of(full)]
@@ -462,6 +468,24 @@ def test_hooks_are_gone_afterwards(a_run):
     before = len(a_run[0].marks)
     train(1)
     assert len(a_run[0].marks) == before
+
+
+def test_a_step_that_fits_waits_for_nothing():
+    with torch_chameleon.recording():
+        kept = train(4)
+    shown = figures.gather(latest())
+    assert shown.fits
+    assert shown.waited_ns == 0
+    assert not any(row.stall_ns for row in shown.by_op + shown.by_module)
+    budget = torch_chameleon.config.hbm_budget
+    enough = [row for row in shown.budgets if row.bytes >= budget]
+    assert len(enough) == 2
+    assert {(row.bytes_moved, row.rerun_ns) for row in enough} == {(0, 0)}
+    text = page.html_of(shown, "now")
+    assert "Nothing was moved" in text
+    assert "Nothing waited." in text
+    assert "more buys nothing" in text
+    del kept
 
 
 def test_a_forward_inside_of_a_backward():

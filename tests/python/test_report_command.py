@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from page_checker import check_page
 from torch_chameleon._report import command
 
@@ -134,3 +135,17 @@ def test_a_recording_begins_with_the_first_use(fresh):
         "    x + 1\n"
         "assert len(latest().timeline) >= 1\n"
     )
+
+
+def test_a_page_that_cannot_be_written(capsys):
+    """What is found out only when the program has ended is a sentence too."""
+    with pytest.raises(SystemExit) as ended, command.page_about("/dev/full"):
+        torch.ones(3, device="chameleon").sum().item()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert said.endswith(
+        "no page, since /dev/full cannot be written: No space left on device\n"
+    )
+    with pytest.raises(KeyError), command.page_about("/dev/full"):
+        raise KeyError  # the program's own error is what counts
+    assert "no page" in capsys.readouterr().err

@@ -56,6 +56,14 @@ def warnings_of(figures: Figures) -> list[tuple[str, str]]:
 def _step_warnings(
     figures: Figures, step: dict[str, int]
 ) -> list[tuple[str, str]]:
+    if figures.fits:
+        return [
+            (
+                "Nothing was moved in the last step: everything fits.",
+                "Swapping costs nothing here. What a larger model or batch "
+                "costs, `python -m torch_chameleon plan` says.",
+            )
+        ]
     found = []
     stall = figures.waited_ns / figures.step_ns
     moved = step["bytes_in"] + step["bytes_out"]
@@ -96,14 +104,6 @@ def _step_warnings(
                 "last step were not as forecast.",
                 "Copies then come when they are needed and not before. Steps "
                 "are learned once they repeat: keep shapes to a few.",
-            )
-        )
-    if moved == 0:
-        found.append(
-            (
-                "Nothing was moved in the last step: everything fits.",
-                "Swapping costs nothing here. A larger model or batch would "
-                "still fit.",
             )
         )
     return found

@@ -53,19 +53,40 @@ def page_about(path: str) -> Iterator[None]:
 
     Args:
         path: The page.
+
+    Raises:
+        SystemExit: It cannot be written, and nothing else was wrong.
     """
     where = os.path.abspath(path)  # the program may go to another folder
     try:
         with recording():
             yield
-    finally:
-        if was_used(_C.current_device()):
-            report(where)
-            print(f"torch_chameleon: wrote {path}", file=sys.stderr)
-        else:
-            print(
-                "torch_chameleon: no page, since no tensor was on the device: "
-                'the program trains where .to("cuda") or .to("chameleon") puts '
-                "it",
-                file=sys.stderr,
-            )
+    except BaseException:
+        _write(path, where)
+        raise
+    if not _write(path, where):
+        sys.exit(1)
+
+
+def _write(path: str, where: str) -> bool:
+    """Writes the page and says so; False: it cannot be written."""
+    if not was_used(_C.current_device()):
+        print(
+            "torch_chameleon: no page, since no tensor was on the device: "
+            'the program trains where .to("cuda") or .to("chameleon") puts '
+            "it",
+            file=sys.stderr,
+        )
+        return True
+    try:
+        report(where)
+    except OSError as error:
+        reason = error.strerror or error
+        print(
+            f"torch_chameleon: no page, since {path} cannot be written: "
+            f"{reason}",
+            file=sys.stderr,
+        )
+        return False
+    print(f"torch_chameleon: wrote {path}", file=sys.stderr)
+    return True

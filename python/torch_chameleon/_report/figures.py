@@ -73,6 +73,14 @@ class Figures:
     tensors_left_out: int = 0
     notes: list[str] = dataclasses.field(default_factory=list)
 
+    @property
+    def fits(self) -> bool:
+        """Whether the last step found all in device memory."""
+        step = self.step
+        if step is None or self.stats["rerun_ops"]:
+            return False
+        return not step["bytes_in"] and not step["bytes_out"]
+
 
 def was_used(index: int) -> bool:
     """Whether a tensor was on the device. No use of it."""
@@ -119,6 +127,10 @@ def gather(recording: Recording | None, index: int = 0) -> Figures:
         )
     else:
         _add_recording(figures, recording)
+    if figures.fits:  # a gap between ops is no waiting for bytes then
+        figures.waited_ns = 0
+        for rows in (figures.by_op, figures.by_module, figures.by_kind):
+            rows[:] = [dataclasses.replace(row, stall_ns=0) for row in rows]
     return figures
 
 
@@ -169,6 +181,15 @@ def _add_budgets(figures: Figures, index: int) -> None:
     figures.peak_bytes = found["peak_bytes"]
     figures.compute_ns = found["compute_ns"]
     figures.budgets = budget_rows(asked, found["steps"], figures.compute_ns)
+    if figures.fits:  # as no model knows better
+        enough = figures.stats["hbm_budget"]
+        figures.peak_bytes = min(figures.peak_bytes, enough)
+        figures.budgets = [
+            Budget(row.bytes, round(figures.compute_ns), 0, 0)
+            if row.bytes >= enough
+            else row
+            for row in figures.budgets
+        ]
 
 
 def budget_rows(

@@ -72,7 +72,7 @@ TEST_F(PhysicalDevice, Indices) {
     EXPECT_EQ(runtime.error().code(), ErrorCode::kInvalidArgument);
     EXPECT_EQ(runtime.error().message(),
               "there is no device chameleon:" + std::to_string(index) +
-                  "; there are 1");
+                  "; there is 1");
   }
 }
 
