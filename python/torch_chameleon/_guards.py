@@ -100,6 +100,19 @@ def _guard_triton(module: Any) -> None:
     kernel.run = _guard_launches(kernel.run, "A Triton kernel")
 
 
+def _guard_bitsandbytes(module: Any) -> None:
+    """Its ops are torch.library's and get native tensors; the rest calls C."""
+    address_of = module.get_ptr
+
+    @functools.wraps(address_of)
+    def get_ptr(A: Any) -> Any:  # noqa: N803 (its name for it)
+        if has_ours((A,)):
+            raise ValueError(refusal("A function of bitsandbytes"))
+        return address_of(A)
+
+    module.get_ptr = get_ptr
+
+
 def _guard_compiled_kernels(module: Any) -> None:
     """What `torch.cuda._compile_kernel` made."""
     kernel = getattr(module, "_CudaKernel", None)
@@ -134,6 +147,7 @@ def install() -> None:
         _guard_cuda_arrays(interface.fget)
     )
     after_import("triton.runtime.jit", _guard_triton)
+    after_import("bitsandbytes.functional", _guard_bitsandbytes)
     after_import("torch.cuda._utils", _guard_compiled_kernels)
     for module in (torch, torch.utils.dlpack):
         name = "to_dlpack"

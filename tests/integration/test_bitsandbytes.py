@@ -88,3 +88,14 @@ def test_four_bits():
     found.sum().backward()
     assert same_bits(found, wanted)
     assert same_bits(y.grad, x.grad)
+
+
+def test_addresses_stay_inside():
+    """Of what is no op of torch.library, and calls C by pointers."""
+    from bitsandbytes import functional
+
+    x = torch.ones(4)
+    assert functional.get_ptr(x).value == x.data_ptr()
+    assert functional.get_ptr(None) is None
+    with pytest.raises(ValueError, match=r"torch_chameleon\.resident"):
+        functional.get_ptr(x.to("chameleon"))
