@@ -77,9 +77,11 @@ class Figures:
     def fits(self) -> bool:
         """Whether the last step found all in device memory."""
         step = self.step
-        if step is None or self.stats["rerun_ops"]:
+        if step is None or step["bytes_in"] or step["bytes_out"]:
             return False
-        return not step["bytes_in"] and not step["bytes_out"]
+        if self.by_op:
+            return not any(row.rerun_ns for row in self.by_op)
+        return not self.stats["rerun_ops"]  # of all steps
 
 
 def was_used(index: int) -> bool:
@@ -127,11 +129,24 @@ def gather(recording: Recording | None, index: int = 0) -> Figures:
         )
     else:
         _add_recording(figures, recording)
-    if figures.fits:  # a gap between ops is no waiting for bytes then
-        figures.waited_ns = 0
-        for rows in (figures.by_op, figures.by_module, figures.by_kind):
-            rows[:] = [dataclasses.replace(row, stall_ns=0) for row in rows]
+    if figures.fits:
+        _say_that_it_fits(figures)
     return figures
+
+
+def _say_that_it_fits(figures: Figures) -> None:
+    """What was seen counts, and no model or gap between ops contradicts it."""
+    enough = figures.stats["hbm_budget"]
+    figures.peak_bytes = min(figures.peak_bytes, enough)
+    figures.budgets = [
+        Budget(row.bytes, round(figures.compute_ns), 0, 0)
+        if row.bytes >= enough
+        else row
+        for row in figures.budgets
+    ]
+    figures.waited_ns = 0
+    for rows in (figures.by_op, figures.by_module, figures.by_kind):
+        rows[:] = [dataclasses.replace(row, stall_ns=0) for row in rows]
 
 
 # ---- what other budgets would do -------------------------------------------
@@ -181,15 +196,6 @@ def _add_budgets(figures: Figures, index: int) -> None:
     figures.peak_bytes = found["peak_bytes"]
     figures.compute_ns = found["compute_ns"]
     figures.budgets = budget_rows(asked, found["steps"], figures.compute_ns)
-    if figures.fits:  # as no model knows better
-        enough = figures.stats["hbm_budget"]
-        figures.peak_bytes = min(figures.peak_bytes, enough)
-        figures.budgets = [
-            Budget(row.bytes, round(figures.compute_ns), 0, 0)
-            if row.bytes >= enough
-            else row
-            for row in figures.budgets
-        ]
 
 
 def budget_rows(
