@@ -45,6 +45,10 @@ constexpr std::size_t kGiB = std::size_t{1} << 30;
 // bandwidth, part of the 4090, V100, T4, 4080 and 4070, the rest has not been
 // checked a second time.
 //
+// Products are named as the driver names them; multiprocessors are those of the
+// white papers and product pages [1-12], the capability of a card is in
+// NVIDIA's table "CUDA GPU Compute Capability". Entered by hand as well.
+//
 // Assumptions, where no data sheet has a figure:
 //  - h200, achieved: 700e12 FLOP/s of BF16 and 4.0e12 B/s; rtx4090: 160e12 and
 //    1.0e12. The others take h200's fractions.
@@ -102,9 +106,37 @@ constexpr Figures kFigures[] = {
     {"rtx4070", 12, 64, 504.2, 0.455, 29.1, 29.1, 58.3, 58.3, kPcie4}, // [12]
 };
 
-GpuProfile profile_of(const Figures& figures) {
+// In the same order.
+struct Product {
+  const char* name;
+  ComputeCapability capability;
+  int multiprocessors;
+};
+constexpr Product kProducts[] = {
+    {"NVIDIA H200", {9, 0}, 132},
+    {"NVIDIA H100 80GB HBM3", {9, 0}, 132},
+    {"NVIDIA A100-SXM4-80GB", {8, 0}, 108},
+    {"NVIDIA A100-SXM4-40GB", {8, 0}, 108},
+    {"NVIDIA L40S", {8, 9}, 142},
+    {"NVIDIA GeForce RTX 4090", {8, 9}, 128},
+    {"NVIDIA GeForce RTX 5090", {12, 0}, 170},
+    {"NVIDIA GeForce RTX 3090", {8, 6}, 82},
+    {"Tesla V100-SXM2-16GB", {7, 0}, 80},
+    {"Tesla V100-SXM2-32GB", {7, 0}, 80},
+    {"Tesla T4", {7, 5}, 40},
+    {"NVIDIA A10", {8, 6}, 72},
+    {"NVIDIA L4", {8, 9}, 58},
+    {"NVIDIA GeForce RTX 4080", {8, 9}, 76},
+    {"NVIDIA GeForce RTX 4070", {8, 9}, 46},
+};
+static_assert(std::size(kProducts) == std::size(kFigures));
+
+GpuProfile profile_of(const Figures& figures, const Product& product) {
   GpuProfile profile;
   profile.name = figures.name;
+  profile.product = product.name;
+  profile.capability = product.capability;
+  profile.multiprocessors = product.multiprocessors;
   profile.memory_bytes =
       static_cast<std::size_t>(figures.memory_gib * static_cast<double>(kGiB));
   profile.host_memory_bytes = figures.host_gib * kGiB;
@@ -134,6 +166,8 @@ enum class Unit : std::uint8_t {
   kFraction,       // over 0, up to 1
   kNanoseconds,    // 3000
   kSwitch,         // 0 or 1
+  kCapability,     // 8.9
+  kCount,          // 132
 };
 
 struct Figure {
@@ -170,10 +204,20 @@ void set_switch(GpuProfile& profile, const Figure& value) {
   profile.*Member = value.number != 0;
 }
 
+void set_capability(GpuProfile& profile, const Figure& value) {
+  const auto tenths = static_cast<int>(std::lround(value.number * 10));
+  profile.capability = {tenths / 10, tenths % 10};
+}
+void set_multiprocessors(GpuProfile& profile, const Figure& value) {
+  profile.multiprocessors = static_cast<int>(value.number);
+}
+
 constexpr Key kKeys[] = {
     {"base", Unit::kText, false, nullptr}, // a profile to start from
     {"name", Unit::kText, false,
      [](GpuProfile& profile, const Figure& v) { profile.name = v.text; }},
+    {"product", Unit::kText, false,
+     [](GpuProfile& profile, const Figure& v) { profile.product = v.text; }},
     {"memory", Unit::kBytes, true, set_bytes<&GpuProfile::memory_bytes>},
     {"host_memory", Unit::kBytes, true,
      set_bytes<&GpuProfile::host_memory_bytes>},
@@ -201,6 +245,8 @@ constexpr Key kKeys[] = {
      set_switch<&GpuProfile::flash_attention>},
     {"efficient_attention", Unit::kSwitch, true,
      set_switch<&GpuProfile::efficient_attention>},
+    {"capability", Unit::kCapability, true, set_capability},
+    {"multiprocessors", Unit::kCount, true, set_multiprocessors},
 };
 
 Error invalid(const std::string& what) {
@@ -240,6 +286,10 @@ const char* allowed(Unit unit) {
       return "nanoseconds, a number from 0 to 1e9";
     case Unit::kSwitch:
       return "0 or 1";
+    case Unit::kCapability:
+      return "a compute capability from 1.0 to 99.9, such as 8.9";
+    case Unit::kCount:
+      return "a number from 1 to 10000";
   }
   return "";
 }
@@ -268,6 +318,21 @@ std::optional<double> flops_unit(std::string_view unit) {
     if (name == unit) return factor;
   }
   return std::nullopt;
+}
+
+bool fits(Unit unit, double number) {
+  switch (unit) {
+    case Unit::kFraction:
+      return number > 0 && number <= 1;
+    case Unit::kSwitch:
+      return number == 0 || number == 1;
+    case Unit::kCapability:
+      return number >= 1 && number < 99.95;
+    case Unit::kCount:
+      return number >= 1 && number <= 1e4 && number == std::floor(number);
+    default:
+      return number >= 0 && number <= 1e9;
+  }
 }
 
 std::optional<Figure> parse_value(Unit unit, std::string_view text) {
@@ -301,15 +366,12 @@ std::optional<Figure> parse_value(Unit unit, std::string_view text) {
     }
     case Unit::kFraction:
     case Unit::kNanoseconds:
-    case Unit::kSwitch: {
+    case Unit::kSwitch:
+    case Unit::kCapability:
+    case Unit::kCount: {
       const std::optional<double> number = take_number(rest);
-      if (!number || !rest.empty()) break;
+      if (!number || !rest.empty() || !fits(unit, *number)) break;
       value.number = *number;
-      const bool fits = unit == Unit::kFraction ? *number > 0 && *number <= 1
-                        : unit == Unit::kSwitch
-                            ? *number == 0 || *number == 1
-                            : *number >= 0 && *number <= 1e9;
-      if (!fits) break;
       return value;
     }
   }
@@ -368,7 +430,7 @@ Result<GpuProfile> parse_figures(std::string_view text) {
   Result<std::vector<Given>> given = split(text);
   if (!given.ok()) return given.takeError();
   GpuProfile profile;
-  profile.name = "custom";
+  profile.name = profile.product = "custom";
   bool has_base = false;
   for (const Given& each : *given) {
     if (each.key->name != "base") continue;
@@ -413,8 +475,9 @@ Result<GpuProfile> parse_figures(std::string_view text) {
 std::span<const GpuProfile> gpu_profiles() {
   static const auto* const all = [] { // leaked, as the options are
     auto* list = new std::vector<GpuProfile>;
-    for (const Figures& figures : kFigures)
-      list->push_back(profile_of(figures));
+    for (std::size_t i = 0; i < std::size(kFigures); ++i) {
+      list->push_back(profile_of(kFigures[i], kProducts[i]));
+    }
     return list;
   }();
   return *all;

@@ -16,10 +16,18 @@
 
 namespace chameleon::runtime {
 
+struct ComputeCapability {
+  int major = 0;
+  int minor = 0;
+};
+
 // Rates are peaks of dense arithmetic and of memory; what kernels reach is the
 // peak times a fraction.
 struct GpuProfile {
   std::string name;
+  std::string product; // what CUDA calls it
+  ComputeCapability capability;
+  int multiprocessors = 0;
   std::size_t memory_bytes = 0;
   std::size_t host_memory_bytes = 0; // of the machine, for one GPU
   double hbm_bytes_per_s = 0;

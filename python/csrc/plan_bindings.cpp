@@ -89,6 +89,10 @@ py::dict what_if_here(c10::DeviceIndex index, const py::function& choose) {
 py::dict profile_row(const runtime::GpuProfile& profile) {
   py::dict row;
   row["name"] = profile.name;
+  row["product"] = profile.product;
+  row["capability"] =
+      std::pair(profile.capability.major, profile.capability.minor);
+  row["multiprocessors"] = profile.multiprocessors;
   row["memory_bytes"] = profile.memory_bytes;
   row["host_memory_bytes"] = profile.host_memory_bytes;
   row["link_in_bytes_per_s"] = profile.link_in_bytes_per_s;

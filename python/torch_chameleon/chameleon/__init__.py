@@ -1,16 +1,15 @@
 """torch.chameleon: the device module, with the names of torch.cuda.
 
 `torch.chameleon` is this package. What generic code asks of a device is here
-or in the modules beside: random, streams, memory, amp.
+or in the modules beside: random, streams, memory, amp, properties.
 
 First use: the physical device is chosen when something first needs it.
 `is_available`, `device_count`, `is_initialized`, `current_device`, seeding and
 statistics do not.
 """
 
-import os
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.types import Device
@@ -20,11 +19,13 @@ from torch_chameleon.chameleon import _native_cuda
 from torch_chameleon.chameleon import _utils as _utils
 from torch_chameleon.chameleon import amp as amp
 from torch_chameleon.chameleon import memory as memory
+from torch_chameleon.chameleon import properties as properties
 from torch_chameleon.chameleon import random as random
 from torch_chameleon.chameleon import streams as streams
 from torch_chameleon.chameleon._utils import _get_device_index
 from torch_chameleon.chameleon.amp import *  # noqa: F403
 from torch_chameleon.chameleon.memory import *  # noqa: F403
+from torch_chameleon.chameleon.properties import *  # noqa: F403
 from torch_chameleon.chameleon.random import *  # noqa: F403
 from torch_chameleon.chameleon.streams import *  # noqa: F403
 
@@ -35,19 +36,16 @@ __all__ = [
     "device_count",
     "device_of",
     "get_arch_list",
-    "get_device_capability",
-    "get_device_name",
-    "get_device_properties",
     "get_gencode_flags",
     "init",
     "ipc_collect",
     "is_available",
     "is_current_stream_capturing",
     "is_initialized",
-    "is_tf32_supported",
     "set_device",
     *amp.__all__,
     *memory.__all__,
+    *properties.__all__,
     *random.__all__,
     *streams.__all__,
 ]
@@ -123,11 +121,6 @@ def is_current_stream_capturing() -> bool:
     return False
 
 
-def is_tf32_supported() -> bool:
-    """Returns whether the physical device computes in TF32."""
-    return _native_cuda.is_available() and _native_cuda.is_tf32_supported()
-
-
 def current_device() -> int:
     """Returns the index of this thread's current device."""
     return _C.current_device()
@@ -186,51 +179,3 @@ class device_of(device):  # noqa: N801 (torch.cuda's name)
     def __init__(self, obj: torch.Tensor | torch.UntypedStorage) -> None:
         is_ours = obj.device.type == "chameleon"
         super().__init__(obj.get_device() if is_ours else -1)
-
-
-class DeviceProperties(NamedTuple):
-    """What `get_device_properties` returns."""
-
-    name: str
-    total_memory: int  # bytes: the limit of logical memory
-    major: int  # compute capability; 0.0 where the physical device has none
-    minor: int
-    multi_processor_count: int
-
-
-def get_device_properties(device: Device = None) -> DeviceProperties:
-    """Returns name, memory and capability of a device, which is a use of it.
-
-    Args:
-        device: The device, default the current one.
-    """
-    index = _get_device_index(device, optional=True)
-    if not 0 <= index < device_count():
-        raise AssertionError(f"Invalid device id: {index}")
-    physical = _C.physical_device()
-    major, minor, processors = 0, 0, os.cpu_count() or 1
-    if physical == "simulated":
-        physical += f" {_C.get_option('simulated_gpu')}"
-    elif physical == "cuda":
-        native = _native_cuda.get_device_properties(index)
-        physical += f" {native.name}"
-        major, minor = native.major, native.minor
-        processors = native.multi_processor_count
-    return DeviceProperties(
-        name=f"Chameleon ({physical})",
-        total_memory=_C.mem_get_info(index)[1],
-        major=major,
-        minor=minor,
-        multi_processor_count=processors,
-    )
-
-
-def get_device_name(device: Device = None) -> str:
-    """Returns a device's name. Same as `torch.cuda.get_device_name`."""
-    return get_device_properties(device).name
-
-
-def get_device_capability(device: Device = None) -> tuple[int, int]:
-    """Returns the CUDA compute capability; (0, 0) where there is no GPU."""
-    properties = get_device_properties(device)
-    return properties.major, properties.minor

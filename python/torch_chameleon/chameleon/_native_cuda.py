@@ -13,9 +13,3 @@ from torch.cuda import (
 from torch.cuda import (
     get_gencode_flags as get_gencode_flags,
 )
-from torch.cuda import (
-    is_available as is_available,
-)
-from torch.cuda import (
-    is_tf32_supported as is_tf32_supported,
-)

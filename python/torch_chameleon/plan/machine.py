@@ -5,7 +5,7 @@ from torch_chameleon import _C
 # Of an H100 of 80 GiB, 79.2 GiB were there for programs, and 78.7 free beside
 # a context: measured, driver 580. Others are taken to be alike.
 _FOR_PROGRAMS = 0.99
-_CONTEXT_BYTES = 512 << 20
+CONTEXT_BYTES = 512 << 20
 _OF_WHAT_IS_FREE = 0.9  # config.hbm_budget's default on `cuda`
 _OF_THE_HOST = 0.8  # config.host_budget's default
 _ROOM = "2TiB"
@@ -17,8 +17,17 @@ def default_budget(card_bytes: int) -> int:
     Args:
         card_bytes: The card's memory.
     """
-    free = int(card_bytes * _FOR_PROGRAMS) - _CONTEXT_BYTES
+    free = for_programs(card_bytes) - CONTEXT_BYTES
     return max(1 << 20, int(free * _OF_WHAT_IS_FREE))
+
+
+def for_programs(card_bytes: int) -> int:
+    """How much of its memory a card has for programs.
+
+    Args:
+        card_bytes: The card's memory.
+    """
+    return int(card_bytes * _FOR_PROGRAMS)
 
 
 def default_host(gpu: str) -> tuple[int, str]:

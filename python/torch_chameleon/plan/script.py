@@ -35,6 +35,7 @@ from torch_chameleon.plan.budgets import (
     Budgets,
     EnoughStepsError,
 )
+from torch_chameleon.plan.card import Card
 from torch_chameleon.plan.reads import EndlessLoopError, Reads
 from torch_chameleon.plan.run import Run
 
@@ -67,6 +68,7 @@ def _set_up(run: Run) -> None:
     if run.oversubscription is not None:
         config.oversubscription = run.oversubscription
     config.policy = "forecast"
+    Card(run.gpu).install()
     as_cuda()
     no_values.install()
 

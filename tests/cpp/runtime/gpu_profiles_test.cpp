@@ -17,7 +17,8 @@ std::string failure(const std::string& text) {
 }
 
 const std::string kAll =
-    "name=mine, memory=10GiB, host_memory=20GiB, hbm_bandwidth=1TB/s, "
+    "name=mine, capability=8.9, multiprocessors=100, memory=10GiB, "
+    "host_memory=20GiB, hbm_bandwidth=1TB/s, "
     "fp64=1TFLOP/s, fp32=2e12, tf32=3e12, fp16=4e12, bf16=0.005PFLOP/s, "
     "compute_fraction=0.5, bandwidth_fraction=1, launch_ns=2000, "
     "link_in=10GB/s, link_out=11e9, link_both=15GB/s, copy_latency_ns=500, "
@@ -55,6 +56,7 @@ TEST(GpuProfiles, BeforeAmpereThereIsNoFlashAttention) {
     const bool is_old =
         profile.name == "t4" || profile.name.starts_with("v100");
     EXPECT_NE(profile.flash_attention, is_old) << profile.name;
+    EXPECT_EQ(profile.capability.major < 8, is_old) << profile.name;
     EXPECT_TRUE(profile.efficient_attention) << profile.name;
   }
 }
@@ -77,6 +79,9 @@ TEST(GpuProfiles, WhatKernelsReach) {
 TEST(GpuProfiles, AllFiguresOfAUser) {
   const GpuProfile mine = parse_gpu_profile(kAll).value();
   EXPECT_EQ(mine.name, "mine");
+  EXPECT_EQ(mine.capability.major, 8);
+  EXPECT_EQ(mine.capability.minor, 9);
+  EXPECT_EQ(mine.multiprocessors, 100);
   EXPECT_EQ(mine.memory_bytes, 10 * kGiB);
   EXPECT_EQ(mine.host_memory_bytes, 20 * kGiB);
   EXPECT_EQ(mine.hbm_bytes_per_s, 1e12);
