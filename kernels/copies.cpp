@@ -17,6 +17,7 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/native_view.h"
+#include "kernels/simulated/facts.h"
 #include "kernels/simulated/reads.h"
 
 namespace chameleon::kernels {
@@ -98,10 +99,15 @@ std::size_t span_bytes(const at::Tensor& tensor) {
                                           tensor.element_size());
 }
 
-void simulate_copy_from_cpu(const at::Tensor& to) {
+void simulate_write(const at::Tensor& to) {
   const Place place = place_of(to);
   backend::throw_if(place.block->pager->write(
       *place.block, place.offset, nullptr, span_bytes(to), place.stream));
+}
+
+void simulate_copy_from_cpu(const at::Tensor& from, const at::Tensor& to) {
+  simulate_write(to);
+  simulated::note_upload(from, to);
 }
 
 void simulate_copy_to_cpu(const at::Tensor& from, const at::Tensor& to) {
@@ -109,11 +115,13 @@ void simulate_copy_to_cpu(const at::Tensor& from, const at::Tensor& to) {
   const Place place = place_of(from);
   backend::throw_if(place.block->pager->read(
       *place.block, place.offset, nullptr, span_bytes(from), place.stream));
-  to.zero_();
+  if (!simulated::fill_known(from, to)) to.zero_();
 }
 
 void copy_from_cpu(const at::Tensor& from, const at::Tensor& to) {
-  if (!backend::target().holds_data) return simulate_copy_from_cpu(to);
+  if (!backend::target().holds_data) {
+    return simulate_copy_from_cpu(from, to);
+  }
   if (one_piece(from, to)) return write_piece(from, to);
   if (to.is_non_overlapping_and_dense()) {
     at::Tensor staged = cpu_like(to, to.scalar_type());
@@ -188,7 +196,7 @@ void copy_across(const at::Tensor& from, const at::Tensor& to) {
     backend::throw_if(source.block->pager->read(*source.block, source.offset,
                                                 nullptr, span_bytes(from),
                                                 source.stream));
-    return simulate_copy_from_cpu(to);
+    return simulate_write(to);
   }
   if (!one_piece(from, to)) {
     const at::Tensor dense = at::empty(from.sizes(), from.options());
@@ -246,7 +254,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
       {}, at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
   if (!backend::target().holds_data) {
     simulated::read_zeros("item()");
-    value.zero_();
+    if (!simulated::fill_known(self, value)) value.zero_();
   }
   backend::throw_if(place.block->pager->read(
       *place.block, place.offset,

@@ -16,6 +16,7 @@
 #include "kernels/alias_tensors.h"
 #include "kernels/call_arguments.h"
 #include "kernels/recorded_op.h"
+#include "kernels/simulated/facts.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/simulated_call.h"
 #include "kernels/sparse_parts.h"
@@ -149,7 +150,10 @@ class NativeCall {
   // The same on a device without data: what the kernel would have allocated
   // and the time it would have taken are added.
   void runSimulated(Pinned& pinned, runtime::DeviceRuntime& device) {
-    simulated::run_kernel(plan_, op_, stack_);
+    {
+      const simulated::FactsOfCall facts(arguments_.aliasTensors());
+      simulated::run_kernel(plan_, op_, stack_);
+    }
     simulated::KernelMemory memory(pinned.pager, pinned.call);
     syncWrites(pinned);
     adoptResults(pinned);
@@ -158,6 +162,7 @@ class NativeCall {
     }
     simulated::charge(view(), device,
                       backend::current_stream(arguments_.index()));
+    simulated::note_call(view());
     if (choice_) (void)choice_->chosen(call_, /*failed=*/false);
     in_kernel_ = false;
   }

@@ -52,6 +52,12 @@ constexpr std::array kSpecs = {
                "CHAMELEON_SIMULATED_READS", "zeros|raise", false,
                "What reading values from a simulated device does: it has "
                "none."},
+    OptionSpec{"simulated_share", OptionKind::kNumber, "1",
+               "CHAMELEON_SIMULATED_SHARE", "", false,
+               "Where a size depends on values (`nonzero`, masks, `unique`), "
+               "which a simulated device does not have: the fraction of the "
+               "largest size that is taken.",
+               1e-9, 1},
     OptionSpec{
         "policy", OptionKind::kChoice, "forecast", "CHAMELEON_POLICY",
         "forecast|lru", false,

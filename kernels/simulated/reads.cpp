@@ -1,11 +1,15 @@
 #include "kernels/simulated/reads.h"
 
+#include <atomic>
+
 #include <c10/util/Exception.h>
 
 #include "backend/runtime/options.h"
 
 namespace chameleon::kernels::simulated {
 namespace {
+
+std::atomic<GuessListener> guess_listener{nullptr};
 
 void refuse(std::string_view op) {
   TORCH_CHECK(runtime::option_text("simulated_reads") != "raise", op,
@@ -25,13 +29,17 @@ void read_zeros(std::string_view op) {
       "such reads)");
 }
 
-void guessed(std::string_view op) {
+void guessed(std::string_view op, bool known) {
   refuse(op);
+  if (const GuessListener listener = guess_listener.load()) listener(known);
   TORCH_WARN_ONCE(
       op,
       ": a simulated device has no values, on which the size of this "
-      "result depends; it is taken to be as large as it can be (masks "
-      "all true, all elements different)");
+      "result depends; where nothing is known of them it is as large as it can "
+      "be (masks all true, all elements different), or "
+      "torch_chameleon.config.simulated_share of that");
 }
+
+void set_guess_listener(GuessListener listener) { guess_listener = listener; }
 
 } // namespace chameleon::kernels::simulated

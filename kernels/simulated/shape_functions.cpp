@@ -9,7 +9,9 @@
 #include <ATen/core/List.h>
 #include <ATen/core/Reduction.h>
 
+#include "backend/runtime/options.h"
 #include "kernels/simulated/call_view.h"
+#include "kernels/simulated/facts.h"
 #include "kernels/simulated/reads.h"
 
 namespace chameleon::kernels::simulated {
@@ -32,7 +34,33 @@ class Frame {
     stack_.resize(base_);
     for (c10::IValue& result : results) stack_.push_back(std::move(result));
   }
-  void guess() const { guessed(plan_.name); }
+  // How many of so many elements there are, by what is known of `of`'s values:
+  // that are not zero, or, where `distinct`, that differ.
+  int64_t guess(const Tensor& of, int64_t elements, bool distinct = false) {
+    const std::optional<Fact> fact = FactsOfCall::of(of);
+    const bool choices = fact && fact->kind == Fact::Kind::kChoice;
+    const bool known = fact && (!distinct || choices);
+    guessed(plan_.name, known);
+    if (known && distinct) return std::min(elements, fact->parts);
+    return part_of(known
+                       ? fact->shareTrue(of.numel())
+                       : runtime::option_number("simulated_share").value_or(1),
+                   elements);
+  }
+  // Among how many numbers the elements are; 0: nobody knows.
+  int64_t choices(const Tensor& of) const {
+    const std::optional<Fact> fact = FactsOfCall::of(of);
+    const bool known = fact && fact->kind == Fact::Kind::kChoice;
+    guessed(plan_.name, known);
+    return known ? fact->parts : 0;
+  }
+  // Of whole numbers; each is 1 where nothing is known.
+  int64_t sum(const Tensor& of) const {
+    const std::optional<Fact> fact = FactsOfCall::of(of);
+    const bool known = fact && fact->kind == Fact::Kind::kParts;
+    guessed(plan_.name, known);
+    return known ? fact->total : of.numel();
+  }
 
  private:
   const OpPlan& plan_;
@@ -353,39 +381,43 @@ void cudnn_rnn_backward(const OpPlan& plan, Stack& stack) {
 
 void nonzero(const OpPlan& plan, Stack& stack) {
   Frame frame(plan, stack);
-  frame.guess();
   const Tensor self = frame.tensor(0);
-  frame.finish({at::empty_strided({self.numel(), self.dim()}, {1, self.numel()},
-                                  longs(self))});
+  const int64_t rows = frame.guess(self, self.numel());
+  frame.finish({at::empty_strided({rows, self.dim()}, {1, rows}, longs(self))});
 }
 
 void masked_select(const OpPlan& plan, Stack& stack) {
   Frame frame(plan, stack);
-  frame.guess();
   const Tensor self = frame.tensor(0);
-  const auto sizes = at::infer_size(self.sizes(), frame.tensor(1).sizes());
-  frame.finish({at::empty({c10::multiply_integers(sizes)}, self.options())});
+  const Tensor mask = frame.tensor(1);
+  const auto sizes = at::infer_size(self.sizes(), mask.sizes());
+  const int64_t selected = frame.guess(mask, c10::multiply_integers(sizes));
+  frame.finish({at::empty({selected}, self.options())});
 }
 
 void unique(Frame& frame, bool inverse, bool counts, bool has_counts) {
-  frame.guess();
   const Tensor self = frame.tensor(0);
-  std::vector<c10::IValue> results{at::empty({self.numel()}, self.options())};
+  const int64_t found = frame.guess(self, self.numel(), /*distinct=*/true);
+  std::vector<c10::IValue> results{at::empty({found}, self.options())};
   results.emplace_back(inverse ? at::empty(self.sizes(), longs(self))
                                : at::empty({0}, longs(self)));
   if (has_counts) {
-    results.emplace_back(at::empty({counts ? self.numel() : 0}, longs(self)));
+    results.emplace_back(at::empty({counts ? found : 0}, longs(self)));
   }
   frame.finish(std::move(results));
 }
 
 void unique_rows(Frame& frame, int64_t dim, bool inverse, bool counts) {
-  frame.guess();
   const Tensor self = frame.tensor(0);
   const int64_t rows = self.size(dim);
-  frame.finish({at::empty(self.sizes(), self.options()),
+  c10::DimVector sizes(self.sizes());
+  int64_t& found =
+      sizes[static_cast<std::size_t>(c10::maybe_wrap_dim(dim, self.dim()))];
+  // Rows may differ where their elements do not.
+  found = frame.guess(Tensor(), rows);
+  frame.finish({at::empty(sizes, self.options()),
                 at::empty({inverse ? rows : 0}, longs(self)),
-                at::empty({counts ? rows : 0}, longs(self))});
+                at::empty({counts ? found : 0}, longs(self))});
 }
 
 void unique_1(const OpPlan& plan, Stack& stack) {
@@ -420,12 +452,12 @@ void bincount(const OpPlan& plan, Stack& stack) {
   if (self.numel() == 0) { // the size is known, and weights do not count
     return frame.finish({at::empty({frame.argument(2).toInt()}, options)});
   }
-  frame.guess();
   if (weights && weights->defined()) {
     const bool is_float = weights->scalar_type() == at::kFloat;
     options = options.dtype(is_float ? at::kFloat : at::kDouble);
   }
-  const int64_t bins = std::max<int64_t>(1, frame.argument(2).toInt());
+  const int64_t bins =
+      std::max<int64_t>({1, frame.argument(2).toInt(), frame.choices(self)});
   frame.finish({at::empty({bins}, options)});
 }
 
@@ -435,7 +467,7 @@ void repeat_interleave(const OpPlan& plan, Stack& stack) {
   const Tensor repeats = frame.tensor(0);
   int64_t size = repeats.numel();
   if (frame.argument(1).isNone()) {
-    frame.guess();
+    size = frame.sum(repeats);
   } else {
     size = frame.argument(1).toInt();
   }
@@ -444,12 +476,12 @@ void repeat_interleave(const OpPlan& plan, Stack& stack) {
 
 void equal(const OpPlan& plan, Stack& stack) {
   Frame frame(plan, stack);
-  frame.guess();
+  guessed(plan.name);
   frame.finish({frame.tensor(0).sizes() == frame.tensor(1).sizes()});
 }
 
-// A mask among indices is all true, but one on the CPU is as it is; then the
-// op's own Meta kernel knows.
+// A mask among indices has so many rows, but one on the CPU is as it is; then
+// the op's own Meta kernel knows.
 template <std::size_t Indices>
 void without_masks(const OpPlan& plan, Stack& stack) {
   Frame frame(plan, stack);
@@ -468,10 +500,9 @@ void without_masks(const OpPlan& plan, Stack& stack) {
       for (Tensor& each : index.nonzero_numpy()) indices.push_back(each);
       continue;
     }
-    frame.guess();
+    const int64_t rows = frame.guess(index, index.numel());
     for (int64_t i = 0; i < index.dim(); ++i) {
-      indices.push_back(
-          at::empty({index.numel()}, longs(index).device(at::kMeta)));
+      indices.push_back(at::empty({rows}, longs(index).device(at::kMeta)));
     }
   }
   frame.argument(Indices) = std::move(indices);

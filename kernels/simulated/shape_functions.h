@@ -1,7 +1,8 @@
 // Shapes of results where PyTorch has no Meta kernel, or has one that refuses
 // because the shape depends on values. Values do not exist here, so these ops
-// get a stand-in: the largest result that there can be (a mask is all true,
-// all elements differ), or one, where there is no largest.
+// get a stand-in: what follows from what is known of them (facts.h), else the
+// largest result that there can be (a mask is all true, all elements differ),
+// times the option `simulated_share`; or one, where there is no largest.
 //
 // Thread safety: functions of their arguments.
 #pragma once

@@ -4,10 +4,15 @@
 #include <string>
 #include <vector>
 
+#include <ATen/ATen.h>
+
 #include "backend/runtime/gpu_profiles.h"
 #include "backend/runtime/machine_memory.h"
 #include "backend/runtime/options.h"
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/error.h"
+#include "kernels/simulated/facts.h"
+#include "kernels/simulated/reads.h"
 #include "memory/policy/what_if.h"
 #include "profiler/trace_reader.h"
 #include "python/csrc/profiler_bindings.h"
@@ -116,6 +121,30 @@ std::size_t machine_memory_bytes() {
   return runtime::machine_memory().total_bytes;
 }
 
+// Leaked, as the interpreter may end before the device does.
+py::object* guess_callback = nullptr;
+
+void tell_of_guess(bool known) {
+  const py::gil_scoped_acquire gil;
+  (*guess_callback)(known);
+}
+
+// Calls `told` with each size that depends on values: whether something is
+// known of them.
+void on_guessed_size(py::object told) {
+  guess_callback = new py::object(std::move(told));
+  kernels::simulated::set_guess_listener(&tell_of_guess);
+}
+
+// What a tensor without values stands for, on the CPU; None: nobody knows.
+std::optional<at::Tensor> known_values(const at::Tensor& tensor) {
+  backend::finish_deferred_work();
+  at::Tensor values =
+      at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  if (!kernels::simulated::fill_known(tensor, values)) return std::nullopt;
+  return values;
+}
+
 } // namespace
 
 void bind_plan(py::module_& m) {
@@ -123,6 +152,8 @@ void bind_plan(py::module_& m) {
   m.def("what_if_here", &what_if_here);
   m.def("gpu_profiles", &gpu_profiles);
   m.def("gpu_profile", &gpu_profile);
+  m.def("on_guessed_size", &on_guessed_size);
+  m.def("known_values", &known_values);
   m.def("machine_memory_bytes", &machine_memory_bytes);
 }
 

@@ -111,6 +111,11 @@ def saved_plans(index: int) -> tuple[bytes, int]: ...  # RuntimeError: none yet
 def load_plans(index: int, text: bytes) -> int: ...  # ValueError: not theirs
 def gpu_profiles() -> list[dict[str, Any]]: ...
 def gpu_profile(text: str) -> dict[str, Any]: ...  # ValueError: it is none
+
+# On a simulated device: `told` hears of each size that depends on values, and
+# whether something is known of them; what a tensor stands for, None: unknown.
+def on_guessed_size(told: Callable[[bool], None]) -> None: ...
+def known_values(tensor: torch.Tensor) -> torch.Tensor | None: ...
 def machine_memory_bytes() -> int: ...  # what this process may use of it
 def what_if(
     path: str, budgets: list[int], link_factor: float

@@ -120,6 +120,7 @@ class Config:
     physical_device = _Text()
     simulated_gpu = _Text()
     simulated_reads = _Text()
+    simulated_share = _Number()
     policy = _Text()
     recompute = _Text()
     step_marks = _Text()

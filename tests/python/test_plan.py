@@ -131,6 +131,8 @@ FIGURES = {
     "trust": {"sentence": "are modelled; for transformers"},
     "curve": [],
     "reads": [],
+    "sizes": {},
+    "share": 1.0,
     "kept_away": {},
 }
 
@@ -171,7 +173,7 @@ FIGURES = {
         ),
         (
             {"fits": "swapped", "reads": ["train.py:7"]},
-            "1 or False was read at train.py:7",
+            "1 or False were read at train.py:7",
         ),
     ],
 )

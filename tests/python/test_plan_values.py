@@ -3,7 +3,8 @@
 import pathlib
 
 import pytest
-from torch_chameleon.plan.process import run_script
+from torch_chameleon.plan import arguments, report
+from torch_chameleon.plan.process import ScriptError, run_script
 from torch_chameleon.plan.script import Run
 
 # Two steps, and what a script does before them.
@@ -73,3 +74,72 @@ assert torch.cuda.is_bf16_supported(including_emulation=False) == {is_new}
 assert torch.cuda.is_tf32_supported() == {is_new}
 """
     assert run_text(BEFORE.format(text), gpu=gpu)["points"]
+
+
+# ---- sizes -----------------------------------------------------------------
+
+
+def test_lines_whose_sizes_depend_on_values_are_named(run_text):
+    text = """
+x = torch.randn(64, 8, device="cuda")
+assert len(x[x > 0]) == 128
+assert len(torch.where(x.argmax(-1) == 3)[0]) == 8
+assert len(x.masked_select(x > 1)) == 128
+"""
+    result = run_text(BEFORE.format(text), share=0.25)
+    assert result["sizes"] == {
+        "unknown": ["train.py:5", "train.py:7"],
+        "known": ["train.py:6"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share", "sentence"),
+    [
+        ({"unknown": ["a.py:3"]}, 1.0, "at a.py:3: at most this large, and so"),
+        ({"unknown": ["a.py:3"]}, 0.25, "taken as 0.25 of the largest"),
+        ({"known": ["a.py:4"]}, 1.0, "at a.py:4: taken as if each choice were"),
+    ],
+)
+def test_the_answer_names_them(sizes, share, sentence):
+    figures = {"sizes": sizes, "share": share}
+    rows = report._sizes(figures)
+    assert [name for name, _ in rows] == ["sizes"]
+    assert sentence in rows[0][1]
+
+
+@pytest.mark.parametrize("share", ["0", "-0.5", "1.5", "nan", "half"])
+def test_a_share_that_is_none(share, tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(SystemExit):
+        arguments.parse(["--share", share, str(script)])
+    wrong = f'"{share}" must be a fraction, more than 0 and at most 1'
+    assert wrong in capsys.readouterr().err
+    assert arguments.parse(["--share", "0.5", str(script)]).share == 0.5
+    assert arguments.parse([str(script)]).share == 1.0
+
+
+# ---- reads -----------------------------------------------------------------
+
+
+def test_a_division_by_what_was_read_names_the_line(run_text):
+    text = """
+x = torch.randn(2, device="cuda")
+mean = 1 / (x[0].item() - x[1].item())
+"""
+    with pytest.raises(ScriptError) as raised:
+        run_text(BEFORE.format(text))
+    assert "ZeroDivisionError" in str(raised.value)
+    assert "read at train.py:5" in str(raised.value)
+
+
+@pytest.mark.slow
+def test_a_loop_that_waits_names_the_line(run_text):
+    text = """
+x = torch.randn(2, device="cuda")
+while not (x > 99).any():
+    pass
+"""
+    with pytest.raises(ScriptError, match=r"train.py:5 has read .* values"):
+        run_text(BEFORE.format(text))

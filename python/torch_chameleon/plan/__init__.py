@@ -91,6 +91,8 @@ def _main(options: argparse.Namespace) -> int:
             planner = Planner(options, runs)
             figures = planner.figures()
             figures["reads"] = list(runs.reads)
+            figures["sizes"] = runs.sizes
+            figures["share"] = options.share
             _tell("answered", begin)
             print(text_of(figures, columns), flush=True)
             if figures["fits"] != "not known" and _add_tables(planner, figures):

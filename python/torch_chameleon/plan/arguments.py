@@ -123,6 +123,14 @@ def _parser() -> CommandParser:
         "(default: what the script sets, CHAMELEON_OVERSUBSCRIPTION, or 4)",
     )
     add(
+        "--share",
+        metavar="FRACTION",
+        type=_share,
+        default=_share(_C.get_option("simulated_share") or "1"),
+        help="of the largest size, to take where a size depends on values "
+        "(masks, nonzero, unique; default: CHAMELEON_SIMULATED_SHARE, or 1)",
+    )
+    add(
         "--steps",
         metavar="N",
         type=_at_least_two,
@@ -204,6 +212,19 @@ def _size(text: str) -> int:
         note = f"torch_chameleon plan: {text} is read as {whole}"
         print(note, file=sys.stderr)
     return size
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(
+            f'"{text}" must be a fraction, more than 0 and at most 1, such as '
+            "0.25"
+        )
+    return value
 
 
 def _at_least_two(text: str) -> int:

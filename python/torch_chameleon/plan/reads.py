@@ -1,8 +1,10 @@
 """Values that a script reads, which no tensor has under `plan`.
 
-A number is read as 1, which can be divided by, counted with and taken the
-logarithm of; a truth as False. Each line of the script that reads one is
-noted, for what depends on it may be otherwise with values.
+Where something is known of them (`kernels/simulated/facts.h`) it is read: that
+nothing is NaN, or how many tokens go to an expert. Else a
+number is 1, which can be divided by, counted with and taken the logarithm of,
+and a truth False. Each line of the script that reads one is noted, and each
+that makes a size of values, for what depends on it may be otherwise.
 """
 
 import os
@@ -14,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from torch_chameleon import _C
 
 _READS = (
     *("item", "tolist", "__float__", "__int__", "__bool__", "__index__"),
@@ -36,12 +40,33 @@ class Reads:
     def __init__(self, script: str) -> None:
         self._script = os.path.abspath(script)
         self._places: dict[tuple[str, int], None] = {}  # in order
+        self._sizes: dict[tuple[str, int], bool] = {}  # whether it is known
         self._since_step: Counter[tuple[str, int]] = Counter()
 
     def install(self) -> None:
         """Turns it on, for the rest of the process."""
         for name in _READS:
             setattr(Tensor, name, self._reading(name, getattr(Tensor, name)))
+        found: Any
+        for found in (torch, Tensor):
+            found.allclose = self._finding_close(found.allclose)
+        _C.on_guessed_size(self._note_size)
+
+    def sizes(self) -> dict[str, list[str]]:
+        """Lines whose sizes depend on values, as "file:line".
+
+        Returns:
+            Under "unknown" those of whose values nothing is known; the others
+            under "known".
+        """
+        return {
+            name: [
+                f"{file}:{line}"
+                for (file, line), known in self._sizes.items()
+                if known == (name == "known")
+            ]
+            for name in ("unknown", "known")
+        }
 
     def places(self) -> list[str]:
         """Lines that read, as "file:line"; the script's own where it did."""
@@ -53,7 +78,7 @@ class Reads:
 
     def sentence(self) -> str:
         """Where values were read, in words."""
-        return named(self.places())
+        return f"read at {named(self.places())}"
 
     def _reading(
         self, name: str, read: Callable[..., Any]
@@ -65,15 +90,26 @@ class Reads:
             overflow = _asks_for_overflow(caller)
             if not overflow:
                 self._note(caller)
-            is_number = tensor.dtype != torch.bool and not overflow
-            values = torch.full(
-                tensor.shape, is_number, dtype=tensor.dtype, device="cpu"
-            )
-            return read(values, *args)
+            return read(_stand_in(tensor, caller, overflow), *args)
 
         wrapped.__name__ = name
         wrapped.__doc__ = read.__doc__
         return wrapped
+
+    def _finding_close(self, close: Callable[..., bool]) -> Callable[..., bool]:
+        def wrapped(tensor: Tensor, *args: Any, **options: Any) -> bool:
+            if tensor.device.type != "chameleon":
+                return close(tensor, *args, **options)
+            self._note(sys._getframe(1))
+            close(tensor, *args, **options)  # which takes memory and time
+            return True
+
+        return wrapped
+
+    def _note_size(self, known: bool) -> None:
+        place = self._place(sys._getframe().f_back)
+        if place is not None and len(self._sizes) < _MOST:
+            self._sizes[place] = known and self._sizes.get(place, True)
 
     def _note(self, frame: FrameType | None) -> None:
         place = self._place(frame)
@@ -102,6 +138,21 @@ class Reads:
         return first
 
 
+def _stand_in(tensor: Tensor, caller: FrameType, overflow: bool) -> Tensor:
+    """What is read from a tensor, on the CPU."""
+    is_truth = tensor.dtype == torch.bool
+    if not overflow:
+        known = _C.known_values(tensor)
+        if known is not None:
+            return known
+    return torch.full(
+        tensor.shape,
+        not is_truth and not overflow,
+        dtype=tensor.dtype,
+        device="cpu",
+    )
+
+
 def _asks_for_overflow(caller: FrameType) -> bool:
     """Whether a GradScaler reads: after an overflow no optimizer would step."""
     code = caller.f_code
@@ -116,6 +167,6 @@ def named(places: list[str]) -> str:
         places: As `Reads.places` gives them, at least one.
     """
     more = len(places) - _NAMED
-    return f"read at {', '.join(places[:_NAMED])}" + (
+    return ", ".join(places[:_NAMED]) + (
         f" and {more} more" if more > 0 else ""
     )

@@ -96,8 +96,31 @@ def _answers(figures: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(
             (
                 "values",
-                f"do not exist; 1 or False was {named(figures['reads'])}: "
-                "what depends on them may be otherwise",
+                "do not exist; stand-ins such as 1 or False were read at "
+                f"{named(figures['reads'])}: what depends on them may be "
+                "otherwise",
+            )
+        )
+    return rows + _sizes(figures)
+
+
+def _sizes(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """Lines whose sizes depend on values, and what was taken."""
+    share, rows = figures["share"], []
+    unknown, known = (figures["sizes"].get(k) for k in ("unknown", "known"))
+    if unknown:
+        taken = (
+            "at most this large, and so is all of the above; --share takes less"
+            if share == 1
+            else f"taken as {share:g} of the largest (--share)"
+        )
+        rows.append(("sizes", f"depend on values at {named(unknown)}: {taken}"))
+    if known:
+        rows.append(
+            (
+                "sizes",
+                f"depend on values at {named(known)}: taken as if each choice "
+                "were as frequent as the others, and no number NaN",
             )
         )
     return rows

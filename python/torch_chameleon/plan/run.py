@@ -18,6 +18,7 @@ class Run:
             environment or the script says.
         steps: With room: steps at least, see `sizes.are_seen`. Within a budget:
             at most, but for `least`.
+        share: Of the largest size, where it depends on values.
         least: Steps within the first budget at least, so that all sizes come.
         trace: Where to write traces of steps, in the overlay's folder, as
             TRACE.POINT.STEP, both from 0; empty: nowhere.
@@ -30,5 +31,6 @@ class Run:
     host: int | None = None
     oversubscription: float | None = None
     steps: int = 8
+    share: float = 1.0
     least: int = 0
     trace: str = ""

@@ -22,6 +22,7 @@ class Runs:
     ) -> None:
         self.kept_away: dict[str, list[str]] = {}
         self.reads: dict[str, None] = {}  # in order
+        self.sizes: dict[str, list[str]] = {}  # as `Reads.sizes` has them
         self.least = 0  # steps that show all sizes
         self.host, self.host_source = options.host, options.host_source
         if self.host is None:
@@ -59,6 +60,7 @@ class Runs:
             host=self.host if has_host and budgets != [None] else None,
             oversubscription=self._options.oversubscription,
             steps=self._options.steps,
+            share=self._options.share,
             least=self.least,
             trace=str(folder / "trace"),
         )
@@ -96,6 +98,9 @@ class Runs:
             before = self.kept_away.get(kind, [])
             self.kept_away[kind] = sorted({*before, *paths})
         self.reads |= dict.fromkeys(result["reads"])
+        for kind, lines in result["sizes"].items():
+            before = self.sizes.get(kind, [])
+            self.sizes[kind] = list(dict.fromkeys([*before, *lines]))
         for note in result["notes"]:
             if note not in self._notes:
                 self._notes.add(note)

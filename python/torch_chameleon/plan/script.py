@@ -41,13 +41,14 @@ from torch_chameleon.plan.run import Run
 
 # What the plan asks about; a script that sets it for itself does not.
 _PLANNED = (
-    *("physical_device", "simulated_gpu", "policy"),
+    *("physical_device", "simulated_gpu", "simulated_share", "policy"),
     *("hbm_budget", "host_budget", "oversubscription", "max_slowdown"),
 )
 _ASKED = {
     "hbm_budget": "--budget",
     "host_budget": "--host",
     "oversubscription": "--oversubscription",
+    "simulated_share": "--share",
 }
 _set_option = _C.set_option
 NOTE = "torch_chameleon plan: "  # begins a line for the user on stderr
@@ -68,6 +69,7 @@ def _set_up(run: Run) -> None:
     if run.oversubscription is not None:
         config.oversubscription = run.oversubscription
     config.policy = "forecast"
+    config.simulated_share = run.share
     Card(run.gpu).install()
     as_cuda()
     no_values.install()
@@ -211,6 +213,7 @@ def _train(run: Run) -> dict[str, Any]:
         "ended": ended,
         "seen": budgets.seen,
         "reads": reads.places(),
+        "sizes": reads.sizes(),
     }
 
 

@@ -84,7 +84,8 @@ TEST_F(Options, RefusalsNameKeyValueAndWhatIsAllowed) {
   EXPECT_EQ(failure("hbm_bugdet", "1GiB"),
             "there is no option \"hbm_bugdet\"; there are hbm_budget, "
             "oversubscription, host_budget, physical_device, simulated_gpu, "
-            "simulated_reads, policy, recompute, step_marks, max_slowdown, "
+            "simulated_reads, simulated_share, policy, recompute, step_marks, "
+            "max_slowdown, "
             "compile, debug");
   for (const char* text : {"nan", "inf", "-2", "+4", "1e999", "4x", ""}) {
     EXPECT_NE(failure("oversubscription", text), "") << text;
