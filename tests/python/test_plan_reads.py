@@ -9,6 +9,8 @@ from torch_chameleon.plan import reads
 def seen(monkeypatch):
     for name in reads._READS:  # what install() replaces comes back
         monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))
+    for owner in (torch, torch.Tensor):
+        monkeypatch.setattr(owner, "allclose", owner.allclose)
     monkeypatch.setattr(reads, "_PATIENCE", 3)
     made = reads.Reads(__file__)
     made.install()
@@ -34,6 +36,23 @@ def test_steps_may_read_as_often_as_they_like(seen):
         assert x.sum().item() == 1
         seen.step_ended()
     assert len(seen.places()) == 1
+
+
+def test_what_is_asserted_of_values_is_true(seen, monkeypatch):
+    monkeypatch.setattr(reads, "_PATIENCE", 9)
+    x = torch.zeros(2, device="chameleon")
+    checks = compile(
+        "assert (x > 3).all(), 'a check'\n"
+        "assert not (x < 9).any()\n"
+        "if not (x > 4).all(): raise KeyError\n"
+        "found = bool((x == 0).all())\n",
+        "checks.py",
+        "exec",
+    )
+    names = {"x": x}
+    exec(checks, names)
+    assert not names["found"]
+    assert torch.allclose(x, x + 9)
 
 
 def test_places_are_counted_apart(seen):

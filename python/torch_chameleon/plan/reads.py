@@ -1,7 +1,8 @@
 """Values that a script reads, which no tensor has under `plan`.
 
 Where something is known of them (`kernels/simulated/facts.h`) it is read: that
-nothing is NaN, or how many tokens go to an expert. Else a
+nothing is NaN, or how many tokens go to an expert. A truth that is asserted, or
+that ends in an error, is the one that lets the script go on (`truths`). Else a
 number is 1, which can be divided by, counted with and taken the logarithm of,
 and a truth False. Each line of the script that reads one is noted, and each
 that makes a size of values, for what depends on it may be otherwise.
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from torch_chameleon import _C
+from torch_chameleon.plan import truths
 
 _READS = (
     *("item", "tolist", "__float__", "__int__", "__bool__", "__index__"),
@@ -141,6 +143,10 @@ class Reads:
 def _stand_in(tensor: Tensor, caller: FrameType, overflow: bool) -> Tensor:
     """What is read from a tensor, on the CPU."""
     is_truth = tensor.dtype == torch.bool
+    if is_truth and tensor.numel() == 1:
+        truth = truths.expected(caller)
+        if truth is not None:
+            return torch.full(tensor.shape, truth, device="cpu")
     if not overflow:
         known = _C.known_values(tensor)
         if known is not None:
