@@ -1,8 +1,13 @@
 """Values that do not exist, under plan: what a script sees in their place."""
 
+import os
 import pathlib
+import re
+import subprocess
+import sys
 
 import pytest
+from plan_scripts import HEAD, SCRIPTS
 from torch_chameleon.plan import arguments, report
 from torch_chameleon.plan.process import ScriptError, run_script
 from torch_chameleon.plan.script import Run
@@ -143,3 +148,36 @@ while not (x > 99).any():
 """
     with pytest.raises(ScriptError, match=r"train.py:5 has read .* values"):
         run_text(BEFORE.format(text))
+
+
+# ---- whole scripts ---------------------------------------------------------
+
+PEAK = """
+torch.cuda.synchronize()
+import torch_chameleon
+print("peak", torch_chameleon.swap_stats()["peak_logical_bytes"])
+"""
+
+
+def whole_peak(text, device):
+    """The peak of all of a script, by hand on a device."""
+    pathlib.Path("whole.py").write_text(text + PEAK)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_chameleon", "run", "whole.py"],
+        env={**os.environ, "CHAMELEON_PHYSICAL_DEVICE": device},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"^peak (\d+)$", done.stdout, re.M)
+    assert found, done.stderr
+    return int(found[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_plan_is_what_the_whole_script_shows(run_text, name):
+    text, share, device = SCRIPTS[name]
+    planned = run_text(HEAD + text, share=share, steps=8)["points"][0]
+    peak = whole_peak(HEAD + text, device)
+    assert planned["peak_logical_bytes"] == pytest.approx(peak, rel=0.1)
