@@ -118,7 +118,8 @@ FIGURES = {
     "seen": {
         "seen": 8,
         "sizes": 1,
-        "with_other_ops": 0,
+        "with_more_ops": 0,
+        "with_fewer_ops": 0,
         "highest": None,
         "highest_bytes": 30 << 30,
         "usual_bytes": 30 << 30,
@@ -373,8 +374,18 @@ def test_the_largest_step_is_named(number):
 def test_steps_with_a_validation_pass_are_counted():
     found = numbered(*[SMALL] * 4, step_of(30, 700, peak=900), *[SMALL] * 3)
     told = sizes.summary(found)
-    assert told["with_other_ops"] == 1
+    assert (told["with_more_ops"], told["with_fewer_ops"]) == (1, 0)
     assert told["highest"] == told["longest"] == 5
+    text = sentences.steps({"seen": FIGURES["seen"] | told})
+    assert "; 1 with more ops than most, as a validation pass has" in text
+
+
+def test_a_step_of_one_of_several_optimizers_is_no_validation_pass():
+    """The first steps of a GAN end before its optimizers are known."""
+    told = sizes.summary(numbered(SMALL, step_of(5, 20), *[SMALL] * 6))
+    assert (told["with_more_ops"], told["with_fewer_ops"]) == (0, 1)
+    text = sentences.steps({"seen": FIGURES["seen"] | told})
+    assert "; 1 with fewer ops than most, as where one of several" in text
 
 
 def test_steps_that_are_alike_are_said_to_be():

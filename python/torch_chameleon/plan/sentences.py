@@ -60,10 +60,15 @@ def steps(figures: Figures) -> str:
             f"{size(seen['highest_bytes'])}, a usual one "
             f"{size(seen['usual_bytes'])}"
         )
-    if seen["with_other_ops"]:
+    if seen["with_more_ops"]:
         parts.append(
-            f"{seen['with_other_ops']} with other ops than most, as a "
+            f"{seen['with_more_ops']} with more ops than most, as a "
             "validation pass has"
+        )
+    if seen["with_fewer_ops"]:
+        parts.append(
+            f"{seen['with_fewer_ops']} with fewer ops than most, as where one "
+            "of several optimizers steps"
         )
     if seen["ended"]:
         parts.append("then the script ended")

@@ -83,10 +83,10 @@ def summary(steps: list[Step]) -> dict[str, Any]:
         steps: Figures of all steps, two or more.
 
     Returns:
-        How many steps, of how many sizes; how many had other ops than most;
-        the number from 1 of the one with the highest peak, that peak and a
-        usual one's; the number and time of the longest, but for the first.
-        What does not differ by 5 % is None.
+        How many steps, of how many sizes; how many had more and fewer ops
+        than most; the number from 1 of the one with the highest peak, that
+        peak and a usual one's; the number and time of the longest, but for the
+        first. What does not differ by 5 % is None.
     """
     kinds: list[Step] = []
     for step in steps[1:]:
@@ -95,14 +95,18 @@ def summary(steps: list[Step]) -> dict[str, Any]:
     highest = max(steps, key=lambda step: step["peak_bytes"])
     ordinary = figures_of(steps)
     longest = max(steps[1:], key=lambda step: step["duration_ns"])
-    rest = [each for each in steps[1:] if each["ops"] != ordinary["ops"]]
+    changes = [each["ops"] - ordinary["ops"] for each in steps[1:]]
+    more = sum(change > 0 for change in changes)
+    fewer = sum(change < 0 for change in changes)
+    most_are_alike = len(usual(steps)) > more + fewer
     differs = highest["peak_bytes"] > _LARGER * ordinary["peak_bytes"]
     longer = longest["duration_ns"] > _LARGER * ordinary["duration_ns"]
     number = steps.index(highest)
     return {
         "seen": len(steps),
         "sizes": len(kinds) + (differs and number == 0),
-        "with_other_ops": len(rest) if len(usual(steps)) > len(rest) else 0,
+        "with_more_ops": more if most_are_alike else 0,
+        "with_fewer_ops": fewer if most_are_alike else 0,
         "highest": number + 1 if differs else None,
         "highest_bytes": highest["peak_bytes"],
         "usual_bytes": ordinary["peak_bytes"],
