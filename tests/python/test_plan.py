@@ -115,6 +115,8 @@ FIGURES = {
     "peak_host_bytes": 2 << 30,
     "settled": True,
     "steps": 8,
+    "to_fuse": ["AdamW"],
+    "peaks_after": {"fused": 20 << 30},
     "seen": {
         "seen": 8,
         "sizes": 1,
@@ -175,6 +177,10 @@ FIGURES = {
         (
             {"fits": "swapped", "reads": ["train.py:7"]},
             "1 or False were read at train.py:7",
+        ),
+        (
+            {"fits": "swapped"},
+            "  change     fused=True for AdamW: a peak of 20.0 GiB, modelled",
         ),
     ],
 )

@@ -116,6 +116,7 @@ class Budgets:
                     *(step["peak_host_bytes"] for step in each),
                     last["peak_host_bytes"],
                 ),
+                "peak_behind_bytes": last["peak_logical_bytes"],
                 "steps": len(each),
                 "each": each,
                 "settled": are_enough(self._steps, self._run.steps),

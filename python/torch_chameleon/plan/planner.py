@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from torch_chameleon import _C
-from torch_chameleon.plan import machine, sizes
+from torch_chameleon.plan import advice, lives, machine, sizes
 from torch_chameleon.plan.kinds import kind_of
 from torch_chameleon.plan.process import ScriptError
 from torch_chameleon.plan.runs import Figures, Runs
@@ -83,18 +83,24 @@ class Planner:
                 kind_of(ordinary, roomy["convolutions"]), card["name"]
             ),
             "evaluation": seen["evaluation"],
+            "to_fuse": seen["to_fuse"],
+            "peaks_after": {},
             "curve": [],
         }
         if seen["failure"] is not None:
             return figures | {"fits": "not known", "failure": seen["failure"]}
-        budget = figures["budget_bytes"]
+        figures |= self._answer(figures["budget_bytes"], roomy["duration_ns"])
+        if advice.is_wanted(figures):
+            figures["peaks_after"] = self._peaks_after(roomy)
+        return figures
+
+    def _answer(self, budget: int, in_memory_ns: int) -> Figures:
         if not self.depends(budget):
-            return figures | self.answer_of(
-                *(self.options.gpu, budget, figures["in_memory_ns"]), None
-            )
-        return figures | told(
+            gpu = self.options.gpu
+            return self.answer_of(gpu, budget, in_memory_ns, None)
+        return told(
             f"steps within {size(budget)}",
-            lambda: self._within(budget, figures["in_memory_ns"]),
+            lambda: self._within(budget, in_memory_ns),
         )
 
     def _largest_op(self, trace: str) -> tuple[str, int]:
@@ -107,6 +113,17 @@ class Planner:
             ),
             key=lambda pair: pair[1],
         )
+
+    def _peaks_after(self, roomy: Figures) -> dict[str, int]:
+        """The peak of all steps after a change of the script, by its name.
+
+        Empty where it is not known.
+        """
+        found = []
+        for step in sizes.last_of_each(self.steps):
+            trace = f"{roomy['trace']}.{step['number']}"
+            found.append(lives.peaks_after(trace, step["peak_bytes"]))
+        return lives.highest(found, self.peak, roomy["peak_behind_bytes"])
 
     def _source(self) -> str:
         asked = self.options.oversubscription

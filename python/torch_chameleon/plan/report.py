@@ -4,6 +4,7 @@ import textwrap
 from typing import Any
 
 from torch_chameleon.plan import overlay
+from torch_chameleon.plan.advice import advice
 from torch_chameleon.plan.reads import named
 from torch_chameleon.plan.sentences import (
     in_memory,
@@ -123,7 +124,7 @@ def _sizes(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 "were as frequent as the others, and no number NaN",
             )
         )
-    return rows
+    return rows + [("change", each) for each in advice(figures)]
 
 
 def _fits(figures: dict[str, Any]) -> str:

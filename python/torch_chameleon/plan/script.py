@@ -36,6 +36,7 @@ from torch_chameleon.plan.budgets import (
     EnoughStepsError,
 )
 from torch_chameleon.plan.card import Card
+from torch_chameleon.plan.optimizers import Optimizers
 from torch_chameleon.plan.reads import EndlessLoopError, Reads
 from torch_chameleon.plan.run import Run
 
@@ -166,6 +167,8 @@ def _train(run: Run) -> dict[str, Any]:
     reads = Reads(run.script)
     reads.install()
     budgets = Budgets(run)
+    optimizers = Optimizers()
+    optimizers.install()
     _steps.listen(budgets.step_ended)
     _steps.listen(reads.step_ended)
     _watch_for_the_cpu(budgets, run.script)
@@ -212,6 +215,7 @@ def _train(run: Run) -> dict[str, Any]:
         "evaluation": failure if evaluates else None,
         "ended": ended,
         "seen": budgets.seen,
+        "to_fuse": optimizers.to_fuse(),
         "reads": reads.places(),
         "sizes": reads.sizes(),
     }

@@ -76,6 +76,19 @@ def last_new(steps: list[Step]) -> int:
     return max(n for n in range(len(steps)) if is_new(steps, n))
 
 
+def last_of_each(steps: list[Step]) -> list[Step]:
+    """The last step of each size; its trace is the most exact one.
+
+    Args:
+        steps: Figures of all steps.
+    """
+    found: list[Step] = []
+    for step in reversed(steps):
+        if not any(same(each, step) for each in found):
+            found.append(step)
+    return found
+
+
 def summary(steps: list[Step]) -> dict[str, Any]:
     """What there was to see.
 
