@@ -377,6 +377,14 @@ def test_the_largest_step_is_named(number):
     assert f"the {sentences.ordinal(number + 1)} took the most" in text
 
 
+def test_the_last_step_of_each_size_is_looked_at():
+    """Not the first two, whose traces have tensors live too long."""
+    found = numbered(SMALL, LARGE, SMALL, LARGE, SMALL)
+    assert sizes.last_of_each(found) == [found[4], found[3]]
+    assert sizes.last_of_each(found[:3]) == [found[2]]
+    assert sizes.last_of_each(found[:2]) == []
+
+
 def test_steps_with_a_validation_pass_are_counted():
     found = numbered(*[SMALL] * 4, step_of(30, 700, peak=900), *[SMALL] * 3)
     told = sizes.summary(found)
