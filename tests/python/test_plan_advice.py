@@ -149,6 +149,16 @@ def test_what_is_kept_has_its_whole_size_with_half_a_batch(tmp_path):
     assert lives.peaks_after(trace, 30)["half"] == 25
 
 
+def test_gradients_have_their_whole_size_with_half_a_batch(tmp_path):
+    """Also where they die behind the optimizer's last op."""
+    trace = written(
+        tmp_path,
+        ("aten::mm", [1], [2], []),
+        ("aten::_foreach_add_", [1, 2], [], [2]),
+    )
+    assert lives.peaks_after(trace, 20)["half"] == 20
+
+
 LAYERS = """
 import torch
 from torch import nn

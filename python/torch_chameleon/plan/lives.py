@@ -54,9 +54,10 @@ def peaks_after(trace: str, peak: int) -> dict[str, int]:
         Bytes, by name; as "before" what is given. "fused": lists of tensors
         that `_foreach` ops make for others of them are not made. "freed":
         gradients of the step before are not there until they are made again.
-        "half": what the step makes and does not keep, but for the optimizer's,
-        has half the size. Empty where the trace has a much higher peak, as of
-        the first steps: it is not known yet what dies behind them.
+        "half": what the step makes and does not keep, but for gradients and
+        what else the optimizer reads, has half the size. Empty where the trace
+        has a much higher peak, as of the first steps: it is not known yet what
+        dies behind them.
     """
     lives = _lives(trace)
     spans = [(each.begin, each.end, each.bytes) for each in lives]
@@ -80,7 +81,7 @@ def peaks_after(trace: str, peak: int) -> dict[str, int]:
         "half": [
             (each.begin, each.end, each.bytes // 2)
             for each in made
-            if not each.maker.startswith(_OPTIMIZER)
+            if not each.is_gradient
         ],
     }
     after = {
