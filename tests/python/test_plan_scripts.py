@@ -186,7 +186,14 @@ def test_a_script_that_ends_early(saving, tmp_path, text, sentence):
         run_text(text, tmp_path / "run")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+def number(request):
+    """A signal that children hear: shells let background jobs ignore some."""
+    before = signal.signal(request.param, signal.default_int_handler)
+    yield request.param
+    signal.signal(request.param, before)
+
+
 def test_a_signal_leaves_nothing_behind(saving, tmp_path, number):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
