@@ -480,7 +480,10 @@ print(opened, errno.errorcode[ctypes.get_errno()], open(path).read())
 
 def test_it_is_not_run_where_nothing_is_kept_away():
     done = subprocess.run(
-        [sys.executable, "-m", "torch_chameleon.plan.script", "{}"],
+        [
+            *(sys.executable, "-m", "torch_chameleon.plan.script"),
+            *("{}", "figures.json", str(os.getpid())),
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -102,7 +102,8 @@ def _answers(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 "otherwise",
             )
         )
-    return rows + _sizes(figures)
+    changes = [("change", each) for each in advice(figures)]
+    return rows + _sizes(figures) + changes
 
 
 def _sizes(figures: dict[str, Any]) -> list[tuple[str, str]]:
@@ -124,7 +125,7 @@ def _sizes(figures: dict[str, Any]) -> list[tuple[str, str]]:
                 "were as frequent as the others, and no number NaN",
             )
         )
-    return rows + [("change", each) for each in advice(figures)]
+    return rows
 
 
 def _fits(figures: dict[str, Any]) -> str:
