@@ -239,7 +239,7 @@ class DirectKernel<Return(Arguments...)> {
   // Out of memory inside the kernel: the general way goes on with the call.
   [[gnu::noinline, gnu::cold]] Kept retry(Call& call,
                                           Arguments&... arguments) const
-    requires(kMayRetry)
+    requires kMayRetry
   {
     torch::jit::Stack stack = c10::impl::boxArgs<Arguments...>(arguments...);
     call.retry(op_, stack);

@@ -288,8 +288,11 @@ Result<Block*> CallMemory::adopt(CallState& call, std::byte* address,
                      ": memory to adopt was not allocated inside this "
                      "call, or is smaller than the tensor");
   }
-  if (!call.rerun) { // what that makes is live already
-    if (Error error = table_.refuseBeyondLimit(locked, bytes)) return error;
+  // What runs again makes what is live already. A budget that is a quarter of
+  // the peak was rounded down.
+  const std::size_t rounding = std::min(bytes, ExtentMap::kAlignment);
+  if (!call.rerun && table_.refuseBeyondLimit(locked, bytes - rounding)) {
+    return table_.refuseBeyondLimit(locked, bytes);
   }
   Extent* const extent = call.in_call[index];
   Result<Block*> result = table_.newBlock(locked, bytes, extent->bytes);

@@ -12,14 +12,14 @@ namespace {
 
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 bool here_by_default = false;
-ternaryfunc construct = nullptr;
+ternaryfunc call_type = nullptr;
 PyObject* place_made = nullptr; // never freed
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 // Calls a tensor type. The types that derive from torch.Tensor share it, and
 // place what they make as they like.
-PyObject* construct_here(PyObject* type, PyObject* args, PyObject* kwargs) {
-  PyObject* const made = construct(type, args, kwargs);
+PyObject* call_type_here(PyObject* type, PyObject* args, PyObject* kwargs) {
+  PyObject* const made = call_type(type, args, kwargs);
   if (made == nullptr || type != THPVariableClass || !here_by_default) {
     return made;
   }
@@ -42,10 +42,10 @@ void place_constructed(const py::function& place) {
     return;
   }
   place_made = place.inc_ref().ptr();
-  construct =
-      std::exchange(Py_TYPE(THPVariableClass)->tp_call, &construct_here);
-  if (construct == nullptr) {
-    construct = PyType_Type.tp_call;
+  call_type =
+      std::exchange(Py_TYPE(THPVariableClass)->tp_call, &call_type_here);
+  if (call_type == nullptr) {
+    call_type = PyType_Type.tp_call;
   }
 }
 
