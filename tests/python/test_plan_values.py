@@ -8,20 +8,10 @@ import sys
 
 import pytest
 from plan_scripts import HEAD, SCRIPTS
+from plan_trials import BESIDE
 from torch_chameleon.plan import arguments, report
 from torch_chameleon.plan.process import ScriptError, run_script
 from torch_chameleon.plan.script import Run
-
-# Two steps, and what a script does before them.
-BEFORE = """
-import torch
-{}
-net = torch.nn.Linear(8, 8).to("cuda")
-optimizer = torch.optim.SGD(net.parameters())
-for step in range(2):
-    net(torch.ones(2, 8, device="cuda")).sum().backward()
-    optimizer.step()
-"""
 
 
 @pytest.fixture
@@ -78,7 +68,7 @@ assert torch.cuda.is_bf16_supported()
 assert torch.cuda.is_bf16_supported(including_emulation=False) == {is_new}
 assert torch.cuda.is_tf32_supported() == {is_new}
 """
-    assert run_text(BEFORE.format(text), gpu=gpu)["points"]
+    assert run_text(BESIDE.format(text), gpu=gpu)["points"]
 
 
 # ---- sizes -----------------------------------------------------------------
@@ -91,7 +81,7 @@ assert len(x[x > 0]) == 128
 assert len(torch.where(x.argmax(-1) == 3)[0]) == 8
 assert len(x.masked_select(x > 1)) == 128
 """
-    result = run_text(BEFORE.format(text), share=0.25)
+    result = run_text(BESIDE.format(text), share=0.25)
     assert result["sizes"] == {
         "unknown": ["train.py:5", "train.py:7"],
         "known": ["train.py:6"],
@@ -134,7 +124,7 @@ x = torch.randn(2, device="cuda")
 mean = 1 / (x[0].item() - x[1].item())
 """
     with pytest.raises(ScriptError) as raised:
-        run_text(BEFORE.format(text))
+        run_text(BESIDE.format(text))
     assert "ZeroDivisionError" in str(raised.value)
     assert "read at train.py:5" in str(raised.value)
 
@@ -147,7 +137,7 @@ while not (x > 99).any():
     pass
 """
     with pytest.raises(ScriptError, match=r"train.py:5 has read .* values"):
-        run_text(BEFORE.format(text))
+        run_text(BESIDE.format(text))
 
 
 # ---- whole scripts ---------------------------------------------------------

@@ -1,14 +1,10 @@
 """The table of cards: how a script fits on each known one."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 from torch_chameleon import _C
 from torch_chameleon.plan import machine
 from torch_chameleon.plan.planner import Planner
-from torch_chameleon.plan.process import stop
+from torch_chameleon.plan.process import side_by_side
 from torch_chameleon.plan.runs import Figures
-
-_AT_A_TIME = 2  # runs; each has a planning thread of its own
 
 
 def rows_of(planner: Planner, figures: Figures) -> list[Figures]:
@@ -36,12 +32,7 @@ def rows_of(planner: Planner, figures: Figures) -> list[Figures]:
             "why": found.get("why"),
         }
 
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        try:
-            rows = list(pool.map(row, _C.gpu_profiles()))
-        except BaseException:
-            stop()
-            raise
+    rows = side_by_side(row, _C.gpu_profiles())
     return sorted(rows, key=lambda row: row["memory_bytes"])
 
 

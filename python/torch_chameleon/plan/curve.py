@@ -1,15 +1,13 @@
 """The curve: steps within other budgets than the one that is asked about."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from torch_chameleon.plan.planner import Planner
-from torch_chameleon.plan.process import stop
+from torch_chameleon.plan.process import side_by_side
 from torch_chameleon.plan.runs import Figures
 from torch_chameleon.plan.traces import swapping_ns
 
 _KS = (1.25, 1.5, 2.0, 3.0, 4.0)
-_AT_A_TIME = 2  # runs; each has a planning thread of its own
 _RAISED = 1.01
 
 
@@ -31,14 +29,7 @@ def rows_of(planner: Planner, figures: Figures) -> list[Figures]:
             figures["trace"], figures["budget_bytes"]
         )
     halves = [half for half in (budgets[0::2], budgets[1::2]) if half]
-    with ThreadPoolExecutor(_AT_A_TIME) as pool:
-        try:
-            found = list(
-                pool.map(lambda half: planner.runs.points(gpu, half), halves)
-            )
-        except BaseException:  # Ctrl-C reaches no other thread
-            stop()
-            raise
+    found = side_by_side(lambda half: planner.runs.points(gpu, half), halves)
     rows = [_row(planner, point) for half in found for point in half if point]
     order(figures, rows)
     return rows

@@ -1,12 +1,13 @@
 """Of what kind a training is, as far as modelled times are trusted by kind."""
 
-import json
 from collections import Counter
 from typing import Any
 
 import torch
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import register_module_forward_hook
+
+from torch_chameleon.plan.traces import ops_of
 
 # Measured beside an H100: the host took 8.0 ms for a step of 386 ops. Where the
 # card is faster than that, the host decides how long a step takes.
@@ -84,11 +85,9 @@ def kind_of(trace: str, convolutions: dict[str, float] | None) -> str | None:
     """
     times: Counter[str] = Counter()
     ops = 0
-    with open(trace) as lines:
-        for record in map(json.loads, lines):
-            if "op" in record:
-                times[record["op"]] += record["dur_ns"]
-                ops += 1
+    for record in ops_of(trace):
+        times[record["op"]] += record["dur_ns"]
+        ops += 1
     step = times.total()
     if step < HOST_NS_AN_OP * ops:
         return "small"

@@ -2,9 +2,10 @@
 
 import dataclasses
 import itertools
-import json
 import sys
 from typing import Any
+
+from torch_chameleon.plan.traces import ops_of
 
 _FOREACH = "aten::_foreach_"
 _OPTIMIZER = (_FOREACH, "aten::_fused_")  # what reads gradients
@@ -130,10 +131,8 @@ def _peak(spans: list[_Span]) -> int:
 
 def _lives(trace: str) -> list[_Life]:
     found = _Lives()
-    with open(trace) as lines:
-        records = map(json.loads, lines)
-        for op, record in enumerate(each for each in records if "op" in each):
-            found.add(op, record)
+    for op, record in enumerate(ops_of(trace)):
+        found.add(op, record)
     return found.all()
 
 

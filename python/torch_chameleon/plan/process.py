@@ -9,12 +9,17 @@ import re
 import signal
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from torch_chameleon.plan import overlay
 from torch_chameleon.plan.run import Run
 from torch_chameleon.plan.script import NOTE
 
+_Asked = TypeVar("_Asked")
+_Done = TypeVar("_Done")
+_AT_A_TIME = 2  # runs; each has a planning thread of its own
 _CHILD = "from torch_chameleon.plan.script import main; main()"
 _running: set[int] = set()  # process groups
 _stopped = False  # for good
@@ -98,6 +103,23 @@ def _run_to_end(command: list[str], **options: Any) -> int:
         finally:
             _running.discard(child.pid)
             _kill(child.pid)
+
+
+def side_by_side(
+    work: Callable[[_Asked], _Done], asked: list[_Asked]
+) -> list[_Done]:
+    """Does work that runs scripts, two at a time; an error ends all runs.
+
+    Args:
+        work: What to do.
+        asked: For what.
+    """
+    with ThreadPoolExecutor(_AT_A_TIME) as pool:
+        try:
+            return list(pool.map(work, asked))
+        except BaseException:  # Ctrl-C reaches no other thread
+            stop()
+            raise
 
 
 def stop() -> None:

@@ -6,6 +6,7 @@ kernels. The first step also makes the model and the optimizer's state, so its
 size is not known; its peak counts.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch_chameleon.plan.steps import figures_of, usual
@@ -83,8 +84,13 @@ def last_of_each(steps: list[Step]) -> list[Step]:
         steps: Figures of all steps. The first two are left out: what dies
             between two steps is known when ops have come again.
     """
+    return _one_of_each(reversed(steps[2:]))
+
+
+def _one_of_each(steps: Iterable[Step]) -> list[Step]:
+    """The first of each size, in their order."""
     found: list[Step] = []
-    for step in reversed(steps[2:]):
+    for step in steps:
         if not any(same(each, step) for each in found):
             found.append(step)
     return found
@@ -102,10 +108,6 @@ def summary(steps: list[Step]) -> dict[str, Any]:
         peak and a usual one's; the number and time of the longest, but for the
         first. What does not differ by 5 % is None.
     """
-    kinds: list[Step] = []
-    for step in steps[1:]:
-        if not any(same(kind, step) for kind in kinds):
-            kinds.append(step)
     highest = max(steps, key=lambda step: step["peak_bytes"])
     ordinary = figures_of(steps)
     longest = max(steps[1:], key=lambda step: step["duration_ns"])
@@ -118,7 +120,7 @@ def summary(steps: list[Step]) -> dict[str, Any]:
     number = steps.index(highest)
     return {
         "seen": len(steps),
-        "sizes": len(kinds) + (differs and number == 0),
+        "sizes": len(_one_of_each(steps[1:])) + (differs and number == 0),
         "with_more_ops": more if most_are_alike else 0,
         "with_fewer_ops": fewer if most_are_alike else 0,
         "highest": number + 1 if differs else None,

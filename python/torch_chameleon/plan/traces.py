@@ -1,10 +1,24 @@
 """What a traced step tells of memory: its largest op, and swapping alone."""
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from torch_chameleon import _C
+
+
+def ops_of(trace: str) -> Iterator[dict[str, Any]]:
+    """The ops of a traced step, in order.
+
+    Args:
+        trace: A file that `export_trace` wrote.
+    """
+    with open(trace) as lines:
+        for record in map(json.loads, lines):
+            if "op" in record:
+                yield record
 
 
 def swapping_ns(trace: str, budget: int | None) -> int | None:
@@ -35,18 +49,15 @@ def largest_op(trace: str) -> tuple[str, int]:
         Its name, and the bytes.
     """
     largest = ("", 0)
-    with open(trace) as lines:
-        for record in map(json.loads, lines):
-            if "op" not in record:
-                continue
-            name = record["op"]
-            sizes = [each for _, each in record["in"] + record["out"]]
-            if name.startswith(("aten::_foreach", "aten::_fused")) and sizes:
-                most = max(sizes)
-                size = most * min(sizes.count(most), _lists_of(name))
-            else:
-                size = sum(sizes) + record.get("workspace", 0)
-            largest = max(largest, (name, size), key=lambda pair: pair[1])
+    for record in ops_of(trace):
+        name = record["op"]
+        sizes = [each for _, each in record["in"] + record["out"]]
+        if name.startswith(("aten::_foreach", "aten::_fused")) and sizes:
+            most = max(sizes)
+            size = most * min(sizes.count(most), _lists_of(name))
+        else:
+            size = sum(sizes) + record.get("workspace", 0)
+        largest = max(largest, (name, size), key=lambda pair: pair[1])
     return largest
 
 
