@@ -1,5 +1,6 @@
 #include "memory/block_table.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -40,12 +41,13 @@ Result<Block*> BlockTable::create(const Locked& locked, std::size_t bytes) {
   return block;
 }
 
-Error BlockTable::refuseBeyondLimit(const Locked& locked,
-                                    std::size_t bytes) const {
+Error BlockTable::refuseBeyondLimit(const Locked& locked, std::size_t bytes,
+                                    std::size_t rounding_bytes) const {
   const std::size_t live = logicalBytes();
   const std::size_t limit =
       logical_limit_bytes_.load(std::memory_order_relaxed);
-  if (bytes <= limit && live <= limit - bytes) return {};
+  const std::size_t more = bytes - std::min(bytes, rounding_bytes);
+  if (more <= limit && live <= limit - more) return {};
   return out_of_logical_memory(locked, core_, bytes, live, limit);
 }
 

@@ -42,9 +42,10 @@ class BlockTable {
   std::uint64_t nextIdentity() noexcept {
     return identities_.fetch_add(1, std::memory_order_relaxed) + 1;
   }
-  // An error: so much more would be past the logical limit.
-  runtime::Error refuseBeyondLimit(const Locked& locked,
-                                   std::size_t bytes) const
+  // An error: so much more would be past the logical limit, by more than
+  // `rounding_bytes`.
+  runtime::Error refuseBeyondLimit(const Locked& locked, std::size_t bytes,
+                                   std::size_t rounding_bytes = 0) const
       REQUIRES(pager_lock);
   // Counts a block as logical memory.
   void addLogical(const Block& block) noexcept;

@@ -290,9 +290,11 @@ Result<Block*> CallMemory::adopt(CallState& call, std::byte* address,
   }
   // What runs again makes what is live already. A budget that is a quarter of
   // the peak was rounded down.
-  const std::size_t rounding = std::min(bytes, ExtentMap::kAlignment);
-  if (!call.rerun && table_.refuseBeyondLimit(locked, bytes - rounding)) {
-    return table_.refuseBeyondLimit(locked, bytes);
+  if (!call.rerun) {
+    if (Error error =
+            table_.refuseBeyondLimit(locked, bytes, ExtentMap::kAlignment)) {
+      return error;
+    }
   }
   Extent* const extent = call.in_call[index];
   Result<Block*> result = table_.newBlock(locked, bytes, extent->bytes);

@@ -106,9 +106,9 @@ Error out_of_memory(const Locked& locked, const PagerCore& core,
   std::vector<std::size_t> pieces = movable_operands(needs.operands, call);
   pieces.push_back(needs.inside_bytes);
   // What a kernel allocates is not known before it has run once.
-  const bool is_known =
-      call.memory != nullptr && call.memory->peakAt(needs.operand_bytes) != 0 &&
-      call.memory->peakAt(needs.operand_bytes) <= needs.inside_bytes;
+  const std::size_t peak_bytes =
+      call.memory == nullptr ? 0 : call.memory->peakAt(needs.operand_bytes);
+  const bool is_known = peak_bytes != 0 && peak_bytes <= needs.inside_bytes;
   const char* unknown =
       is_known ? ""
       : needs.inside_bytes == 0

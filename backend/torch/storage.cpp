@@ -50,7 +50,7 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
     if (observer != nullptr) observer->refused(bytes, index);
     throw_refusal(block.error(), index);
   }
-  return own_block(value_or_throw(std::move(block)), index);
+  return own_block(*block, index);
 }
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {

@@ -146,11 +146,6 @@ void bind_device(py::module_& m) {
     return backend::memory_fraction(resolve_index(index));
   });
   m.def("say_cuda_out_of_memory", &backend::say_cuda_out_of_memory);
-  m.def("physical_memory", [](c10::DeviceIndex index) {
-    const runtime::MemoryInfo memory =
-        context(resolve_index(index), "a memory query").runtime->deviceMemory();
-    return std::pair(memory.free_bytes, memory.total_bytes);
-  });
   m.def("default_generator", [](c10::DeviceIndex index) {
     return backend::default_generator(index);
   });

@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "backend/torch/device.h"
+#include "backend/torch/storage.h"
 #include "kernels/sparse_parts.h"
 
 namespace py = pybind11;
@@ -51,12 +51,10 @@ namespace {
 setter set_data_of_torch = nullptr;
 
 bool is_sparse_of_ours(const at::Tensor& tensor, const at::Tensor& new_data) {
-  const auto is_ours = [](const at::Tensor& each) {
-    return each.device().type() == backend::kChameleon;
-  };
-  return kernels::is_sparse(*tensor.unsafeGetTensorImpl()) &&
-         tensor.layout() == new_data.layout() &&
-         (is_ours(tensor) || is_ours(new_data));
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return kernels::is_sparse(impl) && tensor.layout() == new_data.layout() &&
+         (backend::is_chameleon(impl) ||
+          backend::is_chameleon(*new_data.unsafeGetTensorImpl()));
 }
 
 // Subclasses and modes are PyTorch's to ask, which comes back here.
