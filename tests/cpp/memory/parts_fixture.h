@@ -70,6 +70,8 @@ class PartsTest : public ::testing::Test {
   }
 
   // A Resident block of that size, filled with `value`; null: no room for it.
+  // The host fills it at once: call finish() first where a copy may still read
+  // what was evicted from that place.
   Block* resident(const Locked& locked, std::size_t bytes,
                   unsigned char value = 0) {
     runtime::Result<Block*> created = table->create(locked, bytes);

@@ -225,6 +225,7 @@ TEST_F(HostMovesTest, MovesAcrossUnits) {
       to->push_back(resident(locked, 24 * kKiB, i));
       ASSERT_EQ(residency->evict(locked, *to->back(), shortage),
                 Residency::Evicted::kDone);
+      finish(); // the next block takes its place
     }
   }
   for (Block* block : others) table->destroy(locked, *block);
