@@ -9,10 +9,10 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/alias_tensors.h"
-#include "kernels/nested.h"
-#include "kernels/other_layouts.h"
+#include "kernels/layouts/nested.h"
+#include "kernels/layouts/other_layouts.h"
+#include "kernels/layouts/sparse_parts.h"
 #include "kernels/simulated/kernel_memory.h"
-#include "kernels/sparse_parts.h"
 #include "kernels/tensor_access.h"
 
 namespace chameleon::kernels {

@@ -18,8 +18,8 @@
 
 #include "backend/torch/storage.h"
 #include "kernels/alias_tensors.h"
+#include "kernels/layouts/sparse_parts.h"
 #include "kernels/op_plan.h"
-#include "kernels/sparse_parts.h"
 #include "profiler/token.h"
 
 namespace chameleon::kernels {

@@ -5,9 +5,9 @@
 #include "kernels/adoption.h"
 #include "kernels/algorithm_choice.h"
 #include "kernels/alias_tensors.h"
-#include "kernels/deferred_lists.h"
 #include "kernels/device_rules.h"
-#include "kernels/list_ops.h"
+#include "kernels/lists/deferred_lists.h"
+#include "kernels/lists/list_ops.h"
 #include "kernels/op_token.h"
 #include "kernels/tensor_access.h"
 

@@ -21,7 +21,7 @@
 #include "kernels/adoption.h"
 #include "kernels/op_call.h"
 #include "kernels/op_plan.h"
-#include "kernels/recorded_op.h"
+#include "kernels/reruns/recorded_op.h"
 #include "kernels/thread_state.h"
 #include "memory/pager.h"
 

@@ -15,11 +15,11 @@
 #include "kernels/algorithm_choice.h"
 #include "kernels/alias_tensors.h"
 #include "kernels/call_arguments.h"
-#include "kernels/recorded_op.h"
+#include "kernels/layouts/sparse_parts.h"
+#include "kernels/reruns/recorded_op.h"
 #include "kernels/simulated/facts.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/simulated_call.h"
-#include "kernels/sparse_parts.h"
 
 namespace chameleon::kernels {
 namespace {

@@ -7,7 +7,7 @@
 #include "kernels/algorithm_choice.h"
 #include "kernels/device_rules.h"
 #include "kernels/overwrites.h"
-#include "kernels/rerun_rules.h"
+#include "kernels/reruns/rerun_rules.h"
 
 namespace chameleon::kernels {
 namespace {

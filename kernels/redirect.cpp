@@ -6,9 +6,9 @@
 #include <ATen/core/boxing/KernelFunction.h>
 #include <torch/library.h>
 
-#include "kernels/deferred_lists.h"
 #include "kernels/direct_ops.h"
-#include "kernels/list_ops.h"
+#include "kernels/lists/deferred_lists.h"
+#include "kernels/lists/list_ops.h"
 #include "kernels/op_call.h"
 #include "kernels/op_plan.h"
 #include "kernels/op_set.h"

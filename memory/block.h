@@ -44,8 +44,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "memory/extent_map.h"
-#include "memory/fence.h"
+#include "memory/space/extent_map.h"
+#include "memory/streams/fence.h"
 #include "profiler/live_blocks.h"
 
 namespace chameleon::memory {

@@ -6,7 +6,7 @@
 
 #include "backend/runtime/check.h"
 #include "backend/runtime/fault_injection.h"
-#include "memory/out_of_memory.h"
+#include "memory/room/out_of_memory.h"
 
 namespace chameleon::memory {
 

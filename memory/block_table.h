@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "memory/logical_space.h"
 #include "memory/pager_core.h"
 #include "memory/residency.h"
+#include "memory/space/logical_space.h"
 #include "memory/spare_blocks.h"
 
 namespace chameleon::memory {

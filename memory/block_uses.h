@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "memory/block.h"
-#include "memory/stream_positions.h"
+#include "memory/streams/stream_positions.h"
 
 namespace chameleon::memory {
 

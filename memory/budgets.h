@@ -7,13 +7,13 @@
 #include <cstddef>
 
 #include "memory/block_table.h"
-#include "memory/compaction.h"
+#include "memory/figures/meter.h"
 #include "memory/limits.h"
-#include "memory/meter.h"
 #include "memory/pager_core.h"
-#include "memory/recomputer.h"
+#include "memory/recompute/recomputer.h"
 #include "memory/residency.h"
-#include "memory/room_finder.h"
+#include "memory/room/compaction.h"
+#include "memory/room/room_finder.h"
 
 namespace chameleon::memory {
 

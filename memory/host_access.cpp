@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "backend/runtime/check.h"
-#include "memory/fence_joiner.h"
-#include "memory/out_of_memory.h"
+#include "memory/room/out_of_memory.h"
+#include "memory/space/fence_joiner.h"
 
 namespace chameleon::memory {
 

@@ -9,9 +9,9 @@
 #include <cstddef>
 
 #include "memory/block_table.h"
-#include "memory/call_pins.h"
+#include "memory/call/call_pins.h"
 #include "memory/pager_core.h"
-#include "memory/recomputer.h"
+#include "memory/recompute/recomputer.h"
 #include "memory/residency.h"
 
 namespace chameleon::memory {

@@ -15,7 +15,7 @@
 #include <cstdint>
 
 #include "memory/block_table.h"
-#include "memory/call_memory.h"
+#include "memory/call/call_memory.h"
 #include "memory/pager_core.h"
 #include "memory/residency.h"
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "backend/runtime/check.h"
-#include "memory/out_of_memory.h"
 #include "memory/policy/make_policy.h"
+#include "memory/room/out_of_memory.h"
 
 namespace chameleon::memory {
 

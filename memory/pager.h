@@ -10,10 +10,22 @@
 //   P4 no host wait on the common path: waits are between streams.
 //
 // Thread safety: every method may be called from any thread. Lock order is in
-// memory/README.md: the pager's mutex is taken without any other lock of ours
+// memory/README.md. The pager's mutex is taken without any other lock of ours
 // held, copy threads never need it, and it is never held while a thread waits
 // for another call or for the GIL, nor on a compute stream. release() takes no
 // lock at all and may run with the GIL held or from a garbage collector.
+//
+// The host waits for device work only
+//   - in read(), write(), synchronize() and lastStep(), where the recording of
+//     a timeline ends, and in level 3 of Invariants::check();
+//   - when host slabs or mapped memory are given back, and when the pager is
+//     destroyed;
+//   - when bytes move on the host: for the copies of these bytes, and for those
+//     that use the place where they go;
+//   - after an error: where the runtime refuses to make one stream wait for
+//     another, or to move bytes inside HBM;
+//   - where the runtime computes inline (cpu): there a wait for bytes is one of
+//     the host.
 #pragma once
 
 #include <cstddef>
@@ -29,34 +41,34 @@
 #include "memory/block.h"
 #include "memory/block_table.h"
 #include "memory/budgets.h"
-#include "memory/call_memory.h"
-#include "memory/call_pins.h"
-#include "memory/compaction.h"
+#include "memory/call/call_memory.h"
+#include "memory/call/call_pins.h"
+#include "memory/call/kernel_room.h"
+#include "memory/call/overwrites.h"
 #include "memory/decision_log.h"
+#include "memory/figures/meter.h"
+#include "memory/figures/slowdown_watch.h"
+#include "memory/figures/stats.h"
+#include "memory/figures/step_meter.h"
 #include "memory/host_access.h"
 #include "memory/invariants.h"
-#include "memory/kernel_room.h"
 #include "memory/limits.h"
-#include "memory/meter.h"
 #include "memory/op_request.h"
-#include "memory/overwrites.h"
 #include "memory/pager_call.h"
 #include "memory/pager_core.h"
 #include "memory/plan_runner.h"
 #include "memory/policy/link_model.h"
 #include "memory/policy/policy.h"
 #include "memory/policy_control.h"
-#include "memory/recompute_records.h"
-#include "memory/recomputer.h"
+#include "memory/recompute/recompute_records.h"
+#include "memory/recompute/recomputer.h"
 #include "memory/residency.h"
-#include "memory/room_finder.h"
-#include "memory/slowdown_watch.h"
-#include "memory/stats.h"
-#include "memory/step_meter.h"
+#include "memory/room/compaction.h"
+#include "memory/room/room_finder.h"
 #include "memory/stress_hooks.h"
 #include "profiler/durations.h"
 #include "profiler/profiler.h"
-#include "profiler/timeline.h"
+#include "profiler/timeline/timeline.h"
 
 namespace chameleon::memory {
 

@@ -11,10 +11,10 @@
 #include <string_view>
 
 #include "memory/block.h"
-#include "memory/first_fit.h"
-#include "memory/held_hole.h"
 #include "memory/inline_list.h"
-#include "memory/op_timer.h"
+#include "memory/space/first_fit.h"
+#include "memory/space/held_hole.h"
+#include "memory/streams/op_timer.h"
 #include "profiler/profiler.h"
 
 namespace chameleon::memory {

@@ -40,18 +40,18 @@
 #include <string>
 
 #include "backend/runtime/device_runtime.h"
-#include "memory/admission.h"
-#include "memory/arena.h"
 #include "memory/block_uses.h"
+#include "memory/call/admission.h"
 #include "memory/counters.h"
 #include "memory/decision_log.h"
-#include "memory/host_pool.h"
 #include "memory/limits.h"
 #include "memory/locked.h"
 #include "memory/pager_call.h"
 #include "memory/policy/policy.h"
-#include "memory/recompute_records.h"
-#include "memory/stream_positions.h"
+#include "memory/recompute/recompute_records.h"
+#include "memory/space/arena.h"
+#include "memory/space/host_pool.h"
+#include "memory/streams/stream_positions.h"
 #include "profiler/profiler.h"
 
 namespace chameleon::memory {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "memory/block_table.h"
-#include "memory/meter.h"
+#include "memory/figures/meter.h"
 #include "memory/pager_core.h"
 #include "memory/residency.h"
-#include "memory/room_finder.h"
+#include "memory/room/room_finder.h"
 #include "memory/wanted_block.h"
 
 namespace chameleon::memory {

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "memory/block_table.h"
-#include "memory/meter.h"
+#include "memory/figures/meter.h"
 #include "memory/pager_core.h"
 #include "memory/plan_runner.h"
 

@@ -22,7 +22,7 @@
 #include "memory/host_copy_list.h"
 #include "memory/pager_core.h"
 #include "memory/room_request.h"
-#include "memory/transfers.h"
+#include "memory/streams/transfers.h"
 #include "memory/wanted_block.h"
 
 namespace chameleon::memory {

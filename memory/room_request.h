@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "backend/runtime/result.h"
-#include "memory/extent_map.h"
 #include "memory/locked.h"
+#include "memory/space/extent_map.h"
 
 namespace chameleon::memory {
 

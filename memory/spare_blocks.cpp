@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "backend/runtime/check.h"
-#include "memory/extent_map.h"
+#include "memory/space/extent_map.h"
 
 namespace chameleon::memory {
 

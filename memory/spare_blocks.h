@@ -24,7 +24,7 @@
 #include <cstdint>
 
 #include "memory/block.h"
-#include "memory/extent_map.h"
+#include "memory/space/extent_map.h"
 
 namespace chameleon::memory {
 

@@ -11,7 +11,7 @@
 #include "memory/block_table.h"
 #include "memory/pager_core.h"
 #include "memory/residency.h"
-#include "memory/room_finder.h"
+#include "memory/room/room_finder.h"
 
 namespace chameleon::memory {
 

@@ -2,7 +2,7 @@
 
 All tests of a process share one device. Tests that need an unused one run in a
 process of their own (`fresh`). CHAMELEON_TEST_ADVERSARY says how inconvenient
-the cpu runtime is to all of them (backend/runtime/cpu_adversary.h); it then
+the cpu runtime is to all of them (backend/runtime/cpu/cpu_adversary.h); it then
 checks the order of what is submitted, too.
 """
 

@@ -41,9 +41,14 @@ _SOURCES = [
     ),
     *(
         _ROOT / "backend/runtime" / f"{name}.cpp"
-        for name in ("address_space", "range_set", "gpu_profiles", "options")
+        for name in (
+            "address_space",
+            "cpu/range_set",
+            "cuda/cuda_driver",
+            "options",
+            "simulated/gpu_profiles",
+        )
     ),
-    _ROOT / "backend/runtime/cuda_driver.cpp",
 ]
 _LIBRARY = ctypes.CDLL(None)
 _CUDA = torch.cuda  # torch_chameleon.as_cuda puts another one in its place

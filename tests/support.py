@@ -20,7 +20,7 @@ needs_testing = pytest.mark.skipif(
     reason=WITHOUT_TESTING,
 )
 
-# What the cpu runtime may do at worst (backend/runtime/cpu_adversary.h).
+# What the cpu runtime may do at worst (backend/runtime/cpu/cpu_adversary.h).
 ADVERSARIES = [
     "copies=late,seed=1",
     "copies=reordered,seed=2",

@@ -14,8 +14,8 @@
 #include <string>
 #include <string_view>
 
-#include "backend/runtime/gpu_profiles.h"
 #include "backend/runtime/result.h"
+#include "backend/runtime/simulated/gpu_profiles.h"
 
 namespace chameleon::runtime {
 

@@ -6,13 +6,13 @@
 #include <string>
 #include <utility>
 
-#include "backend/runtime/clocked_cpu_runtime.h"
+#include "backend/runtime/simulated/clocked_cpu_runtime.h"
 #ifdef CHAMELEON_WITH_CUDA
-#include "backend/runtime/cuda_driver.h"
+#include "backend/runtime/cuda/cuda_driver.h"
 #endif
 #include "backend/runtime/options.h"
 #include "backend/runtime/ranked_mutex.h"
-#include "backend/runtime/simulated_runtime.h"
+#include "backend/runtime/simulated/simulated_runtime.h"
 
 namespace chameleon::runtime {
 

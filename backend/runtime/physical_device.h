@@ -9,8 +9,8 @@
 #include <memory>
 #include <optional>
 
-#include "backend/runtime/cpu_runtime.h"
-#include "backend/runtime/cuda_runtime.h"
+#include "backend/runtime/cpu/cpu_runtime.h"
+#include "backend/runtime/cuda/cuda_runtime.h"
 #include "backend/runtime/device_runtime.h"
 #include "backend/runtime/result.h"
 

@@ -10,7 +10,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "backend/runtime/cuda_driver.h"
+#include "backend/runtime/cuda/cuda_driver.h"
 #include "backend/runtime/physical_device.h"
 #include "backend/torch/cuda_in_kernel_allocator.h"
 #include "backend/torch/error.h"

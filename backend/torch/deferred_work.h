@@ -1,7 +1,7 @@
 // Work on the device that was deferred: a run of list ops that
-// kernels/deferred_lists.h holds back, to run it in a better order. Whoever
-// looks at bytes, waits for the device, counts or changes its limits calls
-// finish_deferred_work() first, so that nobody can tell.
+// kernels/lists/deferred_lists.h holds back, to run it in a better order.
+// Whoever looks at bytes, waits for the device, counts or changes its limits
+// calls finish_deferred_work() first, so that nobody can tell.
 //
 // Below kernels/, where the callers are: this is the flag they look at, and
 // the way up to the work.

@@ -13,8 +13,8 @@
 #include <c10/core/UndefinedTensorImpl.h>
 #include <c10/util/ArrayRef.h>
 
+#include "kernels/layouts/sparse_parts.h"
 #include "kernels/op_plan.h"
-#include "kernels/sparse_parts.h"
 
 namespace chameleon::kernels::simulated {
 

@@ -7,8 +7,8 @@
 
 #include <ATen/ATen.h>
 
+#include "kernels/layouts/sparse_parts.h"
 #include "kernels/simulated/reads.h"
-#include "kernels/sparse_parts.h"
 
 namespace chameleon::kernels::simulated {
 namespace {

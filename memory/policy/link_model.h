@@ -3,8 +3,8 @@
 // copies share fairly.
 //
 // The default figures are those of a PCIe 5.0 x16 link, with their source in
-// backend/runtime/gpu_profiles.cpp. They count only until the link was measured
-// (link_estimate.h).
+// backend/runtime/simulated/gpu_profiles.cpp. They count only until the link
+// was measured (link_estimate.h).
 //
 // Units: nanoseconds and bytes, in doubles. Thread safety: values.
 #pragma once

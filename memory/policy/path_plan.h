@@ -10,7 +10,7 @@
 
 #include "memory/policy/link_model.h"
 #include "memory/policy/plan.h"
-#include "memory/policy/rerun_choice.h"
+#include "memory/policy/recomputing/rerun_choice.h"
 #include "profiler/cycle_builder.h"
 
 namespace chameleon::memory {

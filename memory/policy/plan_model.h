@@ -28,7 +28,7 @@
 
 #include "memory/policy/link_model.h"
 #include "memory/policy/plan.h"
-#include "memory/policy/use_table.h"
+#include "memory/policy/swapping/use_table.h"
 
 namespace chameleon::memory {
 

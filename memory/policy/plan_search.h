@@ -12,11 +12,11 @@
 #include <optional>
 #include <vector>
 
-#include "memory/policy/joint_planner.h"
 #include "memory/policy/path_plan.h"
-#include "memory/policy/planner.h"
+#include "memory/policy/recomputing/joint_planner.h"
 #include "memory/policy/retained_bytes.h"
 #include "memory/policy/saved_plans.h"
+#include "memory/policy/swapping/planner.h"
 #include "profiler/cycle_builder.h"
 
 namespace chameleon::memory {

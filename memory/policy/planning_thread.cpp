@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "backend/runtime/nvtx_range.h"
-#include "memory/policy/planner.h"
+#include "memory/policy/swapping/planner.h"
 #include "profiler/cycle_signature.h"
 
 namespace chameleon::memory {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <iterator>
 
-#include "memory/policy/segments.h"
+#include "memory/policy/recomputing/segments.h"
 
 namespace chameleon::memory {
 

@@ -8,7 +8,7 @@
 
 #include "memory/policy/plan.h"
 #include "memory/policy/plan_shares.h"
-#include "memory/policy/rerun_graph.h"
+#include "memory/policy/recomputing/rerun_graph.h"
 #include "profiler/cycle.h"
 
 namespace chameleon::memory {

@@ -21,7 +21,7 @@
 #include "backend/runtime/result.h"
 #include "memory/policy/link_model.h"
 #include "memory/policy/plan.h"
-#include "memory/policy/rerun_choice.h"
+#include "memory/policy/recomputing/rerun_choice.h"
 #include "profiler/cycle.h"
 
 namespace chameleon::memory {

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "memory/policy/plan_search.h"
-#include "memory/policy/planner.h"
 #include "memory/policy/planning_thread.h"
-#include "memory/policy/use_table.h"
+#include "memory/policy/swapping/planner.h"
+#include "memory/policy/swapping/use_table.h"
 
 namespace chameleon::memory {
 

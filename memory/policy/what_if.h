@@ -14,7 +14,7 @@
 #include "memory/policy/link_model.h"
 #include "memory/policy/plan.h"
 #include "profiler/cycle_builder.h"
-#include "profiler/trace.h"
+#include "profiler/trace/trace.h"
 
 namespace chameleon::memory {
 

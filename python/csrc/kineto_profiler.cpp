@@ -20,8 +20,8 @@
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "kernels/op_plan.h"
-#include "profiler/timeline.h"
-#include "profiler/timeline_rows.h"
+#include "profiler/timeline/timeline.h"
+#include "profiler/timeline/timeline_rows.h"
 
 namespace chameleon::python {
 namespace {

@@ -1,6 +1,6 @@
 // torch.profiler shows what the device did: a plugin of Kineto that turns the
-// timeline (profiler/timeline.h) into activities of device "chameleon", on the
-// clock of Kineto's own.
+// timeline (profiler/timeline/timeline.h) into activities of device
+// "chameleon", on the clock of Kineto's own.
 //
 // Off until a profiler asks for device activities; then, from its start to its
 // stop, the timeline records. One that was recording already goes on after it.

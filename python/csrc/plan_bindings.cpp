@@ -6,15 +6,15 @@
 
 #include <ATen/ATen.h>
 
-#include "backend/runtime/gpu_profiles.h"
 #include "backend/runtime/machine_memory.h"
 #include "backend/runtime/options.h"
+#include "backend/runtime/simulated/gpu_profiles.h"
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/error.h"
 #include "kernels/simulated/facts.h"
 #include "kernels/simulated/reads.h"
 #include "memory/policy/what_if.h"
-#include "profiler/trace_reader.h"
+#include "profiler/trace/trace_reader.h"
 #include "python/csrc/profiler_bindings.h"
 
 namespace py = pybind11;

@@ -5,11 +5,11 @@
 
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/error.h"
-#include "kernels/deferred_lists.h"
+#include "kernels/lists/deferred_lists.h"
 #include "kernels/op_plan.h"
-#include "profiler/timeline_writer.h"
-#include "profiler/trace.h"
-#include "profiler/trace_writer.h"
+#include "profiler/timeline/timeline_writer.h"
+#include "profiler/trace/trace.h"
+#include "profiler/trace/trace_writer.h"
 
 namespace py = pybind11;
 

@@ -10,7 +10,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "backend/torch/storage.h"
-#include "kernels/sparse_parts.h"
+#include "kernels/layouts/sparse_parts.h"
 
 namespace py = pybind11;
 

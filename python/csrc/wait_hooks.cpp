@@ -2,7 +2,7 @@
 
 #include <Python.h>
 
-#include "kernels/deferred_lists.h"
+#include "kernels/lists/deferred_lists.h"
 #include "memory/pager.h"
 
 namespace chameleon::python {

@@ -128,7 +128,7 @@ def what_if_here(
 def record_timeline(index: int, enabled: bool) -> None: ...
 def export_timeline(index: int, path: str) -> None: ...
 
-# (lane, op, begin_ns, end_ns, bytes, what, call) as profiler/timeline.h has it;
+# (lane, op, begin_ns, end_ns, bytes, what, call) as profiler/timeline/timeline.h has it;
 # op and what may be missing.
 def timeline(
     index: int,

@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/runtime/simulated_runtime.h"
+#include "backend/runtime/simulated/simulated_runtime.h"
 #include "memory/pager.h"
 #include "profiler/op_names.h"
 

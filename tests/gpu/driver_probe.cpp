@@ -1,6 +1,7 @@
 // What the cuda runtime takes for granted of a driver, asked in some 15 s. Each
-// answer is one JSON line, flushed. Links with backend/runtime/cuda_driver.cpp
-// alone, and runs where libcuda.so.1 is found.
+// answer is one JSON line, flushed. Links with
+// backend/runtime/cuda/cuda_driver.cpp alone, and runs where libcuda.so.1 is
+// found.
 //
 //   driver_probe [--quick]
 //
@@ -15,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/runtime/cuda_driver.h"
+#include "backend/runtime/cuda/cuda_driver.h"
 #include "tests/gpu/probe.h"
 
 namespace {

@@ -1,6 +1,7 @@
 // How fast host memory gets its pages and is pinned, by 1, 4 and 16 threads,
 // asked in some 20 s. Each answer is one JSON line, flushed. Links with
-// backend/runtime/cuda_driver.cpp alone, and runs where libcuda.so.1 is found.
+// backend/runtime/cuda/cuda_driver.cpp alone, and runs where libcuda.so.1 is
+// found.
 //
 //   pin_probe [--quick]
 //
@@ -11,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "backend/runtime/cuda_driver.h"
+#include "backend/runtime/cuda/cuda_driver.h"
 #include "tests/gpu/probe.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <sys/mman.h>
 
-#include "backend/runtime/cuda_driver.h"
+#include "backend/runtime/cuda/cuda_driver.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

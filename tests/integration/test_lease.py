@@ -408,7 +408,7 @@ def test_a_lease_of_an_emulated_gpu(tmp_path, request):
     programs.mkdir()
     (programs / "emulated_cuda.so").symlink_to(library)
     for probe in ("driver_probe", "pin_probe"):
-        driver = ROOT / "backend/runtime/cuda_driver.cpp"
+        driver = ROOT / "backend/runtime/cuda/cuda_driver.cpp"
         subprocess.run(
             [
                 *("c++", "-std=c++20", "-O1", f"-I{ROOT}", "-isystem"),

@@ -23,7 +23,7 @@ class Mutation:
 
 GONE = ""
 _RANDOM = ("memory_pager_random_test", "memory_pager_async_test")
-_RERUN = ("memory_pager_rerun_test", "memory_pager_rerun_random_test")
+_RERUN = ("memory_recomputer_test", "memory_recomputer_random_test")
 
 MUTATIONS = (
     # ---- missing waits ----------------------------------------------------
@@ -61,7 +61,7 @@ MUTATIONS = (
         "bytes on the host move before they are all there",
         "host-move-filled",
         GONE,
-        ("memory_residency_test", "memory_pager_host_room_test"),
+        ("memory_residency_test", "memory_residency_host_test"),
     ),
     Mutation(
         "bytes on the host move while a fetch reads them",
@@ -139,7 +139,7 @@ MUTATIONS = (
         "who gets an extent does not wait for its write-back",
         "write-back-use",
         GONE,
-        ("memory_pager_transfers_test", *_RANDOM),
+        ("memory_step_transfers_test", *_RANDOM),
     ),
     Mutation(
         "an event is recorded on the wrong stream",
@@ -200,7 +200,7 @@ MUTATIONS = (
         "a write-back that was cancelled still counts as a clean copy",
         "cancelled-is-clean",
         "if (std::exchange(block.copied_ahead, false)) return;",
-        ("memory_pager_transfers_test", "memory_forecast_policy_test"),
+        ("memory_step_transfers_test", "memory_forecast_policy_test"),
     ),
     Mutation(
         "a copy out counts as cancelled when it was not",
@@ -211,7 +211,7 @@ MUTATIONS = (
             "(core_.runtime.cancel(core_.streams.stream(kCopyOut),"
             " destination), false)",
         ),
-        ("memory_pager_transfers_test", "memory_pager_cuda_test"),
+        ("memory_step_transfers_test", "memory_pager_cuda_test"),
     ),
     # ---- registrations of host memory -------------------------------------
     Mutation(
@@ -250,7 +250,7 @@ MUTATIONS = (
         "a small read waits for evictions",
         "small-read",
         ("bytes <= kSmallReadBytes", "bytes == 0"),
-        ("memory_pager_transfers_test", "memory_pager_cuda_test"),
+        ("memory_step_transfers_test", "memory_pager_cuda_test"),
     ),
     # ---- pins, places, counts ---------------------------------------------
     Mutation(
@@ -302,13 +302,13 @@ MUTATIONS = (
         "a result smaller than its block is taken for all of it",
         "smaller-result",
         ("old.keep_from < block.bytes", "old.keep_from == 0"),
-        ("memory_pager_overwrite_test",),
+        ("memory_overwrites_test",),
     ),
     Mutation(
         "a value that could not be brought back is not lost",
         "lost-value",
         GONE,
-        ("memory_pager_overwrite_test", "memory_pager_faults_test"),
+        ("memory_overwrites_test", "memory_pager_faults_test"),
     ),
     # ---- plans ------------------------------------------------------------
     Mutation(
@@ -352,7 +352,7 @@ MUTATIONS = (
         "who reads what was made again does not wait for it",
         "remade-write",
         GONE,
-        ("memory_pager_rerun_test",),
+        ("memory_recomputer_test",),
     ),
     # ---- ops --------------------------------------------------------------
     Mutation(

@@ -16,7 +16,7 @@ from trust_table import H100
 _GIB = 1 << 30
 # What the code says: (page, figure): a file and the text in it.
 _OPTIONS = "python/docs/configuration.md"  # out of the code
-_CARDS = "backend/runtime/gpu_profiles.cpp"
+_CARDS = "backend/runtime/simulated/gpu_profiles.cpp"
 FACTS = {
     ("README.md", "2.7 GB"): ("ci/lib.sh", "about 2.7 GB, once"),
     ("docs/checkpoints.md", "16 MiB"): (
@@ -46,7 +46,7 @@ FACTS = {
         "_ELSEWHERE_S = 0.5, 10.0",
     ),
     ("docs/security.md", "1 GiB"): (
-        "profiler/trace_reader.cpp",
+        "profiler/trace/trace_reader.cpp",
         "it has more than 1 GiB",
     ),
     ("docs/tutorial.md", "28 MiB"): (

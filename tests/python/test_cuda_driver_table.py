@@ -22,7 +22,7 @@ _LOOK_UP = r"""
 #include <cstdio>
 #include <dlfcn.h>
 
-#include "backend/runtime/cuda_driver.h"
+#include "backend/runtime/cuda/cuda_driver.h"
 
 int main(int, char** arguments) {
   void* const library = dlopen(arguments[1], RTLD_NOW);

@@ -6,10 +6,10 @@
 #include <gtest/gtest.h>
 #include <string>
 
-#include "memory/policy/joint_planner.h"
-#include "memory/policy/planner.h"
+#include "memory/policy/recomputing/joint_planner.h"
+#include "memory/policy/swapping/planner.h"
 #include "tests/benchmarks/policy/traced_step.h"
-#include "tests/cpp/memory/demand_model.h"
+#include "tests/cpp/memory/policy/demand_model.h"
 
 namespace chameleon::benchmarks {
 namespace {

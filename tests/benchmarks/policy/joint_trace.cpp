@@ -28,8 +28,8 @@
 #include <string>
 #include <string_view>
 
-#include "memory/policy/joint_planner.h"
 #include "memory/policy/plan_model.h"
+#include "memory/policy/recomputing/joint_planner.h"
 #include "tests/benchmarks/policy/traced_step.h"
 
 namespace chameleon::benchmarks {

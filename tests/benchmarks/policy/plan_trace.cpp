@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "memory/policy/plan_model.h"
-#include "memory/policy/planner.h"
+#include "memory/policy/swapping/planner.h"
 #include "tests/benchmarks/policy/traced_step.h"
-#include "tests/cpp/memory/demand_model.h"
+#include "tests/cpp/memory/policy/demand_model.h"
 
 namespace chameleon::benchmarks {
 namespace {

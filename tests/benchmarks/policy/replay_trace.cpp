@@ -22,11 +22,11 @@
 #include <utility>
 #include <vector>
 
-#include "backend/runtime/simulated_runtime.h"
+#include "backend/runtime/simulated/simulated_runtime.h"
 #include "memory/pager.h"
 #include "profiler/op_names.h"
-#include "profiler/trace.h"
-#include "profiler/trace_reader.h"
+#include "profiler/trace/trace.h"
+#include "profiler/trace/trace_reader.h"
 #include "tests/benchmarks/policy/rerun_names.h"
 #include "tests/benchmarks/policy/traced_step.h"
 

@@ -3,10 +3,10 @@
 #include <utility>
 #include <vector>
 
-#include "memory/policy/use_table.h"
+#include "memory/policy/swapping/use_table.h"
 #include "memory/policy/what_if.h"
-#include "profiler/trace.h"
-#include "profiler/trace_reader.h"
+#include "profiler/trace/trace.h"
+#include "profiler/trace/trace_reader.h"
 #include "tests/benchmarks/policy/rerun_names.h"
 
 namespace chameleon::benchmarks {

@@ -1,5 +1,5 @@
-// The last step of a trace (profiler/trace.h) with what the planners need to
-// know beside it.
+// The last step of a trace (profiler/trace/trace.h) with what the planners need
+// to know beside it.
 //
 // Thread safety: functions of their arguments.
 #pragma once

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "parsers.h"
+#include "tests/cpp/fuzz/parsers.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "parsers.h"
+#include "tests/cpp/fuzz/parsers.h"
 
 #include <algorithm>
 #include <array>
@@ -8,15 +8,15 @@
 
 #include "backend/runtime/byte_size.h"
 #include "backend/runtime/check.h"
-#include "backend/runtime/cpu_adversary.h"
-#include "backend/runtime/gpu_profiles.h"
+#include "backend/runtime/cpu/cpu_adversary.h"
 #include "backend/runtime/options.h"
 #include "backend/runtime/quote.h"
-#include "backend/runtime/simulated_runtime.h"
+#include "backend/runtime/simulated/gpu_profiles.h"
+#include "backend/runtime/simulated/simulated_runtime.h"
 #include "memory/policy/what_if.h"
-#include "profiler/trace.h"
-#include "profiler/trace_reader.h"
-#include "profiler/trace_writer.h"
+#include "profiler/trace/trace.h"
+#include "profiler/trace/trace_reader.h"
+#include "profiler/trace/trace_writer.h"
 #include "tests/cpp/support/host_slab.h"
 
 namespace chameleon::fuzz {

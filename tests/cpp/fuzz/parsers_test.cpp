@@ -1,6 +1,6 @@
 // The parsers on mutated text, with a fixed seed. As long as one likes:
 // CHAMELEON_TEST_OPERATIONS=1000000, or libfuzzer.cpp, which is cleverer.
-#include "parsers.h"
+#include "tests/cpp/fuzz/parsers.h"
 
 #include <algorithm>
 #include <cstdlib>

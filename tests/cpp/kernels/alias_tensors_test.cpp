@@ -3,7 +3,7 @@
 #include "kernels/alias_tensors.h"
 
 #include "backend/torch/stream.h"
-#include "kernels/nested.h"
+#include "kernels/layouts/nested.h"
 #include "tests/cpp/kernels/device_fixture.h"
 
 namespace chameleon::kernels {

@@ -12,8 +12,8 @@
 #include <tuple>
 #include <vector>
 
-#include "backend/runtime/clocked_cpu_runtime.h"
-#include "backend/runtime/simulated_runtime.h"
+#include "backend/runtime/simulated/clocked_cpu_runtime.h"
+#include "backend/runtime/simulated/simulated_runtime.h"
 #include "memory/pager.h"
 #include "profiler/op_names.h"
 

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "backend/runtime/address_space.h"
-#include "tests/cpp/memory/rerun_fixture.h"
+#include "tests/cpp/memory/recompute/rerun_fixture.h"
 
 namespace chameleon::memory {
 namespace {

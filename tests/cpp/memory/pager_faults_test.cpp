@@ -7,8 +7,8 @@
 #include <tuple>
 #include <vector>
 
-#include "miniature_training.h"
-#include "pager_fixture.h"
+#include "tests/cpp/memory/pager_fixture.h"
+#include "tests/cpp/memory/policy/miniature_training.h"
 
 namespace chameleon::memory {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/runtime/cpu_runtime.h"
+#include "backend/runtime/cpu/cpu_runtime.h"
 #include "backend/runtime/fault_injection.h"
 #include "memory/pager.h"
 #include "tests/cpp/support/test_runtime.h"

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "memory/block_table.h"
-#include "memory/compaction.h"
-#include "memory/meter.h"
+#include "memory/figures/meter.h"
 #include "memory/pager_core.h"
 #include "memory/policy/make_policy.h"
 #include "memory/residency.h"
-#include "memory/room_finder.h"
+#include "memory/room/compaction.h"
+#include "memory/room/room_finder.h"
 #include "tests/cpp/support/test_runtime.h"
 
 namespace chameleon::memory {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "pager_fixture.h"
+#include "tests/cpp/memory/pager_fixture.h"
 
 namespace chameleon::memory {
 namespace {

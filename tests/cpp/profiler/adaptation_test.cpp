@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "op_driver.h"
 #include "profiler/cycle_builder.h"
+#include "tests/cpp/profiler/op_driver.h"
 
 namespace chameleon::profiler {
 namespace {

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "op_driver.h"
 #include "profiler/cycle_builder.h"
 #include "profiler/forecast.h"
-#include "profiler/trace_reader.h"
-#include "profiler/trace_writer.h"
+#include "profiler/trace/trace_reader.h"
+#include "profiler/trace/trace_writer.h"
+#include "tests/cpp/profiler/op_driver.h"
 
 namespace chameleon::profiler {
 namespace {

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "op_driver.h"
 #include "profiler/cycle_builder.h"
 #include "profiler/forecast.h"
+#include "tests/cpp/profiler/op_driver.h"
 
 namespace chameleon::profiler {
 namespace {

@@ -32,9 +32,9 @@
 #include <utility>
 #include <vector>
 
-#include "backend/runtime/cuda_driver.h"
+#include "backend/runtime/cpu/range_set.h"
+#include "backend/runtime/cuda/cuda_driver.h"
 #include "backend/runtime/device_runtime.h"
-#include "backend/runtime/range_set.h"
 #include "tests/cpp/support/emulated_memory.h"
 #include "tests/cpp/support/stream_clocks.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/runtime/range_set.h"
+#include "backend/runtime/cpu/range_set.h"
 
 namespace chameleon::support {
 

@@ -14,7 +14,7 @@
 #include <functional>
 #include <memory>
 
-#include "backend/runtime/cuda_runtime.h"
+#include "backend/runtime/cuda/cuda_runtime.h"
 #include "tests/cpp/support/emulated_driver.h"
 #include "tests/cpp/support/queued_runtime.h"
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/runtime/range_set.h"
+#include "backend/runtime/cpu/range_set.h"
 
 namespace chameleon::support {
 

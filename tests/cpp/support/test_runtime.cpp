@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "backend/runtime/check.h"
-#include "backend/runtime/cpu_runtime.h"
+#include "backend/runtime/cpu/cpu_runtime.h"
 #ifdef CHAMELEON_WITH_CUDA
 #include "tests/cpp/support/emulated_runtime.h"
 #endif

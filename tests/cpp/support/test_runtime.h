@@ -6,7 +6,7 @@
 #include <memory>
 #include <random>
 
-#include "backend/runtime/cpu_adversary.h"
+#include "backend/runtime/cpu/cpu_adversary.h"
 #include "backend/runtime/device_runtime.h"
 #include "tests/cpp/support/queued_runtime.h"
 

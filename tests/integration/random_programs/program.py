@@ -14,7 +14,7 @@ MILDEST: dict[str, Any] = {
     "hbm_budget": 64 << 20,
     "policy": "lru",
     "recompute": "off",
-    "adversary": None,  # backend/runtime/cpu_adversary.h; with the checker
+    "adversary": None,  # backend/runtime/cpu/cpu_adversary.h; with the checker
     "clock": None,  # a simulated GPU's, or None: the machine's
     "evict": "never",
     "drop": "never",

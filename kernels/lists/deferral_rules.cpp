@@ -1,0 +1,231 @@
+#include "kernels/lists/deferral_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include "backend/torch/storage.h"
+#include "kernels/tensor_access.h"
+
+namespace chameleon::kernels {
+
+using torch::jit::Stack;
+
+namespace {
+
+// What torch.optim is made of. Each has kernels for all of kTypes, and no
+// condition on its operands but those that are checked here.
+constexpr std::array<std::string_view, 20> kOps = {
+    "abs",       "add",   "addcdiv", "addcmul", "clamp_max",
+    "clamp_min", "copy_", "div",     "lerp",    "maximum",
+    "minimum",   "mul",   "neg",     "pow",     "reciprocal",
+    "rsqrt",     "sign",  "sqrt",    "sub",     "zero_"};
+
+// "aten::_foreach_add_.List" is "add", "aten::_foreach_copy_" is "copy_".
+bool is_known(const OpPlan& plan) {
+  constexpr std::string_view kPrefix = "aten::_foreach_";
+  std::string_view name = plan.name;
+  if (!name.starts_with(kPrefix)) return false;
+  name.remove_prefix(kPrefix.size());
+  const std::string_view overload =
+      name.substr(std::min(name.find('.'), name.size()));
+  if (overload.ends_with("out")) return false;
+  name.remove_suffix(overload.size());
+  const auto listed = [](std::string_view each) {
+    return std::find(kOps.begin(), kOps.end(), each) != kOps.end();
+  };
+  return listed(name) ||
+         (name.ends_with('_') && listed(name.substr(0, name.size() - 1)));
+}
+
+// 0: not a type that all of kOps compute in.
+double largest(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return std::numeric_limits<double>::max();
+    case at::kFloat:
+      return std::numeric_limits<float>::max();
+    case at::kHalf:
+      return std::numeric_limits<c10::Half>::max();
+    case at::kBFloat16:
+      return std::numeric_limits<c10::BFloat16>::max();
+    default:
+      return 0;
+  }
+}
+
+// A kernel converts it without an error.
+bool fits(const c10::IValue& value, double most) {
+  if (!value.isDouble() && !value.isInt()) return false;
+  return std::abs(value.toScalar().toDouble()) <= most; // not so for NaN
+}
+
+bool all_fit(const c10::IValue& list, std::size_t length, double most) {
+  if (!list.isList()) return false;
+  const c10::ArrayRef<c10::IValue> scalars = list.toListRef();
+  return scalars.size() == length &&
+         std::all_of(scalars.begin(), scalars.end(),
+                     [&](const c10::IValue& each) { return fits(each, most); });
+}
+
+class Check {
+ public:
+  Check(const OpPlan& plan, const Stack& stack,
+        const backend::DeviceContext& device)
+      : plan_(plan),
+        arguments_(stack.data() + stack.size() - plan.argument_count),
+        device_(device) {}
+
+  bool passes() {
+    return plan_.results.size() <= 1 && is_known(plan_) &&
+           !c10::InferenceMode::is_enabled() && findSelf() && shapesMatch() &&
+           othersFit();
+  }
+
+ private:
+  // The first argument; results are like it.
+  bool findSelf() {
+    if (plan_.arguments.empty() || plan_.arguments[0].index != 0 ||
+        plan_.arguments[0].kind != ArgumentKind::kTensorList) {
+      return false;
+    }
+    self_ = arguments_[0].toListRef();
+    if (self_.empty() || !isOrdinary(self_[0])) return false;
+    type_ = self_[0].toTensor().scalar_type();
+    most_ = largest(type_);
+    return most_ > 0;
+  }
+
+  bool isOrdinary(const c10::IValue& value) const {
+    if (!value.isTensor()) return false;
+    const c10::TensorImpl& tensor = *value.unsafeToTensorImpl();
+    return TensorAccess::isPlain(tensor, TensorAccess::outerKeys()) &&
+           tensor.device().index() == device_.index && tensor.numel() > 0 &&
+           tensor.is_non_overlapping_and_dense() && !isPinned(tensor);
+  }
+
+  // A result that was deferred itself has no block yet.
+  static bool isPinned(const c10::TensorImpl& tensor) {
+    const memory::Block* const block =
+        backend::block_of(*tensor.unsafe_storage().unsafeGetStorageImpl());
+    return block != nullptr && block->pins() > 0;
+  }
+
+  // Each index has to find room by itself, whatever else is pinned then.
+  bool shapesMatch() {
+    const std::size_t most_bytes = device_.pager->hbmBudget() / 2;
+    const bool is_functional = !plan_.results.empty();
+    for (std::size_t i = 0; i < self_.size(); ++i) {
+      if (!isOrdinary(self_[i])) return false;
+      const at::Tensor& self = self_[i].toTensor();
+      if (is_functional && !keepsStrides(self)) return false;
+      std::size_t bytes =
+          is_functional ? memory::ExtentMap::round(self.nbytes()) : 0;
+      for (const ArgumentPlan& argument : plan_.arguments) {
+        if (argument.kind != ArgumentKind::kTensorList) continue;
+        const auto list = arguments_[argument.index].toListRef();
+        if (list.size() != self_.size() || !isOrdinary(list[i])) return false;
+        const at::Tensor& tensor = list[i].toTensor();
+        if (tensor.scalar_type() != type_ || tensor.sizes() != self.sizes() ||
+            tensor.strides() != self.strides()) {
+          return false;
+        }
+        bytes += memory::ExtentMap::round(tensor.storage().nbytes());
+      }
+      if (bytes > most_bytes) return false;
+    }
+    return true;
+  }
+
+  // A result of the same strides: an ordinary layout, in its ordinary strides.
+  static bool keepsStrides(const at::Tensor& self) {
+    if (self.is_contiguous()) {
+      return self.strides() ==
+             at::IntArrayRef(c10::contiguous_strides(self.sizes()));
+    }
+    return self.dim() == 4 && self.is_contiguous(at::MemoryFormat::ChannelsLast)
+               ? self.strides() ==
+                     at::IntArrayRef(
+                         c10::get_channels_last_strides_2d(self.sizes()))
+               : false;
+  }
+
+  bool othersFit() const {
+    auto next = plan_.arguments.begin();
+    for (std::size_t i = 0; i < plan_.argument_count; ++i) {
+      const c10::IValue& value = arguments_[i];
+      if (next == plan_.arguments.end() || next->index != i) {
+        // copy_'s non_blocking, or a scalar.
+        if (!value.isBool() && !fits(value, most_)) return false;
+        continue;
+      }
+      const ArgumentPlan& argument = *next++;
+      switch (argument.kind) {
+        case ArgumentKind::kTensorList:
+          break;
+        case ArgumentKind::kOtherList:
+          if (!all_fit(value, self_.size(), most_)) return false;
+          break;
+        case ArgumentKind::kTensor: // one for all elements
+          if (argument.writes || !isOrdinary(value) ||
+              value.toTensor().dim() != 0 ||
+              value.toTensor().scalar_type() != type_) {
+            return false;
+          }
+          break;
+        default:
+          return false;
+      }
+    }
+    return true;
+  }
+
+  const OpPlan& plan_;
+  const c10::IValue* const arguments_;
+  const backend::DeviceContext& device_;
+  c10::ArrayRef<c10::IValue> self_;
+  at::ScalarType type_ = at::ScalarType::Undefined;
+  double most_ = 0;
+};
+
+} // namespace
+
+bool is_deferrable(const OpPlan& plan, const Stack& stack,
+                   const backend::DeviceContext& device) {
+  return Check(plan, stack, device).passes();
+}
+
+std::size_t list_length(const OpPlan& plan, const Stack& stack) {
+  const std::size_t base = stack.size() - plan.argument_count;
+  for (const ArgumentPlan& argument : plan.arguments) {
+    const c10::IValue& value = stack[base + argument.index];
+    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
+    return value.toListRef().size();
+  }
+  return 0;
+}
+
+backend::DeviceContext* device_of_lists(const OpPlan& plan,
+                                        const Stack& stack) {
+  const std::size_t base = stack.size() - plan.argument_count;
+  for (const ArgumentPlan& argument : plan.arguments) {
+    const c10::IValue& value = stack[base + argument.index];
+    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
+    for (const c10::IValue& element : value.toListRef()) {
+      if (!element.isTensor()) continue;
+      const c10::TensorImpl& tensor = *element.unsafeToTensorImpl();
+      if (!backend::is_chameleon(tensor)) continue;
+      return &backend::context(tensor.device().index(), plan.name);
+    }
+  }
+  return nullptr;
+}
+
+} // namespace chameleon::kernels

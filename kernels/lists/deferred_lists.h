@@ -1,0 +1,70 @@
+// List ops that wait for each other. What torch.optim issues by default is a
+// dozen `_foreach_*` ops in a row over the whole optimizer state: one after
+// another, each sweeps through all of it, and where it does not fit, moves all
+// of it. So, while the device is short of memory, such ops are only recorded
+// (list_run.h), and executed together, chunk by chunk through all of them.
+//
+// When the run is executed: before the next op that is not such a list op, or
+// does not go with those recorded; before anybody reads or writes bytes, waits
+// for the device, records an event, asks for statistics or changes a limit
+// (finish_deferred_work() of backend/torch); before the 33rd op. Views,
+// metadata and the death of tensors do not matter to it.
+//
+// What the caller sees is what he would have seen: version counters, results
+// and their metadata are there when the call returns; an op that could fail
+// for its arguments is not deferred, so exceptions come from the op that is at
+// fault, after the effects of those before it. Four things differ.
+//   - A result's data_ptr(), a logical address that nobody can read from, is
+//     another one after the run was executed.
+//   - Running out of memory, and a device that fails, are reported by whoever
+//     needs the bytes; statistics and options report nothing. The message names
+//     the list op. Where memory is short, the op was first tried on fewer and
+//     fewer indices at a time. What was executed stays executed; what was not
+//     stays deferred, and the next op tries it again. Each op of the run is
+//     admitted on its own, each index needs at most half the budget, and no op
+//     begins that cannot be pinned. So the run fails only where others hold
+//     pins, the host is full or the device fails. Should a kernel that writes
+//     fail on the inside, the rest of the run is dropped.
+//   - A thread that is inside a kernel neither records nor executes: such an
+//     op runs at once.
+//   - Where an operand is pinned, as in a block of torch_chameleon.resident(),
+//     or in inference mode, nothing is deferred.
+//
+// Thread safety: any thread; one lock, and one run for the process. Ops that
+// another thread recorded are executed first by whoever comes along, on the
+// recorder's stream.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include "backend/torch/device.h"
+#include "kernels/op_plan.h"
+#include "memory/call/admission.h"
+
+namespace chameleon::kernels {
+
+// Memory is short: something has left it, or must. Without this list ops run
+// at once, as any op does.
+inline bool is_under_pressure(const memory::Pager& pager) {
+  const auto levels = pager.levels();
+  return levels.host_bytes > 0 || levels.logical_bytes > pager.hbmBudget();
+}
+
+// True: `op` is deferred, and its results are on the stack. False: it is to be
+// run as usual. Throws what finish_deferred_work() throws.
+bool defer_list_op(const OpPlan& plan, const c10::OperatorHandle& op,
+                   torch::jit::Stack& stack);
+
+// A step of the training ends here: after what is deferred, and without running
+// that, so that gradients which the program drops now die chunk by chunk.
+void end_step(const backend::DeviceContext& device);
+
+// How many are deferred just now. For tests.
+std::size_t deferred_op_count();
+
+// Once, when the extension is loaded. `hooks`: around waits for another
+// thread that executes.
+void register_deferred_lists(memory::WaitHooks hooks);
+
+} // namespace chameleon::kernels

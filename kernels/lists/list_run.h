@@ -1,0 +1,116 @@
+// A run of list ops over the same tensors: recorded one by one, executed chunk
+// by chunk through all of them. An optimizer's step of a dozen ops then needs
+// each chunk of its state in memory once, not a dozen times.
+//
+// That changes nothing but the order, because element i of every list depends
+// on elements i of the others only, and because no storage belongs to two
+// indices if any op of the run writes it (add() refuses such an op).
+//
+// A run holds the operands' storages, by tensors of its own: what users do
+// with theirs meanwhile (`.data =`, deleting them) is theirs. Results exist as
+// soon as they are recorded, and count as live: tensors whose storages are not
+// the device's yet (backend::block_of() is null), so that nothing can use them
+// before the op has run. An operand that nobody else holds is freed after the
+// last op that uses its chunk.
+//
+// Thread safety: none; used under one lock (deferred_lists.cpp).
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/ThreadLocalState.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/Stream.h>
+
+#include "backend/torch/device.h"
+#include "kernels/op_plan.h"
+#include "kernels/reruns/bit_settings.h"
+
+namespace chameleon::kernels {
+
+class ListRun {
+ public:
+  static constexpr std::size_t kMaxOps = 32;
+
+  // On the calling thread's current stream. `length`: of all lists.
+  ListRun(backend::DeviceContext& device, std::size_t length);
+
+  // REQUIRES: is_deferrable(plan, *stack, device), lists of `length`. Takes
+  // the arguments from the stack and leaves results there. False: the op does
+  // not go with those before it, or there is no logical room for its results;
+  // nothing was done.
+  bool add(const OpPlan& plan, const c10::OperatorHandle& op,
+           torch::jit::Stack& stack);
+
+  // Goes on where it stopped. After an exception: see isBroken().
+  void execute();
+  // An op failed inside its kernel, so that execute() cannot go on; what it
+  // writes is undefined, and what comes after it did not take place.
+  bool isBroken() const noexcept { return broken_; }
+
+  const backend::DeviceContext& device() const noexcept { return device_; }
+  bool isOnStreamOfThread() const noexcept;
+  std::size_t length() const noexcept { return length_; }
+  std::size_t opCount() const noexcept { return ops_.size(); }
+
+ private:
+  using Slot = std::uint32_t; // in operands_
+  static constexpr Slot kNoSlot = ~Slot{0};
+  static constexpr std::uint32_t kEveryIndex = ~std::uint32_t{0};
+
+  // One storage, as all ops of the run show it.
+  struct Operand {
+    at::Tensor tensor;
+    std::uint32_t index; // of the lists' elements it belongs to
+    std::uint32_t last_op;
+    bool written;
+  };
+  struct Op {
+    const OpPlan* plan;
+    c10::OperatorHandle handle;
+    at::ThreadLocalState caller;          // as it was called
+    ThreadSettings settings;              // the same
+    std::vector<c10::IValue> arguments;   // those without tensors
+    std::vector<std::vector<Slot>> slots; // of plan->arguments, in order
+    std::vector<Slot> results;
+  };
+
+  Slot operandFor(const at::Tensor& outer, std::uint32_t index);
+  bool findOperands(Op& op, at::ArrayRef<c10::IValue> arguments);
+  void use(const Op& op);
+  void forgetOperandsFrom(std::size_t count) noexcept;
+  bool promise(const Op& op, std::vector<at::Tensor>& made);
+  std::vector<Slot> own(const std::vector<at::Tensor>& promised);
+  struct Range {
+    std::size_t first;
+    std::size_t end;
+  };
+  std::size_t chunkEnd() const;
+  void runPiece(const Op& op);
+  void run(const Op& op, Range range);
+  void pushArguments(const Op& op, Range range, torch::jit::Stack& stack) const;
+  void makeWay(const Op& op, Range range);
+  void fulfil(const Op& op, Range range, const c10::IValue& made);
+  void letGo(const std::vector<Slot>& slots, Range range);
+
+  backend::DeviceContext& device_;
+  const c10::Stream stream_;
+  const std::size_t length_;
+  std::vector<Op> ops_;
+  std::vector<Operand> operands_;
+  std::unordered_map<const c10::StorageImpl*, Slot> slots_;
+  std::vector<std::size_t> index_bytes_; // of all operands, rounded
+  // Where execute() is.
+  std::size_t first_ = 0; // of the chunk
+  std::size_t end_ = 0;
+  std::uint32_t next_op_ = 0;
+  std::size_t at_ = 0;                 // index where next_op_ goes on
+  std::size_t most_ = ~std::size_t{0}; // indices at a time; memory is short
+  bool broken_ = false;
+};
+
+} // namespace chameleon::kernels

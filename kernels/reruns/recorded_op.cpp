@@ -1,0 +1,447 @@
+#include "kernels/reruns/recorded_op.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/record_function.h>
+#include <c10/util/Exception.h>
+
+#include "backend/torch/device.h"
+#include "backend/torch/device_allocator.h"
+#include "backend/torch/generator.h"
+#include "backend/torch/in_kernel_allocator.h"
+#include "backend/torch/storage.h"
+#include "kernels/alias_tensors.h"
+#include "kernels/layouts/nested.h"
+#include "kernels/op_call.h"
+#include "kernels/reruns/bit_settings.h"
+#include "kernels/tensor_access.h"
+
+namespace chameleon::kernels {
+
+using backend::kChameleon;
+using memory::Block;
+using runtime::Error;
+using runtime::ErrorCode;
+
+namespace {
+
+constexpr std::int64_t kMostCpuElements = 1024; // kept as a copy
+
+// What shells have for memory.
+const c10::Storage& no_memory() {
+  static const auto* storage = new c10::Storage(
+      c10::Storage::use_byte_size_t(), 0,
+      c10::DataPtr(nullptr, c10::Device(kChameleon, 0)), nullptr, false);
+  return *storage;
+}
+
+// A small tensor on the CPU as it is now; its elements may change later.
+at::Tensor copy_of(const at::Tensor& tensor) {
+  at::Tensor copy = at::detail::empty_cpu(
+      tensor.sizes(), tensor.scalar_type(), at::kStrided, at::kCPU,
+      /*pin_memory_opt=*/false, at::MemoryFormat::Contiguous);
+  std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(),
+              tensor.nbytes());
+  return copy;
+}
+
+// Storages on blocks that belong to somebody else.
+class Borrowed {
+ public:
+  Borrowed(std::span<Block* const> blocks, c10::DeviceIndex index) {
+    for (Block* const block : blocks) {
+      storages_.emplace_back(c10::Storage::use_byte_size_t(), 0,
+                             backend::lend_block(block, index),
+                             backend::device_allocator(), true);
+    }
+  }
+  ~Borrowed() {
+    for (c10::Storage& storage : storages_) giveBack(storage);
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+
+  // As the recorded call had it.
+  const c10::Storage& storage(std::size_t i, std::size_t bytes) const {
+    storages_[i].unsafeGetStorageImpl()->set_nbytes(bytes);
+    return storages_[i];
+  }
+
+  static Block* giveBack(const c10::Storage& storage) {
+    return static_cast<Block*>(storage.unsafeGetStorageImpl()
+                                   ->_mutable_data_ptr_no_checks()
+                                   .release_context());
+  }
+
+ private:
+  std::vector<c10::Storage> storages_;
+};
+
+// The block of a result, if it is none of the operands' and not listed yet.
+bool add_new(const at::Tensor& result, std::span<Block* const> operands,
+             std::vector<Block*>& list) {
+  if (!result.defined() ||
+      !backend::is_chameleon(*result.unsafeGetTensorImpl()))
+    return false;
+  Block* const block =
+      backend::block_of(*result.storage().unsafeGetStorageImpl());
+  const auto is_among = [=](std::span<Block* const> blocks) {
+    return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
+  };
+  if (block == nullptr || is_among(operands) || is_among(list)) return false;
+  list.push_back(block);
+  return true;
+}
+
+// Whoever asked for the op has had its warnings.
+class NoWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+// The default generator as it was, for ops that take it and no other. Other
+// threads that draw from it meanwhile do so as natively: in no order.
+class GeneratorAsItWas {
+ public:
+  GeneratorAsItWas(at::Generator generator, const at::Tensor& state)
+      : generator_(std::move(generator)) {
+    const std::lock_guard lock(generator_.mutex());
+    after_ = generator_.get_state();
+    generator_.set_state(state);
+  }
+  ~GeneratorAsItWas() {
+    const std::lock_guard lock(generator_.mutex());
+    // mutant: generator-restored
+    generator_.set_state(after_);
+  }
+  GeneratorAsItWas(const GeneratorAsItWas&) = delete;
+  GeneratorAsItWas& operator=(const GeneratorAsItWas&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor after_;
+};
+
+} // namespace
+
+// ---- recording ------------------------------------------------------------
+
+struct RecordedCall::Surroundings {
+  BitSettings settings;
+  c10::DeviceIndex index;
+  bool operator==(const Surroundings&) const = default;
+};
+
+std::shared_ptr<const RecordedCall::Surroundings> RecordedCall::surroundings(
+    c10::DeviceIndex index) {
+  thread_local std::shared_ptr<const Surroundings> last;
+  const Surroundings now{BitSettings::now(), index};
+  if (last == nullptr || !(*last == now)) {
+    last = std::make_shared<const Surroundings>(now);
+  }
+  return last;
+}
+
+// Takes a call's arguments.
+class RecordedCall::Taker {
+ public:
+  Taker(RecordedCall& call, std::span<const memory::Operand> operands)
+      : call_(call), operands_(operands) {}
+
+  // False: it may not run again.
+  bool take(at::ArrayRef<c10::IValue> arguments);
+
+ private:
+  bool takeTensor(const c10::IValue& value, const ArgumentPlan& argument);
+  bool keep(const c10::IValue& value, std::size_t index);
+  void takeGenerator();
+
+  c10::DeviceIndex index() const { return call_.surroundings_->index; }
+
+  RecordedCall& call_;
+  const std::span<const memory::Operand> operands_;
+  std::vector<Shown> shown_;
+  at::Generator generator_;
+};
+
+std::unique_ptr<RecordedCall> RecordedCall::make(
+    const OpPlan& plan, at::ArrayRef<c10::IValue> arguments,
+    std::span<const memory::Operand> operands, c10::DeviceIndex index) {
+  static_assert(sizeof(RecordedCall) <=
+                64); // see memory/recompute/recompute_records.h
+  if (!plan.may_rerun) return nullptr;
+  std::unique_ptr<RecordedCall> record(new RecordedCall(plan));
+  record->surroundings_ = surroundings(index);
+  if (!Taker(*record, operands).take(arguments)) return nullptr;
+  return record;
+}
+
+bool RecordedCall::Taker::take(at::ArrayRef<c10::IValue> arguments) {
+  const OpPlan& plan = call_.plan_;
+  TORCH_INTERNAL_ASSERT(arguments.size() == plan.argument_count);
+  call_.arguments_ = std::make_unique<c10::IValue[]>(arguments.size());
+  auto next = plan.arguments.begin();
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue& value = arguments[i];
+    if (next == plan.arguments.end() || next->index != i) {
+      if (!keep(value, i)) return false;
+      continue;
+    }
+    const ArgumentPlan& argument = *next++;
+    switch (argument.kind) {
+      case ArgumentKind::kTensor:
+        if (!takeTensor(value, argument)) return false;
+        break;
+      case ArgumentKind::kTensorList:
+      case ArgumentKind::kOptionalList: {
+        if (value.isNone()) break;
+        const c10::ArrayRef<c10::IValue> list = value.toListRef();
+        call_.arguments_[i] = static_cast<std::int64_t>(list.size());
+        for (const c10::IValue& element : list) {
+          if (!takeTensor(element, argument)) return false;
+        }
+        break;
+      }
+      case ArgumentKind::kGenerator:
+        if (value.isGenerator()) generator_ = value.toGenerator();
+        break;
+      default:
+        return false;
+    }
+  }
+  call_.shown_ = memory::FixedArray<Shown>(std::move(shown_));
+  // mutant: re-run-generator
+  if (plan.random || generator_.defined()) takeGenerator();
+  return true;
+}
+
+bool RecordedCall::Taker::takeTensor(const c10::IValue& value,
+                                     const ArgumentPlan& argument) {
+  Shown& shown = shown_.emplace_back();
+  shown.written = argument.writes;
+  if (!value.isTensor() || !value.toTensor().defined()) return true;
+  const at::Tensor& tensor = value.toTensor();
+  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!backend::is_chameleon(impl)) {
+    // A Python number is nobody's.
+    if (!tensor.is_cpu() || tensor.layout() != at::kStrided) return false;
+    const bool is_number = impl.is_wrapped_number();
+    if (!is_number &&
+        (tensor.numel() > kMostCpuElements || !tensor.is_contiguous() ||
+         tensor.is_conj() || tensor.is_neg())) {
+      return false;
+    }
+    shown.shell = is_number ? tensor : copy_of(tensor);
+    return true;
+  }
+  if (is_nested(impl)) return false;
+  const c10::StorageImpl& storage =
+      *impl.unsafe_storage().unsafeGetStorageImpl();
+  const Block* const block = backend::block_of(storage);
+  if (block != nullptr) {
+    const auto at =
+        std::find_if(operands_.begin(), operands_.end(),
+                     [=](const auto& each) { return each.block == block; });
+    if (at == operands_.end()) return false;
+    shown.operand = static_cast<std::int32_t>(at - operands_.begin());
+    shown.storage_bytes = storage.nbytes();
+    shown.side_effect = argument.side_effect;
+  }
+  shown.shell = at::Tensor(
+      make_outer(impl, no_memory(), c10::Device(kChameleon, index())));
+  return true;
+}
+
+// An argument without tensors. False: it may change, or nobody knows what it
+// is.
+bool RecordedCall::Taker::keep(const c10::IValue& value, std::size_t index) {
+  if (value.isList()) {
+    call_.arguments_[index] = value.deepcopy(); // of numbers
+    return true;
+  }
+  // Batch norm: its statistics are results of what it is given otherwise.
+  const OpPlan& plan = call_.plan_;
+  const bool has_side_effects =
+      std::any_of(plan.arguments.begin(), plan.arguments.end(),
+                  [](const auto& each) { return each.side_effect; });
+  if (has_side_effects &&
+      plan.handle.schema().arguments()[index].name() == "training" &&
+      !value.toBool()) {
+    return false;
+  }
+  if (!value.isNone() && !value.isScalar() && !value.isString() &&
+      !value.isDevice()) {
+    return false;
+  }
+  call_.arguments_[index] = value;
+  return true;
+}
+
+void RecordedCall::Taker::takeGenerator() {
+  call_.drawn_ = std::make_unique<Drawn>(Drawn{generator_, {}});
+  if (!call_.plan_.random || !backend::target().holds_data) return;
+  at::Generator inner = backend::inner_generator(
+      generator_.defined() ? generator_ : backend::default_generator(index()));
+  const std::lock_guard lock(inner.mutex());
+  call_.drawn_->state = inner.get_state();
+}
+
+bool RecordedCall::isSideEffect(std::size_t operand) const {
+  return std::any_of(shown_.begin(), shown_.end(), [=](const Shown& shown) {
+    return shown.side_effect && std::cmp_equal(shown.operand, operand);
+  });
+}
+
+bool RecordedCall::leftOperandsInPlace(
+    at::ArrayRef<c10::IValue> arguments) const {
+  std::size_t next = 0;
+  const auto same = [&](const c10::IValue& value) {
+    const Shown& shown = shown_[next++];
+    if (!shown.written || !shown.shell.defined()) return true;
+    const at::Tensor& tensor = value.toTensor();
+    const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+    return TensorAccess::sameShape(*tensor.unsafeGetTensorImpl(),
+                                   *shown.shell.unsafeGetTensorImpl()) &&
+           storage.nbytes() == shown.storage_bytes;
+  };
+  for (const ArgumentPlan& argument : plan_.arguments) {
+    const c10::IValue& value = arguments[argument.index];
+    if (argument.kind == ArgumentKind::kTensor) {
+      if (!same(value)) return false;
+    } else if (argument.kind != ArgumentKind::kGenerator && !value.isNone()) {
+      for (const c10::IValue& element : value.toListRef()) {
+        if (!same(element)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+void finish_record(std::unique_ptr<RecordedCall> record,
+                   at::ArrayRef<c10::IValue> arguments,
+                   at::ArrayRef<at::Tensor> results,
+                   std::span<const memory::Operand> operands,
+                   memory::Pager& pager, memory::Call& call) {
+  if (record == nullptr || !record->leftOperandsInPlace(arguments)) return;
+  std::vector<Block*> blocks;
+  for (const memory::Operand& operand : operands) {
+    blocks.push_back(operand.block);
+  }
+  std::vector<Block*> created;
+  for (const at::Tensor& result : results) add_new(result, blocks, created);
+  pager.record(call, std::move(record), created);
+}
+
+// ---- running again --------------------------------------------------------
+
+Error RecordedCall::run(std::span<Block* const> operands,
+                        std::vector<Block*>& results) {
+  try {
+    runOnce(operands, results);
+    return {};
+  } catch (const c10::OutOfMemoryError& error) {
+    return {ErrorCode::kOutOfDeviceMemory, error.what_without_backtrace()};
+  } catch (const c10::Error& error) {
+    return {ErrorCode::kDevice, plan_.name + " did not run again: " +
+                                    error.what_without_backtrace()};
+  } catch (const std::exception& error) {
+    return {ErrorCode::kDevice,
+            plan_.name + " did not run again: " + error.what()};
+  }
+}
+
+void RecordedCall::runOnce(std::span<Block* const> operands,
+                           std::vector<Block*>& results) const {
+  const at::DisableRecordFunctionGuard unseen;
+  NoWarnings no_warnings;
+  const c10::WarningUtils::WarningHandlerGuard unheard(&no_warnings);
+  const WithBitSettings settings(surroundings_->settings);
+  const backend::InKernelScope outside(nullptr, nullptr);
+  std::optional<GeneratorAsItWas> generator;
+
+  const c10::DeviceIndex index = surroundings_->index;
+  const Borrowed storages(operands, index);
+  const c10::Device device(kChameleon, index);
+  std::size_t next_shown = 0;
+  const auto next = [&]() -> at::Tensor {
+    const Shown& shown = shown_[next_shown++];
+    if (!shown.shell.defined()) return {};
+    const c10::TensorImpl& shell = *shown.shell.unsafeGetTensorImpl();
+    if (!backend::is_chameleon(shell)) return shown.shell;
+    return at::Tensor(make_outer(
+        shell,
+        shown.operand < 0
+            ? no_memory()
+            : storages.storage(static_cast<std::size_t>(shown.operand),
+                               shown.storage_bytes),
+        device));
+  };
+  torch::jit::Stack stack(arguments_.get(),
+                          arguments_.get() + plan_.argument_count);
+  for (const ArgumentPlan& argument : plan_.arguments) {
+    c10::IValue& value = stack[argument.index];
+    switch (argument.kind) {
+      case ArgumentKind::kTensor: {
+        at::Tensor tensor = next();
+        if (tensor.defined()) value = std::move(tensor);
+        break;
+      }
+      case ArgumentKind::kTensorList: {
+        if (value.isNone()) break;
+        c10::List<at::Tensor> list;
+        for (std::int64_t n = value.toInt(); n > 0; --n) list.push_back(next());
+        value = std::move(list);
+        break;
+      }
+      case ArgumentKind::kOptionalList: {
+        if (value.isNone()) break;
+        c10::List<std::optional<at::Tensor>> list;
+        for (std::int64_t n = value.toInt(); n > 0; --n) {
+          at::Tensor tensor = next();
+          list.push_back(tensor.defined() ? std::optional(std::move(tensor))
+                                          : std::nullopt);
+        }
+        value = std::move(list);
+        break;
+      }
+      case ArgumentKind::kGenerator:
+        if (drawn_ == nullptr) break;
+        if (drawn_->state.defined()) {
+          value = backend::generator_in_state(
+              drawn_->generator.defined() ? drawn_->generator
+                                          : backend::default_generator(index),
+              drawn_->state);
+        } else if (drawn_->generator.defined()) {
+          value = drawn_->generator;
+        }
+        break;
+      default:
+        break;
+    }
+  }
+  const bool takes_generator = std::any_of(
+      plan_.arguments.begin(), plan_.arguments.end(),
+      [](const auto& each) { return each.kind == ArgumentKind::kGenerator; });
+  if (drawn_ != nullptr && drawn_->state.defined() && !takes_generator) {
+    generator.emplace(
+        backend::inner_generator(backend::default_generator(index)),
+        drawn_->state);
+  }
+
+  rerun_native(plan_, plan_.handle, &stack);
+
+  for (std::size_t i = 0; i < plan_.results.size(); ++i) {
+    if (plan_.results[i].written_argument >= 0 || !stack[i].isTensor()) {
+      continue;
+    }
+    const at::Tensor& tensor = stack[i].toTensor();
+    if (add_new(tensor, operands, results))
+      Borrowed::giveBack(tensor.storage());
+  }
+}
+
+} // namespace chameleon::kernels

@@ -1,0 +1,122 @@
+#include "memory/figures/step_meter.h"
+
+#include <utility>
+
+namespace chameleon::memory {
+
+using runtime::Event;
+using runtime::Moment;
+using runtime::Stream;
+
+StepMeter::~StepMeter() {
+  for (const Boundary& boundary : boundaries_) {
+    if (!boundary.event.complete()) runtime_.destroy(boundary.event);
+  }
+}
+
+// Where an event cannot be had the host's clock must do; a runtime that checks
+// its callers runs compute on the host.
+StepMeter::Boundary StepMeter::boundary(Stream stream) {
+  Boundary made;
+  if (!runtime_.checksCallers()) {
+    runtime::Result<Event> event = runtime_.recordTimed(stream);
+    if (event.ok()) made.event = *event;
+  }
+  made.time_ns = runtime_.now_ns();
+  return made;
+}
+
+std::optional<Moment> StepMeter::momentOf(const Boundary& boundary) {
+  if (boundary.event.complete()) return Moment{boundary.time_ns, {}};
+  return runtime_.momentOf(boundary.event);
+}
+
+void StepMeter::begin(Stream stream) {
+  boundaries_.push_back(boundary(stream));
+}
+
+void StepMeter::ended(Stream stream, Position position,
+                      const StepCounts& counts, bool marked,
+                      profiler::PathId path, PlanPtr plan) {
+  const std::int64_t ops = counts.ops - boundaries_.back().counts.ops;
+  if (ops < (marked ? 1 : kShortest)) return;
+  Boundary& end = boundaries_.emplace_back(boundary(stream));
+  end.counts = counts;
+  end.position = position;
+  end.marked = marked;
+  end.path = path;
+  end.plan = std::move(plan);
+  trim();
+}
+
+void StepMeter::trim() noexcept {
+  if (boundaries_.size() > untaken_ + kMaxUntaken) {
+    untaken_ = boundaries_.size() - kMaxUntaken;
+  }
+  while (untaken_ > 1 && boundaries_.size() > 2) {
+    const Event event = boundaries_.front().event;
+    if (!event.complete()) runtime_.destroy(event);
+    boundaries_.pop_front();
+    --untaken_;
+  }
+}
+
+void StepMeter::rebase(const StepCounts& counts) noexcept {
+  for (Boundary& boundary : boundaries_) {
+    boundary.counts.stall_ns -= counts.stall_ns;
+    boundary.counts.bytes_in -= counts.bytes_in;
+    boundary.counts.bytes_out -= counts.bytes_out;
+    boundary.counts.rerun_ns -= counts.rerun_ns;
+  }
+}
+
+std::optional<Position> StepMeter::end() const noexcept {
+  if (!measured()) return std::nullopt;
+  return boundaries_.back().position;
+}
+
+std::optional<StepMeter::Last> StepMeter::last() {
+  if (!measured()) return std::nullopt;
+  return stepAt(boundaries_.size() - 1);
+}
+
+std::optional<StepMeter::Last> StepMeter::takeNext() {
+  if (untaken_ >= boundaries_.size()) return std::nullopt;
+  std::optional<Last> step = stepAt(untaken_);
+  if (!step) return std::nullopt;
+  ++untaken_;
+  trim();
+  return step;
+}
+
+std::optional<StepMeter::Last> StepMeter::stepAt(std::size_t index) {
+  const Boundary& from = boundaries_[index - 1];
+  const Boundary& to = boundaries_[index];
+  const std::optional<Moment> begin = momentOf(from);
+  const std::optional<Moment> end = momentOf(to);
+  if (!begin || !end) return std::nullopt;
+  Last last;
+  StepFigures& step = last.figures;
+  step.duration_ns = end->time_ns - begin->time_ns;
+  step.compute_ns = end->compute.busy_ns - begin->compute.busy_ns;
+  step.stall_ns = to.counts.stall_ns - from.counts.stall_ns;
+  last.knows_compute = step.compute_ns > 0;
+  last.knows_stall = last.knows_compute || to.event.complete();
+  if (last.knows_compute) {
+    step.stall_ns = end->compute.stalled_ns - begin->compute.stalled_ns;
+  }
+  step.bytes_in = to.counts.bytes_in - from.counts.bytes_in;
+  step.bytes_out = to.counts.bytes_out - from.counts.bytes_out;
+  step.rerun_ns = to.counts.rerun_ns - from.counts.rerun_ns;
+  step.host_bytes = to.counts.host_bytes;
+  step.ops = to.counts.ops - from.counts.ops;
+  step.forecast_misses =
+      to.counts.forecast_misses - from.counts.forecast_misses;
+  step.forecast_hits = step.ops - step.forecast_misses;
+  step.plan = to.plan;
+  last.path = to.path;
+  last.marked = to.marked;
+  return last;
+}
+
+} // namespace chameleon::memory

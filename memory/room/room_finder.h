@@ -1,0 +1,86 @@
+// Finds room in HBM: the ladder of what is tried for an extent, short of
+// waiting for other calls.
+//
+//   1. what is free as it is
+//   2. spare blocks given back
+//   3. moves, where enough is free
+//   4. evictions, as the policy says
+//   5. what the LastResort gives up
+//   6. moves at any price
+//
+// Thread safety: needs the pager's lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "memory/block_table.h"
+#include "memory/figures/meter.h"
+#include "memory/pager_core.h"
+#include "memory/residency.h"
+#include "memory/room/compaction.h"
+#include "memory/room_request.h"
+#include "memory/wanted_block.h"
+
+namespace chameleon::memory {
+
+class RoomFinder {
+ public:
+  // REQUIRES: all outlive it.
+  RoomFinder(PagerCore& core, const Meter& meter, Residency& residency,
+             BlockTable& table, Compaction& compaction, LastResort& last_resort)
+      : core_(core),
+        meter_(meter),
+        residency_(residency),
+        table_(table),
+        compaction_(compaction),
+        last_resort_(last_resort) {}
+
+  // An extent, whatever it takes. Null: see `shortage`.
+  Extent* place(const Locked& locked, const RoomRequest& request,
+                Shortage& shortage) REQUIRES(pager_lock);
+  // The same for a block's bytes, which `writer` writes first: the extent is
+  // the block's, until it arrives there or is given back. False: see
+  // `shortage`.
+  bool placeBlock(const Locked& locked, WantedBlock& wanted, StreamIndex writer,
+                  Shortage& shortage, std::uint64_t needed_at = 0)
+      REQUIRES(pager_lock);
+  void giveBack(const Locked& locked, const WantedBlock& wanted) noexcept
+      REQUIRES(pager_lock);
+  // Makes a hole of `bytes`, and does not take it. False: see `shortage`.
+  bool makeFree(const Locked& locked, std::size_t bytes, StreamIndex stream,
+                Shortage& shortage) REQUIRES(pager_lock);
+  // Evicts what the policy would miss least, `bytes` or more; small blocks that
+  // follow each other share a batch. False: none can be evicted; `shortage`
+  // says why, if it is not for pins alone.
+  bool evictNext(const Locked& locked, Shortage& shortage,
+                 std::size_t bytes = 1, const Policy::Need& need = {})
+      REQUIRES(pager_lock);
+
+  // The most bytes in a row that eviction could free, as far as `enough`. With
+  // `moving`, blocks that cannot be evicted but moved do not end a row.
+  std::size_t largestRun(const Locked& locked, bool moving,
+                         std::size_t enough) const noexcept
+      REQUIRES(pager_lock);
+  // What running calls and users hold in HBM.
+  std::size_t pinnedBytes(const Locked& locked) const noexcept
+      REQUIRES(pager_lock);
+
+ private:
+  Extent* allocateFree(const Locked& locked, const RoomRequest& request)
+      REQUIRES(pager_lock);
+  // One rung, for whoever found no hole of `bytes`. True: look again.
+  bool climb(const Locked& locked, std::size_t bytes, StreamIndex stream,
+             std::uint64_t needed_at, Shortage& shortage) REQUIRES(pager_lock);
+
+  PagerCore& core_;
+  const Meter& meter_;
+  Residency& residency_;
+  BlockTable& table_;
+  Compaction& compaction_;
+  LastResort& last_resort_;
+  std::vector<Block*> set_aside_; // scratch of evictNext(), to spare the heap
+};
+
+} // namespace chameleon::memory

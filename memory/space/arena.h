@@ -1,0 +1,179 @@
+// The device memory that blocks and in-call allocations live in: one reserved
+// address range, mapped in large units up to the budget. One
+// implementation for every runtime.
+//
+// Thread safety: none, but for contains(); the pager's lock guards the rest.
+//
+// Freed extents carry the fence after which they may be reused; the caller
+// makes its *stream* wait for the fence of what it gets (extent->fence), never
+// the host.
+//
+// All bytes are counted as rounded (ExtentMap::round). Invariants: E1..E6 of
+// extent_map.h;
+//   A1 mapped bytes >= every extent in use, and <= budget rounded up to the
+//      runtime's commit granularity;
+//   A2 usedBytes() <= budgetBytes() at all times;
+//   A3 blockBytes() + inCallBytes() + foreignBytes() == usedBytes();
+//   A4 find() knows exactly the kInCall and kForeign extents.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/runtime/device_runtime.h"
+#include "memory/space/extent_index.h"
+#include "memory/space/extent_map.h"
+#include "memory/space/freed_room.h"
+#include "memory/streams/stream_positions.h"
+
+namespace chameleon::memory {
+
+class Arena {
+ public:
+  // Reserves `range_bytes` of address space (at least the largest budget that
+  // will ever be asked for). Maps nothing yet.
+  static runtime::Result<std::unique_ptr<Arena>> create(
+      runtime::DeviceRuntime& runtime, StreamPositions& streams,
+      std::size_t range_bytes, std::size_t budget_bytes);
+  // Host-waits for everything submitted, then gives the range back.
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Null: no hole of that size within the budget (lastError().ok()), or the
+  // runtime could not map memory (lastError() says why). An extent for a block
+  // gets its `block` from the caller.
+  //
+  // `stream` will write there first: where parts of the free space are still
+  // in use by earlier work, room is taken for which it waits least.
+  Extent* allocate(std::size_t bytes, End end, ExtentUse use,
+                   StreamIndex stream = kFirstCompute);
+  // The same in a hole, for a block. REQUIRES: the bytes are in it.
+  Extent* allocateAt(Extent* hole, std::size_t offset, std::size_t bytes);
+  // How late `stream` can write to all of a hole: 0 at once, else the more the
+  // later it was freed.
+  std::uint64_t waits(const Extent& hole, StreamIndex stream) const {
+    return apart_ ? freed_.youngest(hole.offset, hole.bytes, stream) : 0;
+  }
+  // `fence`: work that still uses the bytes (what is left in extent->fence is
+  // kept too). Callers with no such work pass an empty fence. Returns the hole
+  // that the extent is part of now.
+  Extent* free(Extent* extent, const Fence& fence);
+
+  // Parts of an in-call extent (HeldHole), see ExtentMap.
+  Extent* split(Extent* extent, std::size_t bytes);
+  void join(Extent* extent);
+  // Who gets the extent's bytes next waits for `fence` as well.
+  void addFence(Extent* extent, const Fence& fence);
+  // An extent's bytes hold no value any more / are about to be written.
+  void discarded(const Extent& extent) noexcept {
+    discarded(extent.offset, extent.bytes);
+  }
+  void revived(const Extent& extent) noexcept {
+    revived(extent.offset, extent.bytes);
+  }
+
+  // From now on free space keeps its fences piece by piece. It costs some time,
+  // so it begins when blocks first leave.
+  void keepFreedApart() noexcept { apart_ = true; }
+
+  // A kInCall or kForeign extent becomes `block`'s / a kInCall one outlives
+  // its call.
+  void adopt(Extent* extent, Block* block);
+  void makeForeign(Extent* extent);
+  // A block's extent outlives the call as well; it is no block's any more.
+  void orphan(Extent* extent);
+  // The kInCall or kForeign extent that starts at `address`, else null.
+  Extent* find(const void* address) const noexcept;
+
+  std::byte* address(const Extent& extent) const noexcept {
+    return base_ + extent.offset;
+  }
+  std::size_t offset(const std::byte* address) const noexcept {
+    return static_cast<std::size_t>(address - base_);
+  }
+  // True for every address of the reserved range, mapped or not. Lock-free.
+  bool contains(const void* address) const noexcept {
+    const auto* byte = static_cast<const std::byte*>(address);
+    return byte >= base_ && byte < base_ + range_bytes_;
+  }
+
+  // Grows or shrinks what may be used. False, and nothing changed: extents in
+  // use lie above the new border (evict or slide them first), the range is
+  // smaller than that, or the runtime failed (then lastError() says so).
+  // Unmaps what is no longer needed after host-waiting for its fences
+  // (rare, user-driven).
+  bool setBudget(std::size_t budget_bytes);
+
+  std::size_t rangeBytes() const noexcept { return range_bytes_; }
+  std::size_t budgetBytes() const noexcept { return budget_bytes_; }
+  std::size_t usedBytes() const noexcept { return extents_.usedBytes(); }
+  std::size_t freeBytes() const noexcept { return extents_.freeBytes(); }
+  std::size_t blockBytes() const noexcept {
+    return usedBytes() - in_call_bytes_ - foreign_bytes_;
+  }
+  std::size_t inCallBytes() const noexcept { return in_call_bytes_; }
+  std::size_t foreignBytes() const noexcept { return foreign_bytes_; }
+  std::size_t mappedBytes() const noexcept { return mapped_bytes_; }
+  // How often memory was mapped or unmapped so far.
+  std::uint64_t commits() const noexcept { return commits_; }
+  std::size_t largestFree() const noexcept { return extents_.largestFree(); }
+  ExtentMap& extents() noexcept { return extents_; } // to walk, not to change
+  const runtime::Error& lastError() const noexcept { return last_error_; }
+  void check() const;
+
+  // Moves a kBlock extent down, to `offset` in the hole before it, by a copy on
+  // the move stream, which first waits for `uses` and for the fences of both.
+  // Returns the copy's position: the block's last write, and the fence of the
+  // extent and of the hole that follows it. The block's device_address is the
+  // caller's to update. On an Error nothing has moved.
+  // May block the host on a runtime that moves inline.
+  // REQUIRES: extent->previous is free, and `offset` in it.
+  runtime::Result<Position> slideDown(Extent* extent, std::size_t offset,
+                                      const Fence& uses);
+
+  // Moves a kBlock extent's bytes to `target`, an extent of the same size, by a
+  // copy on the move stream, which first waits for `uses` and for the fences of
+  // both. `extent` is nobody's afterwards, until the caller gives it back; its
+  // fence is the copy. Else as slideDown().
+  runtime::Result<Position> move(Extent* extent, Extent* target,
+                                 const Fence& uses);
+
+ private:
+  Arena(runtime::DeviceRuntime& runtime, StreamPositions& streams,
+        std::byte* base, std::size_t range_bytes);
+  Extent* choose(std::size_t bytes, End end, ExtentUse use, StreamIndex stream);
+  Extent* takeUp(Extent* extent);
+  std::size_t mapLimit() const noexcept;
+  runtime::Error submitMove(const runtime::Copy& copy);
+  runtime::Error map(const Extent& extent);
+  runtime::Error unmapAbove(std::size_t limit_bytes);
+  void discarded(std::size_t offset, std::size_t bytes) noexcept;
+  void revived(std::size_t offset, std::size_t bytes) noexcept;
+
+  runtime::DeviceRuntime& runtime_;
+  StreamPositions& streams_;
+  const bool checks_callers_;
+  std::byte* const base_;
+  const std::size_t range_bytes_;
+  const std::size_t granularity_;
+  const std::size_t unit_bytes_; // a power of two, >= the granularity
+  const unsigned unit_shift_;
+  ExtentMap extents_;
+  ExtentIndex index_; // kInCall and kForeign
+  FreedRoom freed_;   // empty while !apart_
+  bool apart_ = false;
+
+  std::size_t budget_bytes_ = 0;
+  // Mapped bytes of each unit up to the budget, always a prefix of it.
+  std::vector<std::size_t> mapped_;
+  std::size_t mapped_bytes_ = 0;
+  std::uint64_t commits_ = 0;
+  std::size_t in_call_bytes_ = 0;
+  std::size_t foreign_bytes_ = 0;
+  runtime::Error last_error_;
+};
+
+} // namespace chameleon::memory

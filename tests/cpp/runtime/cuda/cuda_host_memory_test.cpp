@@ -1,0 +1,218 @@
+// Slabs that threads populate and register, on an emulated driver that reports
+// registrations of pages that are not there. What copies see of them:
+// cuda_runtime_test.
+#include "backend/runtime/cuda/cuda_host_memory.h"
+
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <memory>
+#include <string>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "backend/runtime/address_space.h"
+#include "backend/runtime/cuda/cuda_context.h"
+#include "tests/cpp/support/emulated_driver.h"
+
+namespace chameleon::runtime {
+namespace {
+
+using support::DriverCall;
+using support::EmulatedDriver;
+using support::EmulatedDriverOptions;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+class CudaHostMemoryTest : public ::testing::Test {
+ protected:
+  CudaHostMemoryTest() {
+    driver_options.registers_populated_only = true;
+    options.chunk_bytes = kMiB;
+    options.populating_threads = 4;
+  }
+  void TearDown() override {
+    close();
+    EXPECT_EQ(misuse, ""); // what was never given back, too
+  }
+
+  void open() {
+    driver_options.on_misuse = [this](const std::string& sentence) {
+      misuse += sentence + "\n";
+    };
+    driver = std::make_unique<EmulatedDriver>(driver_options);
+    table = driver->table();
+    context = std::move(CudaContext::create(table, 0).value());
+    host = std::make_unique<CudaHostMemory>(*context, options);
+  }
+  void close() {
+    host.reset();
+    context.reset();
+    driver.reset();
+  }
+  // In a range of its own, which stays reserved.
+  std::byte* allocate(std::size_t bytes) {
+    std::byte* const address = reserve_address_space(bytes, kPageBytes).value();
+    EXPECT_TRUE(host->allocate(address, bytes).ok());
+    return address;
+  }
+  bool registered(const std::byte* address) const {
+    return host->runAt(address, 1).registered;
+  }
+  void awaitRegistered(const std::byte* address) const {
+    while (!registered(address)) std::this_thread::yield();
+  }
+
+  EmulatedDriverOptions driver_options;
+  CudaHostMemoryOptions options;
+  std::string misuse;
+  std::unique_ptr<EmulatedDriver> driver;
+  CudaDriver table;
+  std::unique_ptr<CudaContext> context;
+  std::unique_ptr<CudaHostMemory> host;
+};
+
+TEST_F(CudaHostMemoryTest, SlabsAreRegisteredInTheOrderAllocated) {
+  open();
+  constexpr std::size_t kSlabs = 6;
+  std::vector<const std::byte*> chunks;
+  std::vector<std::byte*> slabs;
+  for (std::size_t i = 0; i < kSlabs; ++i) {
+    slabs.push_back(allocate(10 * kMiB + 4096));
+    for (std::size_t k = 0; k <= 10; ++k) {
+      chunks.push_back(slabs.back() + k * kMiB);
+    }
+  }
+  // From the top down: what lies below a registered chunk has been registered.
+  while (host->registeredBytes() < kSlabs * (10 * kMiB + 4096)) {
+    bool one_above = false;
+    for (std::size_t i = chunks.size(); i-- > 0;) {
+      const bool this_one = registered(chunks[i]);
+      ASSERT_TRUE(this_one || !one_above) << i;
+      one_above = this_one;
+    }
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(driver->calls(DriverCall::cuMemHostRegister), chunks.size());
+  for (std::byte* const slab : slabs) host->free(slab, 10 * kMiB + 4096);
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+}
+
+TEST_F(CudaHostMemoryTest, WhatStaysOfASlabIsRegisteredAnew) {
+  open();
+  constexpr std::size_t kKept = 2 * kMiB + kPageBytes;
+  std::byte* const slab = allocate(5 * kMiB);
+  std::memset(slab, 7, 5 * kMiB);
+  host->awaitRegistration();
+  host->free(slab + kKept, 5 * kMiB - kKept);
+  host->awaitRegistration();
+  EXPECT_EQ(host->registeredBytes(), kKept);
+  EXPECT_EQ(driver->pinnedBytes(), kKept);
+  EXPECT_EQ(host->runAt(slab + 2 * kMiB, kMiB).bytes, kPageBytes);
+  EXPECT_FALSE(host->runAt(slab + kKept, kMiB).ours);
+  for (std::size_t i = 0; i < kKept; ++i) ASSERT_EQ(slab[i], std::byte{7});
+  EXPECT_TRUE(host->allocate(slab + kKept, 5 * kMiB - kKept).ok());
+  host->awaitRegistration();
+  EXPECT_EQ(slab[5 * kMiB - 1], std::byte{0});
+  EXPECT_EQ(host->registeredBytes(), 5 * kMiB);
+  host->free(slab + kKept, 5 * kMiB - kKept);
+  host->free(slab, kKept);
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+}
+
+TEST_F(CudaHostMemoryTest, SlabsOfSeveralThreads) {
+  open();
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < 3; ++i) {
+    threads.emplace_back([this, i] {
+      for (std::size_t round = 0; round < 20; ++round) {
+        const std::size_t bytes = (1 + (round + i) % 7) * kMiB - kPageBytes;
+        std::byte* const kept = allocate(bytes);
+        std::byte* const slab = allocate(bytes);
+        slab[bytes - 1] = std::byte{7};
+        if (round % 5 == 0) host->awaitRegistration();
+        EXPECT_EQ(slab[bytes - 1], std::byte{7});
+        host->free(slab, bytes);
+        host->free(kept, bytes);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  host->awaitRegistration();
+  EXPECT_EQ(host->registeredBytes(), 0u);
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+  EXPECT_EQ(host->refusals(), 0u);
+}
+
+TEST_F(CudaHostMemoryTest, SlabsMayGoWhileTheirChunksAreBusy) {
+  driver_options.register_time_per_mebibyte = std::chrono::microseconds(200);
+  open();
+  for (std::size_t chunk = 0; chunk < 24; ++chunk) {
+    std::byte* const slab = allocate(24 * kMiB);
+    std::byte* const next = allocate(8 * kMiB);
+    if (chunk % 3 != 0) awaitRegistered(slab + chunk * kMiB);
+    host->free(slab, 24 * kMiB);
+    if (chunk % 2 == 0) host->awaitRegistration();
+    host->free(next, 8 * kMiB);
+    EXPECT_EQ(driver->pinnedBytes(), 0u);
+  }
+}
+
+TEST_F(CudaHostMemoryTest, StopsWhileBusy) {
+  driver_options.register_time_per_mebibyte = std::chrono::microseconds(500);
+  for (const std::size_t slabs : {1, 5}) {
+    for (const bool has_begun : {false, true}) {
+      open();
+      std::byte* first = nullptr;
+      for (std::size_t i = 0; i < slabs; ++i) {
+        std::byte* const slab = allocate(32 * kMiB);
+        if (i == 0) first = slab;
+      }
+      if (has_begun) awaitRegistered(first);
+      host.reset();
+      EXPECT_EQ(driver->pinnedBytes(), 0u);
+      close();
+    }
+  }
+}
+
+TEST_F(CudaHostMemoryTest, WhatTheDriverRefusesIsPopulatedNoFurther) {
+  driver_options.register_limit = 5 * kMiB;
+  options.background = false;
+  open();
+  constexpr std::size_t kBytes = 24 * kMiB;
+  std::byte* const slab = allocate(kBytes);
+  EXPECT_EQ(host->registeredBytes(), 5 * kMiB);
+  EXPECT_EQ(host->refusals(), 1u);
+  const auto page = static_cast<std::size_t>(getpagesize());
+  std::vector<unsigned char> pages(kBytes / page);
+  ASSERT_EQ(mincore(slab, kBytes, pages.data()), 0);
+  std::size_t present = 0;
+  while (present < pages.size() && (pages[present] & 1)) ++present;
+  EXPECT_GE(present * page, 6 * kMiB); // the chunk that was refused, too
+  EXPECT_LE(present * page, 6 * kMiB + PagePopulator::kPieceBytes);
+  for (std::size_t i = present; i < pages.size(); ++i) {
+    ASSERT_FALSE(pages[i] & 1);
+  }
+  host->free(slab, kBytes);
+}
+
+TEST_F(CudaHostMemoryTest, ALostGpuHangsNobody) {
+  open();
+  driver->failCall(DriverCall::cuMemHostRegister, 4, CUDA_ERROR_ILLEGAL_ADDRESS,
+                   /*for_ever=*/true);
+  std::byte* const first = allocate(16 * kMiB);
+  std::byte* const second = allocate(16 * kMiB);
+  host->awaitRegistration();
+  EXPECT_EQ(host->registeredBytes(), 3 * kMiB);
+  EXPECT_EQ(host->refusals(), 0u); // the memory is not at fault
+  host->free(first, 16 * kMiB);
+  host->free(second, 16 * kMiB);
+}
+
+} // namespace
+} // namespace chameleon::runtime
