@@ -9,7 +9,7 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/alias_tensors.h"
-#include "kernels/layouts/nested.h"
+#include "kernels/layouts/nested_parts.h"
 #include "kernels/layouts/other_layouts.h"
 #include "kernels/layouts/sparse_parts.h"
 #include "kernels/simulated/kernel_memory.h"

@@ -3,7 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorOptions.h>
 
-#include "kernels/layouts/nested.h"
+#include "kernels/layouts/nested_parts.h"
 #include "kernels/tensor_access.h"
 
 namespace chameleon::kernels {

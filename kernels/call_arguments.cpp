@@ -6,7 +6,7 @@
 #include "backend/torch/device.h"
 #include "backend/torch/generator.h"
 #include "kernels/device_rules.h"
-#include "kernels/layouts/nested.h"
+#include "kernels/layouts/nested_parts.h"
 #include "kernels/op_token.h"
 
 namespace chameleon::kernels {

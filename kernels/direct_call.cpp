@@ -230,13 +230,13 @@ void DirectCall<kMaxListed>::finishRecord(std::unique_ptr<RecordedCall> record,
 template <std::size_t kMaxListed>
 void DirectCall<kMaxListed>::retry(const c10::OperatorHandle& op,
                                    torch::jit::Stack& stack) {
-  letGo();
+  endCall();
   held_ = false;
   retry_native(plan_, op, stack, call_);
 }
 
 template <std::size_t kMaxListed>
-inline void DirectCall<kMaxListed>::letGo() noexcept {
+inline void DirectCall<kMaxListed>::endCall() noexcept {
   thread_->alias_tensors.popTo(alias_tensors_);
   device_->pager->end(call_);
 }
@@ -244,7 +244,7 @@ inline void DirectCall<kMaxListed>::letGo() noexcept {
 template <std::size_t kMaxListed>
 DirectCall<kMaxListed>::~DirectCall() {
   if (!held_) return;
-  letGo();
+  endCall();
   sample_memory(*device_);
 }
 

@@ -89,8 +89,8 @@ class DirectCall {
   // A result of the kernel becomes a chameleon tensor.
   void finish(at::Tensor& result);
   // The kernel threw what a GPU had reported.
-  void cameToLight(c10::AcceleratorError& error) const {
-    came_to_light(*device_, plan_.name, error);
+  void reportLateError(c10::AcceleratorError& error) const {
+    report_late_error(*device_, plan_.name, error);
   }
 
   // ---- after the kernel ran out of memory
@@ -144,7 +144,7 @@ class DirectCall {
   bool writesInference() const noexcept;
   void finishWritten();
   [[gnu::cold, gnu::noinline]] void finishWritten(std::size_t operand);
-  void letGo() noexcept;
+  void endCall() noexcept;
   void finishOther(at::Tensor& result, const Adoption& adoption);
   static profiler::Token tokenOf(const void* call);
 

@@ -231,7 +231,7 @@ class DirectKernel<Return(Arguments...)> {
       }
       throw;
     } catch (c10::AcceleratorError& error) {
-      call.cameToLight(error);
+      call.reportLateError(error);
       throw;
     }
   }

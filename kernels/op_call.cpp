@@ -71,7 +71,7 @@ class NativeCall {
         // Other calls were in the way; the next begin() reserves more room.
         arguments_.restore();
       } catch (c10::AcceleratorError& error) {
-        came_to_light(device, plan_.name, error);
+        report_late_error(device, plan_.name, error);
         throw;
       }
     }
@@ -306,8 +306,8 @@ void add_memory_sample(backend::DeviceContext& device) {
                        levels.resident_bytes, levels.host_bytes});
 }
 
-void came_to_light(backend::DeviceContext& device, std::string_view op,
-                   c10::AcceleratorError& error) {
+void report_late_error(backend::DeviceContext& device, std::string_view op,
+                       c10::AcceleratorError& error) {
   error.add_context("reported while chameleon ran " + std::string(op));
   runtime::DeviceRuntime& runtime = *device.runtime;
   if (const auto event = runtime.record(runtime::kDefaultComputeStream);

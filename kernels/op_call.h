@@ -41,9 +41,9 @@ void rerun_native(const OpPlan& plan, const c10::OperatorHandle& op,
 // An error that PyTorch heard of from a GPU, maybe of an op before this one:
 // says where it came to light. The runtime learns it too, so that later calls
 // say no more than that it was told.
-[[gnu::cold]] void came_to_light(backend::DeviceContext& device,
-                                 std::string_view op,
-                                 c10::AcceleratorError& error);
+[[gnu::cold]] void report_late_error(backend::DeviceContext& device,
+                                     std::string_view op,
+                                     c10::AcceleratorError& error);
 
 // What native kernels run below: autograd and the target's autocast have taken
 // place on the outer tensors.

@@ -38,7 +38,7 @@ struct ArgumentPlan {
   std::uint16_t index; // position among the op's arguments
   ArgumentKind kind;
   bool writes;
-  bool overwrites;  // every element, unread (overwrites.h)
+  bool overwrites;  // every element, unread (overwriting_ops.h)
   bool side_effect; // written, but no result depends on it (rerun_rules.h)
   CpuRule cpu;
 };
@@ -51,11 +51,11 @@ struct ResultPlan {
 };
 
 struct OpPlan {
-  explicit OpPlan(const c10::OperatorHandle& op);
+  explicit OpPlan(const c10::OperatorHandle& op); // op_plan_from_schema.cpp
 
   c10::OperatorHandle handle;
   std::string name;            // "aten::add.Tensor", for messages
-  std::uint32_t number;        // the profiler's, see op_names()
+  std::uint32_t number;        // the profiler's, see profiler::op_names()
   profiler::QuickHasher quick; // of its calls' tokens, which begin with it
   std::uint16_t argument_count;
   std::vector<ArgumentPlan> arguments; // only those of interest, in order
@@ -74,8 +74,5 @@ struct OpPlan {
   // A failed call may be run again from the start.
   bool mayRetry() const { return !writes && !random; }
 };
-
-// Names by number, of all ops that have a plan.
-profiler::OpNames& op_names();
 
 } // namespace chameleon::kernels

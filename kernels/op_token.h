@@ -11,7 +11,7 @@
 
 #include <c10/core/TensorImpl.h>
 
-#include "kernels/layouts/nested.h"
+#include "kernels/layouts/nested_parts.h"
 #include "profiler/token.h"
 
 namespace chameleon::kernels {

@@ -9,6 +9,7 @@
 
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
+#include "backend/torch/device_allocator.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 

@@ -89,7 +89,7 @@ Error HostAccess::readDevice(Block& block, std::size_t offset,
   if (Error late = core_.streams.synchronize(done); late && !error) {
     error = std::move(late);
   }
-  pins_.leave(call);
+  pins_.release(call);
   return error;
 }
 
@@ -179,7 +179,7 @@ Error HostAccess::writeDevice(Block& block, std::size_t offset,
     error = std::move(late);
   }
   if (!error) call.overwritten();
-  pins_.leave(call);
+  pins_.release(call);
   return error;
 }
 

@@ -232,9 +232,8 @@ class Pager {
   // Makes what may fail. Nobody else knows the pager yet: nothing is locked.
   runtime::Error open(std::string_view policy) NO_THREAD_SAFETY_ANALYSIS;
 
-  // In the order in which they know each other (pager_core.h), with one
-  // exception: recomputer_ refers to stress_, which comes later, and uses it
-  // only in calls. It comes before room_, whose LastResort it is.
+  // In the order in which they know each other (pager_core.h). recomputer_ is
+  // room_'s LastResort.
   PagerCore core_;
   Meter meter_;
   Residency residency_;

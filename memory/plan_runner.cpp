@@ -87,7 +87,7 @@ void PlanRunner::fetchAhead(const Locked& locked, std::uint64_t needed_at) {
       continue;
     }
     block.prefetched_tick = core_.ticks.load(std::memory_order_relaxed);
-    residency_.arrive(locked, wanted, /*pins=*/0, Decision::kFetch);
+    residency_.markResident(locked, wanted, /*pins=*/0, Decision::kFetch);
   }
   if (fetched) {
     core_.counters.prefetched_bytes.fetch_add(bytes, std::memory_order_relaxed);

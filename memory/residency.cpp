@@ -364,8 +364,9 @@ void Residency::takeOver(const Locked& locked, Block& block, Block& fresh) {
   core_.note(Decision::kRerun, block, block.bytes);
 }
 
-void Residency::arrive(const Locked& /*locked*/, const WantedBlock& wanted,
-                       std::uint64_t pins, Decision why) {
+void Residency::markResident(const Locked& /*locked*/,
+                             const WantedBlock& wanted, std::uint64_t pins,
+                             Decision why) {
   Block& block = *wanted.block;
   const bool fetched = block.host != nullptr;
   block.lost = false;

@@ -97,8 +97,8 @@ class Residency {
   bool fetch(const Locked& locked, std::span<const WantedBlock> wanted,
              Shortage& shortage) REQUIRES(pager_lock);
   // After that: the block is Resident in its extent, with so many pins.
-  void arrive(const Locked& locked, const WantedBlock& wanted,
-              std::uint64_t pins, Decision why) REQUIRES(pager_lock);
+  void markResident(const Locked& locked, const WantedBlock& wanted,
+                    std::uint64_t pins, Decision why) REQUIRES(pager_lock);
   // A new block has the in-call extent, and one pin.
   void adoptExtent(const Locked& locked, Block& block, Extent* extent)
       REQUIRES(pager_lock);

@@ -14,6 +14,12 @@ void StressHooks::setDropStress(DropStress stress, std::uint64_t seed) {
   closeGate(drop_stress_ != DropStress::kNever, stress != DropStress::kNever);
   drop_stress_ = stress;
   random_.seed(seed);
+  std::function<bool()> keeps; // a record that was run again
+  if (stress == DropStress::kAll) keeps = [] { return true; };
+  if (stress == DropStress::kRandom) {
+    keeps = [this]() NO_THREAD_SAFETY_ANALYSIS { return random_() % 2 == 0; };
+  }
+  recomputer_.keepRecordsIf(locked, std::move(keeps));
 }
 
 // Every call has to come for the lock while it is on.
@@ -60,11 +66,6 @@ void StressHooks::applyDropStress(const Locked& locked, CallState& call) {
       (void)residency_.drop(locked, *block);
     }
   }
-}
-
-bool StressHooks::keepsRecord(const Locked& /*locked*/) {
-  return drop_stress_ == DropStress::kAll ||
-         (drop_stress_ == DropStress::kRandom && random_() % 2 == 0);
 }
 
 } // namespace chameleon::memory

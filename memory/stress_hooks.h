@@ -10,6 +10,7 @@
 
 #include "memory/block_table.h"
 #include "memory/pager_core.h"
+#include "memory/recompute/recomputer.h"
 #include "memory/residency.h"
 #include "memory/room/room_finder.h"
 
@@ -27,16 +28,18 @@ class StressHooks {
  public:
   // REQUIRES: all outlive it.
   StressHooks(PagerCore& core, Residency& residency, BlockTable& table,
-              RoomFinder& room)
-      : core_(core), residency_(residency), table_(table), room_(room) {}
+              Recomputer& recomputer, RoomFinder& room)
+      : core_(core),
+        residency_(residency),
+        table_(table),
+        recomputer_(recomputer),
+        room_(room) {}
 
   void setStress(Stress stress, std::uint64_t seed = 0);
   void setDropStress(DropStress stress, std::uint64_t seed = 0);
 
   // Before the call's operands are pinned.
   void apply(const Locked& locked, CallState& call) REQUIRES(pager_lock);
-  // A record that was run again stays, so that it may have to once more.
-  bool keepsRecord(const Locked& locked) REQUIRES(pager_lock);
 
  private:
   void applyStress(const Locked& locked) REQUIRES(pager_lock);
@@ -47,6 +50,7 @@ class StressHooks {
   PagerCore& core_;
   Residency& residency_;
   BlockTable& table_;
+  Recomputer& recomputer_;
   RoomFinder& room_;
   Stress stress_ GUARDED_BY(pager_lock) = Stress::kNever;
   DropStress drop_stress_ GUARDED_BY(pager_lock) = DropStress::kNever;

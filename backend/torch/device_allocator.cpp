@@ -95,4 +95,10 @@ c10::DeviceAllocator* device_allocator() noexcept {
   return &DeviceAllocator::instance();
 }
 
+c10::Storage make_storage(std::size_t bytes, c10::DeviceIndex index) {
+  return {c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, allocate_block(bytes, index),
+      device_allocator(), /*resizable=*/true)};
+}
+
 } // namespace chameleon::backend

@@ -5,10 +5,14 @@
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Storage.h>
 
 namespace chameleon::backend {
 
 // Never null, never destroyed.
 c10::DeviceAllocator* device_allocator() noexcept;
+
+// A storage of `bytes` on our device, as empty() makes it.
+c10::Storage make_storage(std::size_t bytes, c10::DeviceIndex index);
 
 } // namespace chameleon::backend

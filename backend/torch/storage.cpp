@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "backend/torch/deferred_work.h"
-#include "backend/torch/device_allocator.h"
 #include "backend/torch/device_options.h"
 #include "backend/torch/error.h"
 #include "backend/torch/stream.h"
@@ -73,12 +72,6 @@ void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
   }
   storage.set_data_ptr_noswap(std::move(fresh));
   storage.set_nbytes(bytes);
-}
-
-c10::Storage make_storage(std::size_t bytes, c10::DeviceIndex index) {
-  return {c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, allocate_block(bytes, index),
-      device_allocator(), /*resizable=*/true)};
 }
 
 } // namespace chameleon::backend

@@ -66,7 +66,4 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index);
 // the bytes; 0 gives the memory back at once.
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes);
 
-// A storage of `bytes` on our device, as empty() makes it.
-c10::Storage make_storage(std::size_t bytes, c10::DeviceIndex index);
-
 } // namespace chameleon::backend

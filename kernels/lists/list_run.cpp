@@ -288,8 +288,8 @@ void ListRun::run(const Op& op, Range range) {
   }
   if (!op.results.empty()) fulfil(op, range, stack.back());
   stack.clear();
-  for (const std::vector<Slot>& slots : op.slots) letGo(slots, range);
-  letGo(op.results, range);
+  for (const std::vector<Slot>& slots : op.slots) releaseOperands(slots, range);
+  releaseOperands(op.results, range);
 }
 
 void ListRun::pushArguments(const Op& op, Range range, Stack& stack) const {
@@ -340,7 +340,7 @@ void ListRun::fulfil(const Op& op, Range range, const c10::IValue& made) {
   }
 }
 
-void ListRun::letGo(const std::vector<Slot>& slots, Range range) {
+void ListRun::releaseOperands(const std::vector<Slot>& slots, Range range) {
   if (slots.size() != length_) return; // one for all
   for (std::size_t i = range.first; i < range.end; ++i) {
     Operand& operand = operands_[slots[i]];

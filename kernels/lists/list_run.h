@@ -95,7 +95,7 @@ class ListRun {
   void pushArguments(const Op& op, Range range, torch::jit::Stack& stack) const;
   void makeWay(const Op& op, Range range);
   void fulfil(const Op& op, Range range, const c10::IValue& made);
-  void letGo(const std::vector<Slot>& slots, Range range);
+  void releaseOperands(const std::vector<Slot>& slots, Range range);
 
   backend::DeviceContext& device_;
   const c10::Stream stream_;

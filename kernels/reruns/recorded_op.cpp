@@ -6,26 +6,19 @@
 #include <utility>
 
 #include <ATen/EmptyTensor.h>
-#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
 #include "backend/torch/device.h"
-#include "backend/torch/device_allocator.h"
 #include "backend/torch/generator.h"
-#include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/storage.h"
 #include "kernels/alias_tensors.h"
-#include "kernels/layouts/nested.h"
-#include "kernels/op_call.h"
-#include "kernels/reruns/bit_settings.h"
+#include "kernels/layouts/nested_parts.h"
 #include "kernels/tensor_access.h"
 
 namespace chameleon::kernels {
 
 using backend::kChameleon;
 using memory::Block;
-using runtime::Error;
-using runtime::ErrorCode;
 
 namespace {
 
@@ -49,92 +42,7 @@ at::Tensor copy_of(const at::Tensor& tensor) {
   return copy;
 }
 
-// Storages on blocks that belong to somebody else.
-class Borrowed {
- public:
-  Borrowed(std::span<Block* const> blocks, c10::DeviceIndex index) {
-    for (Block* const block : blocks) {
-      storages_.emplace_back(c10::Storage::use_byte_size_t(), 0,
-                             backend::lend_block(block, index),
-                             backend::device_allocator(), true);
-    }
-  }
-  ~Borrowed() {
-    for (c10::Storage& storage : storages_) giveBack(storage);
-  }
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
-
-  // As the recorded call had it.
-  const c10::Storage& storage(std::size_t i, std::size_t bytes) const {
-    storages_[i].unsafeGetStorageImpl()->set_nbytes(bytes);
-    return storages_[i];
-  }
-
-  static Block* giveBack(const c10::Storage& storage) {
-    return static_cast<Block*>(storage.unsafeGetStorageImpl()
-                                   ->_mutable_data_ptr_no_checks()
-                                   .release_context());
-  }
-
- private:
-  std::vector<c10::Storage> storages_;
-};
-
-// The block of a result, if it is none of the operands' and not listed yet.
-bool add_new(const at::Tensor& result, std::span<Block* const> operands,
-             std::vector<Block*>& list) {
-  if (!result.defined() ||
-      !backend::is_chameleon(*result.unsafeGetTensorImpl()))
-    return false;
-  Block* const block =
-      backend::block_of(*result.storage().unsafeGetStorageImpl());
-  const auto is_among = [=](std::span<Block* const> blocks) {
-    return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
-  };
-  if (block == nullptr || is_among(operands) || is_among(list)) return false;
-  list.push_back(block);
-  return true;
-}
-
-// Whoever asked for the op has had its warnings.
-class NoWarnings final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning&) override {}
-};
-
-// The default generator as it was, for ops that take it and no other. Other
-// threads that draw from it meanwhile do so as natively: in no order.
-class GeneratorAsItWas {
- public:
-  GeneratorAsItWas(at::Generator generator, const at::Tensor& state)
-      : generator_(std::move(generator)) {
-    const std::lock_guard lock(generator_.mutex());
-    after_ = generator_.get_state();
-    generator_.set_state(state);
-  }
-  ~GeneratorAsItWas() {
-    const std::lock_guard lock(generator_.mutex());
-    // mutant: generator-restored
-    generator_.set_state(after_);
-  }
-  GeneratorAsItWas(const GeneratorAsItWas&) = delete;
-  GeneratorAsItWas& operator=(const GeneratorAsItWas&) = delete;
-
- private:
-  at::Generator generator_;
-  at::Tensor after_;
-};
-
 } // namespace
-
-// ---- recording ------------------------------------------------------------
-
-struct RecordedCall::Surroundings {
-  BitSettings settings;
-  c10::DeviceIndex index;
-  bool operator==(const Surroundings&) const = default;
-};
 
 std::shared_ptr<const RecordedCall::Surroundings> RecordedCall::surroundings(
     c10::DeviceIndex index) {
@@ -321,6 +229,21 @@ bool RecordedCall::leftOperandsInPlace(
   return true;
 }
 
+bool add_created(const at::Tensor& result, std::span<Block* const> operands,
+                 std::vector<Block*>& created) {
+  if (!result.defined() ||
+      !backend::is_chameleon(*result.unsafeGetTensorImpl()))
+    return false;
+  Block* const block =
+      backend::block_of(*result.storage().unsafeGetStorageImpl());
+  const auto is_among = [=](std::span<Block* const> blocks) {
+    return std::find(blocks.begin(), blocks.end(), block) != blocks.end();
+  };
+  if (block == nullptr || is_among(operands) || is_among(created)) return false;
+  created.push_back(block);
+  return true;
+}
+
 void finish_record(std::unique_ptr<RecordedCall> record,
                    at::ArrayRef<c10::IValue> arguments,
                    at::ArrayRef<at::Tensor> results,
@@ -332,116 +255,8 @@ void finish_record(std::unique_ptr<RecordedCall> record,
     blocks.push_back(operand.block);
   }
   std::vector<Block*> created;
-  for (const at::Tensor& result : results) add_new(result, blocks, created);
+  for (const at::Tensor& result : results) add_created(result, blocks, created);
   pager.record(call, std::move(record), created);
-}
-
-// ---- running again --------------------------------------------------------
-
-Error RecordedCall::run(std::span<Block* const> operands,
-                        std::vector<Block*>& results) {
-  try {
-    runOnce(operands, results);
-    return {};
-  } catch (const c10::OutOfMemoryError& error) {
-    return {ErrorCode::kOutOfDeviceMemory, error.what_without_backtrace()};
-  } catch (const c10::Error& error) {
-    return {ErrorCode::kDevice, plan_.name + " did not run again: " +
-                                    error.what_without_backtrace()};
-  } catch (const std::exception& error) {
-    return {ErrorCode::kDevice,
-            plan_.name + " did not run again: " + error.what()};
-  }
-}
-
-void RecordedCall::runOnce(std::span<Block* const> operands,
-                           std::vector<Block*>& results) const {
-  const at::DisableRecordFunctionGuard unseen;
-  NoWarnings no_warnings;
-  const c10::WarningUtils::WarningHandlerGuard unheard(&no_warnings);
-  const WithBitSettings settings(surroundings_->settings);
-  const backend::InKernelScope outside(nullptr, nullptr);
-  std::optional<GeneratorAsItWas> generator;
-
-  const c10::DeviceIndex index = surroundings_->index;
-  const Borrowed storages(operands, index);
-  const c10::Device device(kChameleon, index);
-  std::size_t next_shown = 0;
-  const auto next = [&]() -> at::Tensor {
-    const Shown& shown = shown_[next_shown++];
-    if (!shown.shell.defined()) return {};
-    const c10::TensorImpl& shell = *shown.shell.unsafeGetTensorImpl();
-    if (!backend::is_chameleon(shell)) return shown.shell;
-    return at::Tensor(make_outer(
-        shell,
-        shown.operand < 0
-            ? no_memory()
-            : storages.storage(static_cast<std::size_t>(shown.operand),
-                               shown.storage_bytes),
-        device));
-  };
-  torch::jit::Stack stack(arguments_.get(),
-                          arguments_.get() + plan_.argument_count);
-  for (const ArgumentPlan& argument : plan_.arguments) {
-    c10::IValue& value = stack[argument.index];
-    switch (argument.kind) {
-      case ArgumentKind::kTensor: {
-        at::Tensor tensor = next();
-        if (tensor.defined()) value = std::move(tensor);
-        break;
-      }
-      case ArgumentKind::kTensorList: {
-        if (value.isNone()) break;
-        c10::List<at::Tensor> list;
-        for (std::int64_t n = value.toInt(); n > 0; --n) list.push_back(next());
-        value = std::move(list);
-        break;
-      }
-      case ArgumentKind::kOptionalList: {
-        if (value.isNone()) break;
-        c10::List<std::optional<at::Tensor>> list;
-        for (std::int64_t n = value.toInt(); n > 0; --n) {
-          at::Tensor tensor = next();
-          list.push_back(tensor.defined() ? std::optional(std::move(tensor))
-                                          : std::nullopt);
-        }
-        value = std::move(list);
-        break;
-      }
-      case ArgumentKind::kGenerator:
-        if (drawn_ == nullptr) break;
-        if (drawn_->state.defined()) {
-          value = backend::generator_in_state(
-              drawn_->generator.defined() ? drawn_->generator
-                                          : backend::default_generator(index),
-              drawn_->state);
-        } else if (drawn_->generator.defined()) {
-          value = drawn_->generator;
-        }
-        break;
-      default:
-        break;
-    }
-  }
-  const bool takes_generator = std::any_of(
-      plan_.arguments.begin(), plan_.arguments.end(),
-      [](const auto& each) { return each.kind == ArgumentKind::kGenerator; });
-  if (drawn_ != nullptr && drawn_->state.defined() && !takes_generator) {
-    generator.emplace(
-        backend::inner_generator(backend::default_generator(index)),
-        drawn_->state);
-  }
-
-  rerun_native(plan_, plan_.handle, &stack);
-
-  for (std::size_t i = 0; i < plan_.results.size(); ++i) {
-    if (plan_.results[i].written_argument >= 0 || !stack[i].isTensor()) {
-      continue;
-    }
-    const at::Tensor& tensor = stack[i].toTensor();
-    if (add_new(tensor, operands, results))
-      Borrowed::giveBack(tensor.storage());
-  }
 }
 
 } // namespace chameleon::kernels

@@ -20,6 +20,7 @@
 #include <ATen/core/stack.h>
 
 #include "kernels/op_plan.h"
+#include "kernels/reruns/bit_settings.h"
 #include "memory/pager.h"
 #include "memory/recompute/fixed_array.h"
 
@@ -54,11 +55,18 @@ class RecordedCall final : public memory::RecordedOp {
     at::Generator generator; // the call's own; undefined: the default one
     at::Tensor state;        // before it did; undefined: there is none
   };
-  struct Surroundings; // of the call: mostly the same as those of many others
+  struct Surroundings { // of the call: mostly the same as those of many others
+    BitSettings settings;
+    c10::DeviceIndex index;
+    bool operator==(const Surroundings&) const = default;
+  };
   class Taker;
 
   explicit RecordedCall(const OpPlan& plan) : plan_(plan) {}
   static std::shared_ptr<const Surroundings> surroundings(c10::DeviceIndex);
+  // recorded_op_rerun.cpp: the arguments again, on storages that are lent.
+  class Borrowed;
+  torch::jit::Stack argumentsOn(const Borrowed& storages) const;
   void runOnce(std::span<memory::Block* const> operands,
                std::vector<memory::Block*>& results) const;
 
@@ -69,6 +77,12 @@ class RecordedCall final : public memory::RecordedOp {
   std::unique_ptr<Drawn> drawn_; // null: it draws no random numbers
   std::shared_ptr<const Surroundings> surroundings_;
 };
+
+// Adds the block of `result` to `created`, if it is none of the operands' and
+// not there yet.
+bool add_created(const at::Tensor& result,
+                 std::span<memory::Block* const> operands,
+                 std::vector<memory::Block*>& created);
 
 // After the kernel: gives `record` to the pager, unless it is null or the
 // kernel gave an operand other memory or another shape. `arguments` are the

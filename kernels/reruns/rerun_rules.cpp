@@ -5,7 +5,6 @@
 #include <iterator>
 
 #include "kernels/op_plan.h"
-#include "kernels/redirect.h"
 
 namespace chameleon::kernels {
 namespace {
@@ -218,19 +217,6 @@ std::string_view rerun_rule_name(RerunRule rule) noexcept {
       return "hidden state";
   }
   return "?";
-}
-
-std::vector<std::pair<std::string, std::string>> rerun_rules() {
-  std::vector<std::pair<std::string, std::string>> rules;
-  for (const std::string& text : redirected_ops()) {
-    const std::size_t dot = text.find('.', text.find("::"));
-    const c10::OperatorHandle op =
-        c10::Dispatcher::singleton().findSchemaOrThrow(
-            text.substr(0, dot).c_str(),
-            dot == std::string::npos ? "" : text.substr(dot + 1).c_str());
-    rules.emplace_back(text, rerun_rule_name(rerun_rule(op, OpPlan(op))));
-  }
-  return rules;
 }
 
 bool is_side_effect(std::string_view base, std::string_view argument) {

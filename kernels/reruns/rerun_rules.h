@@ -8,10 +8,7 @@
 // Thread safety: any thread; tables that never change.
 #pragma once
 
-#include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -34,9 +31,6 @@ enum class RerunRule : std::uint8_t {
 RerunRule rerun_rule(const c10::OperatorHandle& op, const OpPlan& plan);
 // "may", "other library", ...
 std::string_view rerun_rule_name(RerunRule rule) noexcept;
-
-// (name, rule) of all redirected ops, for tests.
-std::vector<std::pair<std::string, std::string>> rerun_rules();
 
 // The op writes this argument and its results do not depend on it, if its
 // argument `training` is true or missing.

@@ -171,7 +171,8 @@ void BeginAttempt::commit(const Locked& locked) {
       if (block.host != nullptr) {
         core_.counters.faults.fetch_add(1, std::memory_order_relaxed);
       }
-      parts_.residency.arrive(locked, wanted, block.claims, Decision::kFault);
+      parts_.residency.markResident(locked, wanted, block.claims,
+                                    Decision::kFault);
     }
     // mutant: stale-host-copy
     if (wanted.write && block.host != nullptr) {
@@ -219,9 +220,11 @@ Error BeginAttempt::error(const Locked& locked) {
     needed_bytes += wanted.block->rounded_bytes;
   }
   return out_of_memory(
-      locked, core_, parts_.room, call_,
+      locked, core_, call_,
       {operands_, needed_bytes, parts_.kernel_room.seen(call_, needed_bytes)},
-      parts_.table.residentBytes(), shortage_);
+      {parts_.table.residentBytes(),
+       parts_.room.largestRun(locked, /*moving=*/false, SIZE_MAX)},
+      shortage_);
 }
 
 } // namespace chameleon::memory

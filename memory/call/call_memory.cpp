@@ -179,9 +179,11 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
       {call.liveBytes() + call.adopted_bytes + rounded, call.layout.span(),
        call.memory == nullptr ? 0 : call.memory->peakAt(call.operand_bytes)});
   return out_of_memory(
-      locked, core_, room_, call,
+      locked, core_, call,
       {{call.pins.data(), call.pins.size()}, call.operand_bytes, inside_bytes},
-      table_.residentBytes(), shortage);
+      {table_.residentBytes(),
+       room_.largestRun(locked, /*moving=*/false, SIZE_MAX)},
+      shortage);
 }
 
 // From the hole that the call holds. Null: it has none, or needs something else

@@ -237,7 +237,7 @@ Error CallPins::begin(CallState& call, const OpRequest& request) {
   if (!waits.empty()) {
     // Outside the lock: where compute runs inline, this blocks the thread.
     if (Error error = core_.waitFor(call.stream, waits)) {
-      leave(call); // no work was submitted: nothing to stamp
+      release(call); // no work was submitted: nothing to stamp
       return core_.named(call, std::move(error));
     }
   }
@@ -348,7 +348,7 @@ void CallPins::end(CallState& call) noexcept {
   }
 }
 
-void CallPins::leave(CallState& call) noexcept {
+void CallPins::release(CallState& call) noexcept {
   std::size_t freed = parts_.overwrites.settleOldBytes(call);
   // mutant: leaving-pins
   for (const Operand& operand : call.pins) freed += unpin(*operand.block);

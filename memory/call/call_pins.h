@@ -31,7 +31,7 @@ class CallPins {
   void end(CallState& call) noexcept;
   void hold(CallState& call) noexcept;
   // Unpins and makes way for others, where no op ran: nothing is stamped.
-  void leave(CallState& call) noexcept;
+  void release(CallState& call) noexcept;
 
  private:
   // ---- the way in ----------------------------------------------------------

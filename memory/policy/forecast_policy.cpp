@@ -36,7 +36,7 @@ PolicyCosts ForecastPolicy::costs() {
 
 bool ForecastPolicy::plannedActions(const profiler::OpTicket& ticket,
                                     std::vector<PlannedAction>& list) {
-  if (gate_.takeAsk() || ticket.epoch != epoch_) arrive(ticket);
+  if (gate_.takeAsk() || ticket.epoch != epoch_) findPlace(ticket);
   const bool recorded = cursor_.advance(ticket.position, list);
   readahead_.advance(path_, cursor_.plan().get(), ticket.position, list);
   setGate();
@@ -53,7 +53,7 @@ void ForecastPolicy::setGate() noexcept {
 // Another sequence, another place in it, another round, or another plan. A few
 // ops left out or put in do not matter; else what the plan had before this op
 // is taken as done, and what it takes to be there must be looked at.
-void ForecastPolicy::arrive(const profiler::OpTicket& ticket) {
+void ForecastPolicy::findPlace(const profiler::OpTicket& ticket) {
   const profiler::PathPosition at = forecast_.position();
   const FollowedPath from = std::exchange(path_, {});
   const bool same = from.ops != 0 && at.path == from.id;

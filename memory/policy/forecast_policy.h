@@ -57,7 +57,7 @@ class ForecastPolicy final : public Policy {
   void savePlans(SavedPlans& plans) const override { planning_.save(plans); }
 
  private:
-  void arrive(const profiler::OpTicket& ticket);
+  void findPlace(const profiler::OpTicket& ticket);
   PathPlanPtr planFor(const profiler::PathPosition& at,
                       const PathPlanPtr& before);
   const VictimOrder::Victim* findVictim(Usable usable, const Need& need);
@@ -73,7 +73,7 @@ class ForecastPolicy final : public Policy {
   PlanCursor cursor_;
   Readahead readahead_;
   VictimOrder victims_;
-  bool had_victims_ = false; // that no plan chose, since arrive()
+  bool had_victims_ = false; // that no plan chose, since findPlace()
 
   PlanningThread planning_; // last: its thread opens the gate
 };

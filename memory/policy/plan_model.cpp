@@ -28,10 +28,10 @@ void PlanModel::beginAway(ValueIndex value) {
   Value& state = values_[value];
   if (!state.placed) return;
   state.dirty = false;
-  leave(state, {});
+  evict(state, {});
 }
 
-void PlanModel::leave(Value& value, const After& after) {
+void PlanModel::evict(Value& value, const After& after) {
   value.placed = false;
   away_bytes_ += value.bytes;
   peak_away_bytes_ = std::max(peak_away_bytes_, away_bytes_);
@@ -102,7 +102,7 @@ void PlanModel::evictClean(ValueIndex value) {
   CHAMELEON_CHECK(!state.dirty, "eviction of what has no copy");
   After after = state.used;
   after[kOut] = state.out;
-  leave(state, after);
+  evict(state, after);
 }
 
 void PlanModel::act(const Action& action) {

@@ -83,7 +83,7 @@ class PlanModel {
   };
 
   static void join(After& after, const After& other);
-  void leave(Value& value, const After& after); // HBM
+  void evict(Value& value, const After& after); // HBM
   void writeBack(ValueIndex value, const After& after, bool joined);
   void evictClean(ValueIndex value);
   void add(Queue queue, const After& after, std::int64_t bytes, bool joined);

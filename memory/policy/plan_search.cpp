@@ -34,11 +34,11 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
       return parameters.gaps.spread;
     });
   }
-  leave(kHeadroomShare);
+  leaveHeadroom(kHeadroomShare);
   runtime::Result<PlanPtr> swapping = plan_cycle(map_.cycle, options_);
   if (!swapping.ok() && once) {
     headroom_level_ = 0;
-    leave(kHeadroomShare);
+    leaveHeadroom(kHeadroomShare);
     swapping = plan_cycle(map_.cycle, options_);
   }
   if (!swapping.ok()) return;
@@ -51,7 +51,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   limit_ns_ = chosen_->modelled.duration_ns;
   searched_limit_ns_ = limit_ns_;
   if (!request.recompute || !chosen_->modelled.waits()) return;
-  leave(kRerunHeadroomShare);
+  leaveHeadroom(kRerunHeadroomShare);
   swapping = plan_cycle(map_.cycle, options_);
   if (!swapping.ok()) return;
   planner_.emplace(map_.cycle, options_, std::move(*swapping));
@@ -70,7 +70,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   retained_.emplace(map_.cycle);
 }
 
-void PlanSearch::leave(std::uint64_t share) {
+void PlanSearch::leaveHeadroom(std::uint64_t share) {
   const double factor = std::pow(HeadroomTrial::kFactor, headroom_level_);
   const std::uint64_t usual = request_.key.budget_bytes / share;
   const auto left = factor * static_cast<double>(usual);

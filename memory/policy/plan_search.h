@@ -68,7 +68,7 @@ class PlanSearch {
 
  private:
   // What plans leave of the budget from now on, at this headroom level.
-  void leave(std::uint64_t share);
+  void leaveHeadroom(std::uint64_t share);
   bool choose();
   PathPlanPtr chosen() const; // on its path
 

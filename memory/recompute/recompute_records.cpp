@@ -250,7 +250,7 @@ void RecomputeRecords::remove(Record& record) {
   if (record.users == 0) free(record);
 }
 
-void RecomputeRecords::letGo(Record& record) {
+void RecomputeRecords::stopUsing(Record& record) {
   if (--record.users == 0 && record.is_void) free(record);
 }
 

@@ -159,10 +159,10 @@ class RecomputeRecords {
   // What must be made before the record can run; null: nothing.
   static Record* deeper(const Record& record) noexcept;
 
-  // A thread runs the record, or will: it stays until it is let go, with all
+  // A thread runs the record, or will: it stays until that ends, with all
   // that it holds, and none of its operands is dropped.
   static void use(Record& record) noexcept { ++record.users; }
-  void letGo(Record& record);
+  void stopUsing(Record& record);
 
   std::size_t heldBytes() const noexcept { return held_bytes_; }
   std::size_t count() const noexcept { return count_; }

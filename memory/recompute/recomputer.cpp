@@ -96,6 +96,8 @@ void Recomputer::noteHostUse(const Locked& /*locked*/) {
   }
   if (is_short == host_short_) return;
   host_short_ = is_short;
+  // Whether a call is recorded is asked under the lock: while all are, all come
+  // for it.
   is_short ? core_.admission.close() : core_.admission.open();
 }
 
@@ -207,7 +209,7 @@ Error Recomputer::restoreAll(Record& record, std::string_view purpose) {
     {
       const PagerLock locked(core_);
       if (!core_.records.needed(next)) {
-        core_.records.letGo(next);
+        core_.records.stopUsing(next);
         open.pop_back();
         table_.freeUnheld(locked);
         continue;
@@ -222,7 +224,7 @@ Error Recomputer::restoreAll(Record& record, std::string_view purpose) {
   }
   if (!error) return {};
   const PagerLock locked(core_);
-  for (Record* const left : open) core_.records.letGo(*left);
+  for (Record* const left : open) core_.records.stopUsing(*left);
   table_.freeUnheld(locked);
   return {error.code(), error.message() +
                             " (This op was to run again, to make an operand "
@@ -248,7 +250,8 @@ Error Recomputer::rerun(Record& record) {
       table_.destroy(locked, *std::exchange(fresh.outputs[i], nullptr));
     }
     // It may have to be dropped once more.
-    const bool again = host_short_ || stress_.keepsRecord(locked);
+    const bool again =
+        host_short_ || (keeps_record_ != nullptr && keeps_record_());
     if (!again) core_.records.remove(record);
   }
   for (Block* const block : fresh.outputs) {

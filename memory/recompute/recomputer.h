@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -22,7 +23,6 @@
 #include "memory/pager_core.h"
 #include "memory/residency.h"
 #include "memory/room_request.h"
-#include "memory/stress_hooks.h"
 
 namespace chameleon::memory {
 
@@ -30,12 +30,8 @@ class Recomputer final : public LastResort {
  public:
   // REQUIRES: all outlive it.
   Recomputer(PagerCore& core, Meter& meter, Residency& residency,
-             BlockTable& table, StressHooks& stress)
-      : core_(core),
-        meter_(meter),
-        residency_(residency),
-        table_(table),
-        stress_(stress) {}
+             BlockTable& table)
+      : core_(core), meter_(meter), residency_(residency), table_(table) {}
 
   // Of the op that this thread is about to run again.
   static constinit thread_local profiler::QuickToken quick_of_rerun;
@@ -53,6 +49,12 @@ class Recomputer final : public LastResort {
   bool recordsAll(const Locked& /*locked*/) const noexcept
       REQUIRES(pager_lock) {
     return host_short_;
+  }
+  // Tests: a record that was run again stays where `keeps` says so, so that it
+  // may have to once more. Empty: none does, while the host has room.
+  void keepRecordsIf(const Locked& /*locked*/, std::function<bool()> keeps)
+      REQUIRES(pager_lock) {
+    keeps_record_ = std::move(keeps);
   }
   bool giveUpForHost(const Locked& locked, std::size_t bytes)
       REQUIRES(pager_lock) override;
@@ -93,7 +95,7 @@ class Recomputer final : public LastResort {
   Meter& meter_;
   Residency& residency_;
   BlockTable& table_;
-  StressHooks& stress_;
+  std::function<bool()> keeps_record_ GUARDED_BY(pager_lock); // may be empty
   bool host_short_ GUARDED_BY(pager_lock) = false;
 };
 

@@ -6,7 +6,6 @@
 
 #include "backend/runtime/byte_size.h"
 #include "memory/room/budget_advice.h"
-#include "memory/room/room_finder.h"
 
 namespace chameleon::memory {
 
@@ -66,10 +65,9 @@ std::vector<std::size_t> movable_operands(std::span<const Operand> operands,
 
 } // namespace
 
-Error out_of_memory(const Locked& locked, const PagerCore& core,
-                    const RoomFinder& room, const CallState& call,
-                    const OpNeeds& needs, std::size_t resident_bytes,
-                    Shortage& shortage) {
+Error out_of_memory(const Locked& /*locked*/, const PagerCore& core,
+                    const CallState& call, const OpNeeds& needs,
+                    const RoomLeft& left, Shortage& shortage) {
   if (shortage.failure && (shortage.failure.code() == ErrorCode::kDevice ||
                            shortage.failure.code() == ErrorCode::kLost)) {
     return core.named(call, std::move(shortage.failure));
@@ -80,19 +78,17 @@ Error out_of_memory(const Locked& locked, const PagerCore& core,
   std::size_t others = 0;
   for (const PinnedRange& range : pinned) others += range.bytes;
   const HostPool& host = *core.host_pool;
-  std::string text =
-      core.name() + " out of memory. " + std::string(call.op) + " needs " +
-      format_bytes(all_bytes) + " of HBM (operands " +
-      format_bytes(needs.operand_bytes) + ", inside the kernel " +
-      format_bytes(needs.inside_bytes) + "); budget " +
-      format_bytes(core.limits.hbm_budget_bytes) + ", resident " +
-      format_bytes(resident_bytes) + ", pinned " + format_bytes(others) +
-      ", in one piece " +
-      format_bytes(shortage.host_full
-                       ? core.arena->largestFree()
-                       : room.largestRun(locked, /*moving=*/false, SIZE_MAX)) +
-      ", host use " + format_bytes(host.usedBytes()) + " of " +
-      format_bytes(host.budgetBytes()) + ". ";
+  std::string text = core.name() + " out of memory. " + std::string(call.op) +
+                     " needs " + format_bytes(all_bytes) +
+                     " of HBM (operands " + format_bytes(needs.operand_bytes) +
+                     ", inside the kernel " + format_bytes(needs.inside_bytes) +
+                     "); budget " + format_bytes(core.limits.hbm_budget_bytes) +
+                     ", resident " + format_bytes(left.resident_bytes) +
+                     ", pinned " + format_bytes(others) + ", in one piece " +
+                     format_bytes(shortage.host_full ? core.arena->largestFree()
+                                                     : left.largest_run_bytes) +
+                     ", host use " + format_bytes(host.usedBytes()) + " of " +
+                     format_bytes(host.budgetBytes()) + ". ";
   if (shortage.failure) {
     return {shortage.failure.code(), text + shortage.failure.message()};
   }

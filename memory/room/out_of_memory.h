@@ -13,21 +13,23 @@
 
 namespace chameleon::memory {
 
-class RoomFinder;
-
 // What an op takes of HBM.
 struct OpNeeds {
   std::span<const Operand> operands;
   std::size_t operand_bytes; // of all of them
   std::size_t inside_bytes;  // what its kernel allocates
 };
-// That did not fit; `resident_bytes` are in use. A device's error goes before
-// that. The budget that the text names is enough where others hold no more than
-// now.
+// What there is of HBM.
+struct RoomLeft {
+  std::size_t resident_bytes;    // in use
+  std::size_t largest_run_bytes; // by evicting: RoomFinder::largestRun()
+};
+// The one did not fit into the other. A device's error goes before that. The
+// budget that the text names is enough where others hold no more than now.
 runtime::Error out_of_memory(const Locked& locked, const PagerCore& core,
-                             const RoomFinder& room, const CallState& call,
-                             const OpNeeds& needs, std::size_t resident_bytes,
-                             Shortage& shortage) REQUIRES(pager_lock);
+                             const CallState& call, const OpNeeds& needs,
+                             const RoomLeft& left, Shortage& shortage)
+    REQUIRES(pager_lock);
 // A tensor beyond the logical limit / for which no logical address is left.
 runtime::Error out_of_logical_memory(const Locked& locked,
                                      const PagerCore& core, std::size_t bytes,

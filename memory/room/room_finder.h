@@ -80,7 +80,8 @@ class RoomFinder {
   BlockTable& table_;
   Compaction& compaction_;
   LastResort& last_resort_;
-  std::vector<Block*> set_aside_; // scratch of evictNext(), to spare the heap
+  // Scratch of evictNext(), to spare the heap.
+  std::vector<Block*> set_aside_ GUARDED_BY(pager_lock);
 };
 
 } // namespace chameleon::memory

@@ -85,7 +85,7 @@ ActivityType type_of(Lane lane) {
 std::string name_of(const Interval& interval) {
   const bool named = interval.op != profiler::kNoOpName;
   std::string op =
-      named ? std::string(kernels::op_names().name(interval.op)) : "";
+      named ? std::string(profiler::op_names().name(interval.op)) : "";
   switch (interval.lane) {
     case Lane::kCompute:
       return op;

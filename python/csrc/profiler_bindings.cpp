@@ -88,7 +88,7 @@ py::dict last_step(c10::DeviceIndex index) {
 
 py::object op_name(std::uint32_t op) {
   if (op == kNone) return py::none();
-  return py::str(std::string(kernels::op_names().name(op)));
+  return py::str(std::string(profiler::op_names().name(op)));
 }
 
 py::object divergence_row(const profiler::Divergence& divergence) {
@@ -145,7 +145,7 @@ void export_trace(c10::DeviceIndex index, const std::string& path) {
   const py::gil_scoped_release no_gil;
   const LastCycle last = last_cycle(index);
   const profiler::Trace trace = profiler::make_trace(
-      last.map, kernels::op_names(), header_of(last.device));
+      last.map, profiler::op_names(), header_of(last.device));
   backend::throw_if(profiler::write_file(path, profiler::write_trace(trace)));
 }
 
@@ -191,7 +191,7 @@ void export_timeline(c10::DeviceIndex index, const std::string& path) {
               "torch_chameleon.profiler.record_timeline() before the steps it "
               "shall show");
   backend::throw_if(profiler::write_file(
-      path, profiler::write_timeline(intervals, kernels::op_names())));
+      path, profiler::write_timeline(intervals, profiler::op_names())));
 }
 
 } // namespace

@@ -17,6 +17,8 @@
 #include "backend/torch/error.h"
 #include "kernels/device_rules.h"
 #include "kernels/lists/deferred_lists.h"
+#include "kernels/op_plan.h"
+#include "kernels/redirect.h"
 #include "kernels/reruns/rerun_rules.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/workspaces.h"
@@ -141,6 +143,21 @@ std::string_view residency_name(memory::BlockState state) {
   return kNames[static_cast<std::size_t>(state)];
 }
 
+// (name, rule) of all redirected ops.
+std::vector<std::pair<std::string, std::string>> rerun_rules() {
+  std::vector<std::pair<std::string, std::string>> rules;
+  for (const std::string& text : kernels::redirected_ops()) {
+    const std::size_t dot = text.find('.', text.find("::"));
+    const c10::OperatorHandle op =
+        c10::Dispatcher::singleton().findSchemaOrThrow(
+            text.substr(0, dot).c_str(),
+            dot == std::string::npos ? "" : text.substr(dot + 1).c_str());
+    rules.emplace_back(text, kernels::rerun_rule_name(
+                                 kernels::rerun_rule(op, kernels::OpPlan(op))));
+  }
+  return rules;
+}
+
 void bind_state(py::module_& m) {
   m.def("block_state", [](const at::Tensor& tensor) {
     const memory::Block* const block = block_of(tensor);
@@ -168,7 +185,7 @@ void bind_state(py::module_& m) {
     return row;
   });
   m.def("deferred_op_count", &kernels::deferred_op_count);
-  m.def("rerun_rules", &kernels::rerun_rules);
+  m.def("rerun_rules", &rerun_rules);
   m.def("writes_unannounced", &kernels::writes_unannounced);
   m.attr("metadata_bytes_per_block") =
       sizeof(memory::Block) + 2 * sizeof(memory::Extent);

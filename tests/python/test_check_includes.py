@@ -71,6 +71,43 @@ def test_backward_include(tmp_path, lower, upper):
     assert lines[0].startswith(f"{lower}/bad.h:1: {lower} is below ")
 
 
+def test_folders_of_a_layer(tmp_path):
+    """A folder includes those before it, and what is in no folder."""
+    changes = {
+        "memory/space/arena.h": '#include "memory/block.h"\n',
+        "memory/call/pins.h": '#include "memory/space/arena.h"\n',
+        "memory/pager.h": '#include "memory/call/pins.h"\n',
+    }
+    assert check(tmp_path, changes)[0] == 0
+    bad = {"memory/space/bad.h": '#include "memory/call/pins.h"\n'}
+    assert check(tmp_path, bad) == (
+        1,
+        [
+            "memory/space/bad.h:1: memory/space is below memory/call, but "
+            'includes "memory/call/pins.h"'
+        ],
+    )
+
+
+def test_circles(tmp_path):
+    """A header and its source count as one."""
+    changes = {
+        "memory/first.h": "",
+        "memory/first.cpp": '#include "memory/second.h"\n',
+        "memory/second.h": '#include "memory/third.h"\n',
+        "memory/third.h": '#include "memory/first.h"\n',
+    }
+    code, lines = check(tmp_path, changes)
+    assert code == 1
+    assert len(lines) == 1
+    assert lines[0].startswith("a circle: ")
+    names = lines[0].removeprefix("a circle: ").split(" <- ")
+    assert sorted(names[1:]) == [
+        f"memory/{x}" for x in ("first", "second", "third")
+    ]
+    assert names[0] == names[-1]
+
+
 def test_form_of_project_includes(tmp_path):
     text = '#include <memory/block.h>\n#include "block.h"\n'
     code, lines = check(tmp_path, {"memory/bad.h": text})

@@ -2,8 +2,9 @@
 // while a call has them pinned, and nothing of it afterwards.
 #include "kernels/alias_tensors.h"
 
+#include "backend/torch/device_allocator.h"
 #include "backend/torch/stream.h"
-#include "kernels/layouts/nested.h"
+#include "kernels/layouts/nested_parts.h"
 #include "tests/cpp/kernels/device_fixture.h"
 
 namespace chameleon::kernels {

@@ -207,7 +207,7 @@ TEST(OpPlan, SaysWhichOperandsMayBeOnTheCpu) {
 TEST(OpPlan, IsKnownByNameAndNumber) {
   const OpPlan plan = plan_of_aten("add.Tensor");
   EXPECT_EQ(plan.name, "aten::add.Tensor");
-  EXPECT_EQ(op_names().name(plan.number), "aten::add.Tensor");
+  EXPECT_EQ(profiler::op_names().name(plan.number), "aten::add.Tensor");
   EXPECT_EQ(plan.kind.name, "aten::add.Tensor");
   EXPECT_EQ(plan.kind.memory, &plan.memory);
   EXPECT_TRUE(plan.kind.may_retry);

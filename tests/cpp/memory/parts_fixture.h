@@ -96,7 +96,7 @@ class PartsTest : public ::testing::Test {
         !residency->fetch(locked, {&wanted, 1}, shortage)) {
       return false;
     }
-    residency->arrive(locked, wanted, /*pins=*/0, Decision::kFault);
+    residency->markResident(locked, wanted, /*pins=*/0, Decision::kFault);
     return true;
   }
   void finish() { EXPECT_FALSE(core->streams.synchronizeAll()); }

@@ -114,10 +114,10 @@ TEST(RerunRules, WhatIsWrittenInSilenceHidesUnlessNoResultDependsOnIt) {
 TEST(RerunRules, ThePlanTellsTheProfiler) {
   const OpPlan may = plan_of_aten("mm");
   EXPECT_TRUE(may.may_rerun);
-  EXPECT_TRUE(op_names().mayRerun(may.number));
+  EXPECT_TRUE(profiler::op_names().mayRerun(may.number));
   const OpPlan may_not = plan_of_aten("cumsum");
   EXPECT_FALSE(may_not.may_rerun);
-  EXPECT_FALSE(op_names().mayRerun(may_not.number));
+  EXPECT_FALSE(profiler::op_names().mayRerun(may_not.number));
 }
 
 TEST(RerunRules, EachHasAName) {

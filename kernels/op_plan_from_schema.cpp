@@ -1,12 +1,12 @@
-#include "kernels/op_plan.h"
-
+// OpPlan's constructor: what follows from an op's schema, its tags and tables.
 #include <algorithm>
 
 #include <ATen/core/jit_type.h>
 
 #include "kernels/algorithm_choice.h"
 #include "kernels/device_rules.h"
-#include "kernels/overwrites.h"
+#include "kernels/op_plan.h"
+#include "kernels/overwriting_ops.h"
 #include "kernels/reruns/rerun_rules.h"
 
 namespace chameleon::kernels {
@@ -55,12 +55,10 @@ std::optional<ArgumentKind> kind_of(const c10::Argument& argument) {
 
 } // namespace
 
-profiler::OpNames& op_names() { return profiler::op_names(); }
-
 OpPlan::OpPlan(const c10::OperatorHandle& op)
     : handle(op),
       name(c10::toString(op.operator_name())),
-      number(op_names().add(name)),
+      number(profiler::op_names().add(name)),
       quick(number),
       argument_count(
           static_cast<std::uint16_t>(op.schema().arguments().size())),
@@ -118,7 +116,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
     results.push_back(result);
   }
   may_rerun = rerun_rule(op, *this) == RerunRule::kMay;
-  if (may_rerun) op_names().allowRerun(number);
+  if (may_rerun) profiler::op_names().allowRerun(number);
   kind = {.name = name, .memory = &memory, .may_retry = mayRetry()};
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/overwrites.h"
+#include "kernels/overwriting_ops.h"
 
 #include <algorithm>
 #include <iterator>
