@@ -231,7 +231,7 @@ class Profiler {
   void startRecording();
   void record(std::uint32_t op, Token token, std::span<const Use> uses);
   void findPlace();
-  void goOnAt(const ContextMatch& match);
+  void continueAt(const ContextMatch& match);
   void closeLoop(const ContextMatch& match);
   OpPath& splitRecording(std::uint32_t position);
   void splitAt(std::uint32_t position, const ContextMatch& match);

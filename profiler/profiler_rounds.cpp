@@ -103,7 +103,7 @@ void Profiler::findPlace() {
       matcher_.relocate(automatic(), unplaced_ < kPatience);
   if (match.path == nullptr) {
     // A few ops may have come between: the expected one is still expected.
-    if (++unplaced_ <= kPatience) matcher_.comeBack();
+    if (++unplaced_ <= kPatience) matcher_.returnToLeftPlace();
     return;
   }
   unplaced_ = 0;
@@ -111,11 +111,11 @@ void Profiler::findPlace() {
     closeLoop(match);
     return;
   }
-  goOnAt(match);
+  continueAt(match);
 }
 
 // Another path goes on as the run does.
-void Profiler::goOnAt(const ContextMatch& match) {
+void Profiler::continueAt(const ContextMatch& match) {
   matcher_.follow(match);
   variant_.beginWeighing(match.path->bornBytes(match.position + 1));
   if (match.length != match.position + 1) return; // into its middle

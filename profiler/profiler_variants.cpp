@@ -44,7 +44,7 @@ bool Profiler::goOnInVariant(std::uint32_t op, Token token,
   const ContextMatch known = matcher_.wholeRound();
   if (known.path != nullptr) { // in these very sizes
     variant_.leave();
-    goOnAt(known);
+    continueAt(known);
   } else if (!variant_.sizesAreNear() || matcher_.path() == nullptr) {
     if (!is_counted) missed(op, token, DivergenceKind::kOp);
     findPlace();

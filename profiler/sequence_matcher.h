@@ -133,7 +133,7 @@ class SequenceMatcher {
   // Nothing is known; where the path was left is remembered.
   void lose() noexcept;
   // To there.
-  void comeBack() noexcept {
+  void returnToLeftPlace() noexcept {
     setCursor(history_.find(left_path_), left_position_);
   }
   void setCursor(OpPath* path, std::uint32_t position) noexcept;

@@ -128,8 +128,8 @@ def what_if_here(
 def record_timeline(index: int, enabled: bool) -> None: ...
 def export_timeline(index: int, path: str) -> None: ...
 
-# (lane, op, begin_ns, end_ns, bytes, what, call) as profiler/timeline/timeline.h has it;
-# op and what may be missing.
+# (lane, op, begin_ns, end_ns, bytes, what, call) as in
+# profiler/timeline/timeline.h; op and what may be missing.
 def timeline(
     index: int,
 ) -> list[tuple[str, str | None, int, int, int, str | None, int]]: ...

@@ -1,4 +1,4 @@
-"""Makes torch know the device: name, module, methods, conversions, guards.
+"""Makes torch know the device: its name, module and methods; then patches it.
 
 Runs once, when the package is imported. Touches no device.
 """
@@ -8,23 +8,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils import backend_registration
 
 from torch_chameleon import _C as _C  # registers operators, guard and hooks
-from torch_chameleon import (
-    _backward,
-    _custom_ops,
-    _data_parallel,
-    _decompositions,
-    _device_interface,
-    _flex_attention,
-    _guards,
-    _inductor,
-    _load_safetensors,
-    _meta_kernels,
-    _module_to,
-    _printing,
-    _processes,
-    _storage_bytes,
-    chameleon,
-)
+from torch_chameleon import _patches, chameleon
 
 
 def _register() -> None:
@@ -40,20 +24,7 @@ def _register() -> None:
     allowed: list[object] = UninitializedParameter._allowed_methods  # type: ignore[attr-defined]
     allowed.append(torch.Tensor.chameleon)  # type: ignore[attr-defined]
     _C.take_sparse_data()
-    _module_to.install()
-    _guards.install()
-    _processes.install()
-    _data_parallel.install()
-    _printing.install()
-    _decompositions.install()
-    _meta_kernels.install()
-    _device_interface.install()
-    _inductor.install()
-    _load_safetensors.install()
-    _backward.install()
-    _flex_attention.install()
-    _storage_bytes.install()
-    _custom_ops.install()
+    _patches.install()
 
 
 _register()

@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 import torch
 
+from torch_chameleon._patches.storage_bytes import refuse_without_bytes
 from torch_chameleon._replace_file import replace_file
-from torch_chameleon._storage_bytes import refuse_without_bytes
 
 # By torch's dtype, in the order in which tensors lie in a file.
 _DTYPES = {

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from torch_chameleon._after_import import after_import
+from torch_chameleon._patches.after_import import after_import
 
 NAME = "chameleon_test_library"
 
@@ -83,7 +83,7 @@ def test_two_changes(source):
 def test_library_whose_import_asks_for_the_change(source, fails):
     """As safetensors.torch, if importing torch imports the package."""
     source.write_text(
-        "from torch_chameleon._after_import import after_import\n"
+        "from torch_chameleon._patches.after_import import after_import\n"
         "def double(module):\n    module.value *= 2\n"
         f"after_import({NAME!r}, double)\n"
         f"if {fails}: raise ImportError('not yet')\n"

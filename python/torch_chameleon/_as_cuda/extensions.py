@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
-from torch_chameleon._guards import has_ours, refusal
+from torch_chameleon._patches.guards import has_ours, refusal
 
 _LINKED_TO_TORCH = b"libc10.so"
 _NAMES_END = 32 << 20  # libraries are named near a file's beginning

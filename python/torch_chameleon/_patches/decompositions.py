@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 
-from torch_chameleon._after_import import after_import
+from torch_chameleon._patches.after_import import after_import
 
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
 

@@ -11,7 +11,7 @@ import torch
 from torch.types import Device
 
 from torch_chameleon import _C, chameleon
-from torch_chameleon._after_import import after_import
+from torch_chameleon._patches.after_import import after_import
 
 
 class _Worker:

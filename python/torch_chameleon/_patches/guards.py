@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.dlpack import DLDeviceType
 
-from torch_chameleon._after_import import after_import
+from torch_chameleon._patches.after_import import after_import
 
 
 def refusal(what: str) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from torch_chameleon._after_import import after_import
 from torch_chameleon._config import config
+from torch_chameleon._patches.after_import import after_import
 
 _REFUSAL = (
     "Inductor writes kernels that take addresses, and chameleon tensors have "

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_chameleon._after_import import after_import
+from torch_chameleon._patches.after_import import after_import
 
 
 class _Slice:

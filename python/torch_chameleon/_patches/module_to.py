@@ -30,7 +30,12 @@ from torch.nn.parameter import Parameter, is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_chameleon import _C
-from torch_chameleon._origin import Origin, SharedStorage, View, origin_of
+from torch_chameleon._patches.origin import (
+    Origin,
+    SharedStorage,
+    View,
+    origin_of,
+)
 
 _Fn = Callable[[Tensor], Tensor]
 _METHODS = (

@@ -1,6 +1,6 @@
 """What a tensor was before it moved, so that it can be moved back.
 
-Used by _module_to. Bytes are not kept: a storage is held weakly, and if
+Used by module_to. Bytes are not kept: a storage is held weakly, and if
 nothing else keeps it alive, moving back copies the bytes into a new one.
 """
 

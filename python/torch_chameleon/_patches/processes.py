@@ -19,7 +19,7 @@ from torch._utils import ExceptionWrapper
 from torch.multiprocessing import reductions
 from torch.utils.data import get_worker_info
 
-from torch_chameleon._guards import refusal
+from torch_chameleon._patches.guards import refusal
 
 _FEEDER = "QueueFeederThread"  # so does Python name a Queue's thread
 

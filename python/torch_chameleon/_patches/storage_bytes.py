@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from torch_chameleon import _C
-from torch_chameleon._after_import import after_import
+from torch_chameleon._patches.after_import import after_import
 from torch_chameleon._replace_file import replace_file
 
 _FIRST = 1  # before torch's own entries, which start at 10

@@ -8,7 +8,7 @@ downloads are as ever.
 import re
 from typing import Any
 
-from torch_chameleon._after_import import after_import
+from torch_chameleon._patches.after_import import after_import
 
 # Methods that change nothing there; whatever else a version has is taken for
 # one that does.

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from torch_chameleon._after_import import after_import
+from torch_chameleon._patches.after_import import after_import
 
 _LIBRARY = (
     pathlib.Path(__file__).parent.parent / "lib" / "libchameleon_overlay.so"

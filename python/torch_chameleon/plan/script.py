@@ -26,8 +26,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torch_chameleon import _C, _script, _steps, config
-from torch_chameleon._after_import import after_import
 from torch_chameleon._as_cuda import as_cuda
+from torch_chameleon._patches.after_import import after_import
 from torch_chameleon.plan import machine, no_uploads, no_values, overlay
 from torch_chameleon.plan.budgets import (
     LEAST_STEPS,

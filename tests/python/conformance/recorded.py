@@ -61,7 +61,8 @@ RENAMED_KERNELS = {
     ): [0],
     # Native fills a scalar on the CPU without the dispatcher.
     ("aten::scalar_tensor", "aten::empty", "aten::fill_"): [0],
-    # CUDA has integer kernels that the CPU lacks (kernels/composites/cuda_dtypes.cpp).
+    # CUDA has integer kernels that the CPU lacks
+    # (kernels/composites/cuda_dtypes.cpp).
     ("aten::histc", "chameleon::histc", "aten::histc"): [0],
     # See RENAMED_OPS.
     (_FUSED, _FLASH): [1],

@@ -2,8 +2,8 @@
 
 Each op that may run again is recorded; what it made is dropped and comes back
 by another run: bits, strides, aliasing and warnings as natively. So the table
-of kernels/reruns/rerun_rules.cpp cannot rot: an op that does not repeat, or does
-something else besides, is found here.
+of kernels/reruns/rerun_rules.cpp cannot rot: an op that does not repeat, or
+does something else besides, is found here.
 """
 
 import pytest

@@ -1,0 +1,43 @@
+"""What is changed in torch, and in a few libraries, for the device.
+
+README.md says of each module what it changes, and when it can go. All are
+installed once a process, when the package is imported; none touches a device.
+"""
+
+from torch_chameleon._patches import (
+    backward,
+    custom_ops,
+    data_parallel,
+    decompositions,
+    device_interface,
+    flex_attention,
+    guards,
+    inductor,
+    load_safetensors,
+    meta_kernels,
+    module_to,
+    printing,
+    processes,
+    storage_bytes,
+)
+
+
+def install() -> None:
+    """Puts all of them in place."""
+    for patch in (
+        module_to,
+        guards,
+        processes,
+        data_parallel,
+        printing,
+        decompositions,
+        meta_kernels,
+        device_interface,
+        inductor,
+        load_safetensors,
+        backward,
+        flex_attention,
+        storage_bytes,
+        custom_ops,
+    ):
+        patch.install()
