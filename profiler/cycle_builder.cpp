@@ -108,7 +108,7 @@ std::vector<std::int64_t> durations_of(const OpPath& path) {
 } // namespace
 
 std::optional<PathSnapshot> CycleBuilder::take(PathId id) const {
-  return copyOf([&] { return profiler_.history_.share(id); });
+  return copyOf([&] { return profiler_.core().history.share(id); });
 }
 
 // `find` is asked for the path under the profiler's lock.
@@ -116,7 +116,7 @@ template <typename Find>
 std::optional<PathSnapshot> CycleBuilder::copyOf(const Find& find) const {
   PathSnapshot snapshot;
   {
-    const Profiler::Guard guard(profiler_.lock_);
+    const ProfilerCore::Guard guard(profiler_.core().lock);
     snapshot.path = find();
     if (snapshot.path == nullptr) return std::nullopt;
     copyWhatChanges(snapshot);
@@ -135,10 +135,10 @@ void CycleBuilder::copyWhatChanges(PathSnapshot& snapshot) const {
   const OpPath& path = *snapshot.path;
   snapshot.bindings.reserve(path.values().size());
   for (const PathValue& value : path.values()) {
-    snapshot.bindings.push_back({value.identity, value.slot, value.free_op,
-                                 value.source_path, value.source_value,
-                                 value.successor,
-                                 value.carried() || profiler_.outlives(value)});
+    snapshot.bindings.push_back(
+        {value.identity, value.slot, value.free_op, value.source_path,
+         value.source_value, value.successor,
+         value.carried() || profiler_.core().matcher.outlives(value)});
   }
   snapshot.workspaces.reserve(path.size());
   for (std::uint32_t i = 0; i < path.size(); ++i) {
@@ -189,8 +189,8 @@ PathTimes times_of(const CycleMap& map) {
 }
 
 void CycleBuilder::setTimes(const PathTimes& times) {
-  const Profiler::Guard guard(profiler_.lock_);
-  if (OpPath* const live = profiler_.history_.find(times.path)) {
+  const ProfilerCore::Guard guard(profiler_.core().lock);
+  if (OpPath* const live = profiler_.core().history.find(times.path)) {
     live->setDurations(times.duration_ns);
   }
 }
@@ -199,8 +199,8 @@ double CycleBuilder::timesOff(PathId id) const {
   std::shared_ptr<const OpPath> path;
   std::vector<std::int64_t> set_ns;
   {
-    const Profiler::Guard guard(profiler_.lock_);
-    path = profiler_.history_.share(id);
+    const ProfilerCore::Guard guard(profiler_.core().lock);
+    path = profiler_.core().history.share(id);
     if (path == nullptr || path->size() == 0 || path->op(0).token == 0) {
       return 0;
     }
@@ -227,7 +227,7 @@ std::optional<CycleMap> CycleBuilder::build(PathId id) {
 
 std::optional<CycleMap> CycleBuilder::buildLast() const {
   const std::optional<PathSnapshot> snapshot =
-      copyOf([&] { return profiler_.lastRound(); });
+      copyOf([&] { return profiler_.rounds().last(); });
   if (!snapshot) return std::nullopt;
   return cycle(*snapshot);
 }

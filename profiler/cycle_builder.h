@@ -9,6 +9,8 @@
 // from op to op, and looks up how long ops take, on the thread that runs the
 // ops; cycle() does the work, on any thread, without any lock.
 //
+// Tests: cycle_test.cpp, forecast_test.cpp.
+//
 // Thread safety: any thread.
 #pragma once
 
@@ -82,7 +84,7 @@ class CycleBuilder {
   // All of this at once.
   std::optional<CycleMap> build(PathId path);
   // The step that ended last, with the sizes that it had; its path may have
-  // others (profiler_variants.cpp). Nothing: no step has ended.
+  // others (variant_rounds.h). Nothing: no step has ended.
   std::optional<CycleMap> buildLast() const;
 
  private:

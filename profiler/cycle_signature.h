@@ -3,6 +3,8 @@
 // tokens and paths' numbers; how long ops take, and what kernels take beside
 // their operands, is left out: it may differ from run to run.
 //
+// Tests: saved_plans_test.cpp.
+//
 // Thread safety: any thread; it reads the table of names.
 #pragma once
 

@@ -1,6 +1,8 @@
 // What the profiler says about itself: how much it holds, what it follows, and
 // where the run last left what was expected. Plain data, for users.
 //
+// Tests: divergence_log_test.cpp.
+//
 // Thread safety: plain values.
 #pragma once
 

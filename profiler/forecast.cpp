@@ -13,21 +13,21 @@ bool overwrites(std::uint32_t flags) {
 } // namespace
 
 PathPosition Forecast::position() const {
-  const Profiler::Guard guard(profiler_.lock_);
-  const OpPath* const path = profiler_.matcher_.path();
+  const ProfilerCore::Guard guard(profiler_.core().lock);
+  const OpPath* const path = profiler_.core().matcher.path();
   if (path == nullptr) return {};
-  return {path->id(), profiler_.matcher_.position(), path->size()};
+  return {path->id(), profiler_.core().matcher.position(), path->size()};
 }
 
 PathId Forecast::following() const {
-  const Profiler::Guard guard(profiler_.lock_);
-  const OpPath* const next = profiler_.pathAfter();
+  const ProfilerCore::Guard guard(profiler_.core().lock);
+  const OpPath* const next = profiler_.rounds().next();
   return next == nullptr ? 0 : next->id();
 }
 
 NextUse Forecast::nextUse(BlockSlot slot) const {
   if (slot == kNoSlot) return {};
-  const Profiler::Guard guard(profiler_.lock_);
+  const ProfilerCore::Guard guard(profiler_.core().lock);
   return answer(slot);
 }
 
@@ -35,7 +35,7 @@ void Forecast::nextUses(std::span<const BlockSlot> slots,
                         std::span<NextUse> answers) const {
   constexpr std::size_t kAtOnce = 256;
   for (std::size_t i = 0; i < slots.size();) {
-    const Profiler::Guard guard(profiler_.lock_);
+    const ProfilerCore::Guard guard(profiler_.core().lock);
     const std::size_t end = std::min(slots.size(), i + kAtOnce);
     for (; i < end; ++i) {
       answers[i] = slots[i] == kNoSlot ? NextUse{} : answer(slots[i]);
@@ -45,31 +45,31 @@ void Forecast::nextUses(std::span<const BlockSlot> slots,
 
 void Forecast::bound(PathId path, std::span<const std::uint32_t> values,
                      std::span<Bound> answers) const {
-  const Profiler::Guard guard(profiler_.lock_);
-  const OpPath* const followed = profiler_.matcher_.path();
+  const ProfilerCore::Guard guard(profiler_.core().lock);
+  const OpPath* const followed = profiler_.core().matcher.path();
   for (std::size_t i = 0; i < values.size(); ++i) {
     answers[i] = {};
     if (followed == nullptr || followed->id() != path || values[i] == kNone) {
       continue;
     }
     const PathValue& value = followed->values()[values[i]];
-    if (!profiler_.blocks_.alive(value.slot, value.identity)) continue;
-    answers[i] = {profiler_.blocks_[value.slot].owner, value.identity};
+    if (!profiler_.core().blocks.alive(value.slot, value.identity)) continue;
+    answers[i] = {profiler_.core().blocks[value.slot].owner, value.identity};
   }
 }
 
 void Forecast::needs(PathId id, std::uint32_t begin, std::uint32_t end,
                      std::vector<Need>& list) const {
   list.clear();
-  const Profiler::Guard guard(profiler_.lock_);
-  const OpPath* const path = profiler_.history_.find(id);
+  const ProfilerCore::Guard guard(profiler_.core().lock);
+  const OpPath* const path = profiler_.core().history.find(id);
   if (path == nullptr) return;
   for (std::uint32_t op = begin; op < std::min(end, path->size()); ++op) {
     for (const Operand operand : path->uses(op)) {
       const std::uint32_t v = operand.value();
       const PathValue& value = path->values()[v];
       if (overwrites(operand.flags()) ||
-          !profiler_.blocks_.stillAlive(value.slot, value.identity)) {
+          !profiler_.core().blocks.stillAlive(value.slot, value.identity)) {
         continue;
       }
       const std::span<const PathUse> uses = path->usesOf(v);
@@ -78,25 +78,25 @@ void Forecast::needs(PathId id, std::uint32_t begin, std::uint32_t end,
           [begin](PathUse u) { return u.position() < begin; });
       if (first->position() != op) continue; // seen before
       list.push_back(
-          {profiler_.blocks_[value.slot].owner, value.identity, v, op});
+          {profiler_.core().blocks[value.slot].owner, value.identity, v, op});
     }
   }
 }
 
 NextUse Forecast::answer(BlockSlot slot) const {
   NextUse answer;
-  const OpPath* const path = profiler_.matcher_.path();
+  const OpPath* const path = profiler_.core().matcher.path();
   if (path == nullptr) return answer;
-  const LiveBlock& block = profiler_.blocks_[slot];
+  const LiveBlock& block = profiler_.core().blocks[slot];
   const std::vector<PathValue>& values = path->values();
-  const std::uint32_t now = profiler_.matcher_.position();
+  const std::uint32_t now = profiler_.core().matcher.position();
   const std::uint32_t end = path->size();
-  const std::uint32_t own = profiler_.matcher_.valueOf(block);
+  const std::uint32_t own = profiler_.core().matcher.valueOf(block);
   const bool here = own != kNone;
   answer.distance_ops = end - now;
-  const bool stays = here && profiler_.outlives(values[own]);
+  const bool stays = here && profiler_.core().matcher.outlives(values[own]);
   if (here && !stays && !values[own].carried() &&
-      block.birth.round != profiler_.matcher_.round()) {
+      block.birth.round != profiler_.core().matcher.round()) {
     // Left from the round before, and not carried into this one.
     answer.kind = NextUseKind::kNoMore;
     return answer;
@@ -115,7 +115,7 @@ NextUse Forecast::answer(BlockSlot slot) const {
     }
   }
   // Not in the rest of this path: in the one that comes after it.
-  const OpPath* const next = profiler_.pathAfter();
+  const OpPath* const next = profiler_.rounds().next();
   if (next == nullptr) return answer;
   std::uint32_t value = kNone;
   if (here && next == path) {
@@ -144,26 +144,26 @@ NextUse Forecast::answer(BlockSlot slot) const {
 }
 
 Forecast::Known Forecast::valueOf(BlockSlot slot) const {
-  const Profiler::Guard guard(profiler_.lock_);
-  const OpPath* const path = profiler_.matcher_.path();
+  const ProfilerCore::Guard guard(profiler_.core().lock);
+  const OpPath* const path = profiler_.core().matcher.path();
   if (path == nullptr) return {};
   const std::uint32_t value =
-      profiler_.matcher_.valueOf(profiler_.blocks_[slot]);
+      profiler_.core().matcher.valueOf(profiler_.core().blocks[slot]);
   if (value == kNone) return {};
   return {path->id(), value};
 }
 
 std::vector<Forecast::Expected> Forecast::expected(
     std::uint32_t distance) const {
-  const Profiler::Guard guard(profiler_.lock_);
+  const ProfilerCore::Guard guard(profiler_.core().lock);
   std::vector<Expected> list;
-  const OpPath* const path = profiler_.matcher_.path();
+  const OpPath* const path = profiler_.core().matcher.path();
   if (path == nullptr) return list;
-  const std::uint32_t position = profiler_.matcher_.position() + distance;
+  const std::uint32_t position = profiler_.core().matcher.position() + distance;
   if (position >= path->size()) return list;
   for (const Operand use : path->uses(position)) {
     const PathValue& value = path->values()[use.value()];
-    const bool live = profiler_.blocks_.alive(value.slot, value.identity);
+    const bool live = profiler_.core().blocks.alive(value.slot, value.identity);
     list.push_back(
         {live ? value.slot : kNoSlot, live ? value.identity : 0, use.flags()});
   }

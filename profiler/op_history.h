@@ -2,6 +2,8 @@
 // ran. Bounded in bytes and in number; the path that was not followed for the
 // longest time goes first.
 //
+// Tests: profiler_test.cpp.
+//
 // Thread safety: none; the caller synchronises. Pointers to paths stay valid
 // until the path is dropped, which add() alone does, never to `keep`.
 #pragma once

@@ -17,6 +17,8 @@
 // Memory: 36 to 40 bytes per op (index and times included; 4 more where any op
 // has a workspace), 8 an operand, 48 a value and 20 more a carried one.
 //
+// Tests: forecast_test.cpp.
+//
 // Thread safety: none; the caller synchronises. After finish() what does not
 // change (tokens, operands, and of a value bytes, birth_op, output and uses)
 // may be read by other threads meanwhile.

@@ -2,23 +2,27 @@
 
 namespace chameleon::profiler {
 
-void OpRecorder::start(PathId id) {
+void OpRecorder::start(PathId id, std::uint64_t first_op) {
   path_.clear(id);
+  first_op_ = first_op;
+  entered_at_ = kNone;
   active_ = true;
 }
 
 void OpRecorder::startWithPrefix(PathId id, const OpPath& path,
-                                 std::uint32_t ops) {
+                                 std::uint32_t ops, std::uint64_t first_op) {
   OpPath prefix = path.part(0, ops, id);
   for (PathValue& value : prefix.values()) {
     // Later deaths are those of earlier rounds.
     if (value.free_op != kNone && value.free_op >= ops) value.free_op = kNone;
   }
-  continueWith(std::move(prefix));
+  continueWith(std::move(prefix), first_op);
 }
 
-void OpRecorder::continueWith(OpPath rest) {
+void OpRecorder::continueWith(OpPath rest, std::uint64_t first_op) {
   path_ = std::move(rest);
+  first_op_ = first_op;
+  entered_at_ = kNone;
   active_ = true;
   std::vector<PathValue>& values = path_.values();
   for (std::uint32_t v = 0; v < values.size(); ++v) {

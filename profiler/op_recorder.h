@@ -4,6 +4,8 @@
 //
 // Cost per op: no allocation once its vectors have grown to a step's length.
 //
+// Tests: profiler_test.cpp.
+//
 // Thread safety: none; the caller synchronises.
 #pragma once
 
@@ -30,13 +32,20 @@ class OpRecorder {
   bool active() const noexcept { return active_; }
   OpPath& path() noexcept { return path_; }
   const OpPath& path() const noexcept { return path_; }
+  // The number of its first op, among all that were observed.
+  std::uint64_t firstOp() const noexcept { return first_op_; }
+  // Its op where it came to the beginning of the path that is followed; kNone:
+  // it did not, or is no more.
+  std::uint32_t enteredAt() const noexcept { return entered_at_; }
+  void setEnteredAt(std::uint32_t position) noexcept { entered_at_ = position; }
 
-  void start(PathId id);
+  void start(PathId id, std::uint64_t first_op);
   // The first `ops` ops of a path have just run, on the blocks that its values
   // are bound to.
-  void startWithPrefix(PathId id, const OpPath& path, std::uint32_t ops);
+  void startWithPrefix(PathId id, const OpPath& path, std::uint32_t ops,
+                       std::uint64_t first_op);
   // `rest` takes the place of what was recorded: the end of it.
-  void continueWith(OpPath rest);
+  void continueWith(OpPath rest, std::uint64_t first_op);
   void stop() noexcept { active_ = false; }
   // Gives its memory back. REQUIRES: not active.
   void release() noexcept {
@@ -57,6 +66,8 @@ class OpRecorder {
 
   LiveBlocks& blocks_;
   OpPath path_;
+  std::uint64_t first_op_ = 0;
+  std::uint32_t entered_at_ = kNone;
   bool active_ = false;
 };
 

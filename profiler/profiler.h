@@ -1,6 +1,8 @@
 // The profiler's entry point: sees every op, knows where in the recorded
 // history the run is, and says what comes next. One per device index; never
 // allocates device memory, never waits, and is never needed for correctness.
+// What happens where an op is not the expected one is the matter of its parts,
+// which it wires: Rounds, Rejoiner, VariantRounds, DivergenceLog.
 //
 // How it is driven (memory/pager and kernels/), per op call:
 //
@@ -33,25 +35,18 @@
 // of anybody else.
 #pragma once
 
-#include <atomic>
 #include <concepts>
 #include <cstdint>
-#include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "profiler/divergence.h"
-#include "profiler/leaf_lock.h"
-#include "profiler/live_blocks.h"
-#include "profiler/op_history.h"
-#include "profiler/op_recorder.h"
-#include "profiler/sequence_matcher.h"
-#include "profiler/shape_variant.h"
-#include "profiler/step_finder.h"
-#include "profiler/step_markers.h"
+#include "profiler/divergence_log.h"
+#include "profiler/profiler_core.h"
+#include "profiler/rejoiner.h"
+#include "profiler/rounds.h"
 #include "profiler/token.h"
+#include "profiler/variant_rounds.h"
 
 namespace chameleon::profiler {
 
@@ -91,20 +86,18 @@ class Profiler {
   // `owner` comes back from Forecast::bound().
   BlockSlot born(std::uint64_t identity, std::uint64_t bytes,
                  void* owner = nullptr) {
-    const Guard guard(lock_);
-    return blocks_.add(identity, bytes, owner);
+    const Guard guard(core_.lock);
+    return core_.blocks.add(identity, bytes, owner);
   }
   // Ops observed so far. Lock-free.
-  std::uint64_t opCount() const noexcept {
-    return op_count_.load(std::memory_order_relaxed);
-  }
+  std::uint64_t opCount() const noexcept { return core_.opCount(); }
   // The block is gone since `op_count`. The slot is free afterwards.
   void freed(BlockSlot slot, std::uint64_t op_count) noexcept {
-    lock_.lock();
-    if (watching_deaths_) [[unlikely]]
-      recordDeath(blocks_[slot], op_count);
-    blocks_.remove(slot);
-    lock_.unlock();
+    core_.lock.lock();
+    if (rounds_.watchesDeaths()) [[unlikely]]
+      rounds_.recordDeath(core_.blocks[slot], op_count);
+    core_.blocks.remove(slot);
+    core_.lock.unlock();
   }
 
   // ---- ops -----------------------------------------------------------------
@@ -125,17 +118,17 @@ class Profiler {
   [[gnu::always_inline]] void observe(std::uint32_t op, QuickToken quick,
                                       Uses uses, MakeToken token,
                                       OpTicket& ticket) {
-    lock_.lock();
-    const std::uint32_t position = matcher_.position();
-    if (!recorder_.active() &&
-        matcher_.advance(quick, uses, op_count_, /*is_recorded=*/false))
-        [[likely]] {
-      countOp();
-      ticket = {epoch_, kNone, position, 0, true, true};
-      lock_.unlock();
+    core_.lock.lock();
+    const std::uint32_t position = core_.matcher.position();
+    if (!core_.recorder.active() &&
+        core_.matcher.advance(quick, uses, core_.op_count,
+                              /*is_recorded=*/false)) [[likely]] {
+      core_.countOp();
+      ticket = {core_.epoch, kNone, position, 0, true, true};
+      core_.lock.unlock();
       return;
     }
-    lock_.unlock();
+    core_.lock.unlock();
     observeSlowly(op, uses, token, ticket);
   }
   OpTicket observe(std::uint32_t op, Token token, std::span<const Use> uses) {
@@ -148,19 +141,19 @@ class Profiler {
   // The next of its results has become a block. Not for an op that failed.
   BlockSlot result(OpTicket& ticket, std::uint64_t identity,
                    std::uint64_t bytes, void* owner = nullptr) noexcept {
-    lock_.lock();
-    const BlockSlot slot = blocks_.add(identity, bytes, owner);
-    bindResult(ticket, slot, blocks_[slot]);
+    core_.lock.lock();
+    const BlockSlot slot = core_.blocks.add(identity, bytes, owner);
+    bindResult(ticket, slot, core_.blocks[slot]);
     return slot;
   }
   // freed(slot, op_count) and result() in one: the result has the bytes, the
   // owner and the slot of the block that is gone.
   void resultInPlaceOf(BlockSlot slot, std::uint64_t op_count, OpTicket& ticket,
                        std::uint64_t identity) noexcept {
-    lock_.lock();
-    LiveBlock& block = blocks_[slot];
-    if (watching_deaths_) [[unlikely]]
-      recordDeath(block, op_count);
+    core_.lock.lock();
+    LiveBlock& block = core_.blocks[slot];
+    if (rounds_.watchesDeaths()) [[unlikely]]
+      rounds_.recordDeath(block, op_count);
     block.identity = identity;
     bindResult(ticket, slot, block);
   }
@@ -170,37 +163,36 @@ class Profiler {
   // is the expected one by the quick half of its token, but where values begin
   // with it, which are bound as ever.
   void trustOperands(bool trusts) noexcept {
-    const Guard guard(lock_);
-    matcher_.trustOperands(trusts);
+    const Guard guard(core_.lock);
+    core_.matcher.trustOperands(trusts);
   }
   // A step ends here. From now on only markers end steps (step_markers.h).
   void step();
 
   ProfilerState state() const;
   // Steps that have ended. Lock-free.
-  std::uint64_t steps() const noexcept {
-    return steps_.load(std::memory_order_relaxed);
-  }
+  std::uint64_t steps() const noexcept { return core_.stepCount(); }
   RunCounts counts() const noexcept;
 
- private:
-  friend class Forecast;
-  friend class CycleBuilder;
-  using Guard = std::lock_guard<LeafLock>;
+  // For those who answer questions (Forecast, CycleBuilder): what there is,
+  // with its lock.
+  const ProfilerCore& core() const noexcept { return core_; }
+  const Rounds& rounds() const noexcept { return rounds_; }
 
-  void countOp() noexcept { // REQUIRES the lock, as all below do
-    op_count_.store(op_count_.load(std::memory_order_relaxed) + 1,
-                    std::memory_order_relaxed);
-  }
-  // Gives the lock back.
+ private:
+  using Guard = ProfilerCore::Guard;
+
+  // REQUIRES the lock, as all below do where nothing else is said. Gives it
+  // back.
   void bindResult(OpTicket& ticket, BlockSlot slot, LiveBlock& block) noexcept {
     const std::uint16_t output = ticket.outputs++;
-    if (ticket.epoch != epoch_ || !ticket.is_on_path ||
-        !matcher_.bindNew(ticket.position, output, slot, block)) [[unlikely]] {
+    if (ticket.epoch != core_.epoch || !ticket.is_on_path ||
+        !core_.matcher.bindNew(ticket.position, output, slot, block))
+        [[unlikely]] {
       otherResult(ticket, output, slot);
       return;
     }
-    lock_.unlock();
+    core_.lock.unlock();
   }
   template <typename Uses, std::invocable MakeToken>
   [[gnu::noinline]] void observeSlowly(std::uint32_t op, Uses uses,
@@ -212,78 +204,19 @@ class Profiler {
   }
   OpTicket observeWhole(std::uint32_t op, Token token,
                         std::span<const Use> uses) noexcept; // takes the lock
-  OpTicket ticket(bool expected) const noexcept;
-  bool outlives(const PathValue& value) const noexcept;
-  bool automatic() const noexcept;
   void observeOther(std::uint32_t op, Token token, std::span<const Use> uses);
-  // profiler_variants.cpp
-  bool goOnInVariant(std::uint32_t op, Token token, std::span<const Use> uses,
-                     bool is_counted = false);
-  bool produceInVariant(std::uint32_t position, std::uint32_t output,
-                        BlockSlot slot);
-  void weighResult(std::uint32_t position, std::uint32_t output,
-                   BlockSlot slot) noexcept;
-  void weighExternalInputs(std::span<const Use> uses) noexcept;
-  bool endVariant();
-  std::shared_ptr<const OpPath> lastRound() const;
-  void missed(std::uint32_t op, Token token, DivergenceKind kind);
-  Divergence& diverged(DivergenceKind kind, std::uint32_t position);
-  void startRecording();
-  void record(std::uint32_t op, Token token, std::span<const Use> uses);
-  void findPlace();
-  void continueAt(const ContextMatch& match);
-  void closeLoop(const ContextMatch& match);
-  OpPath& splitRecording(std::uint32_t position);
-  void splitAt(std::uint32_t position, const ContextMatch& match);
-  void cutAt(std::uint32_t begin);
-  void cutIfCertain();
-  void stopGroup() noexcept;
-  void leaveGroup();
-  OpPath& close(OpPath path);
-  void ended(const OpPath& path, std::uint32_t ops);
-  void bindNewAgain(const OpPath& recording, std::uint32_t begin,
-                    const OpPath& path);
-  void endRound();
-  void beginRound(std::uint64_t first_op);
+  OpTicket ticket(bool expected) const noexcept;
   void otherResult(OpTicket& ticket, std::uint32_t output,
                    BlockSlot slot) noexcept; // gives it back
   void leaveAtResult(OpTicket& ticket, std::uint32_t output, BlockSlot slot);
-  OpPath* pathAfter() const; // that comes after this one, or null
-  bool beginsLonger(Token token) const;
-  bool beginsNext(Token token, std::size_t uses);
-  void recordDeath(const LiveBlock& block, std::uint64_t op_count) noexcept;
+  void recordFromResult(OpTicket& ticket, std::uint32_t position,
+                        std::uint32_t output);
 
-  // Guards everything below; of op_count_ and steps_ only the writers hold it.
-  mutable LeafLock lock_;
-  std::atomic<std::uint64_t> op_count_{0};
-  LiveBlocks blocks_;
-  OpHistory history_;
-  OpRecorder recorder_{blocks_};
-  SequenceMatcher matcher_{blocks_, history_, recorder_};
-  mutable StepFinder finder_; // keeps its last answer
-  ShapeVariant variant_;
-  StepMarkers markers_;
-
-  std::uint32_t epoch_ = 0; // changes with the path or the recording
-  bool watching_deaths_ = true;
-  std::uint64_t round_begin_ = 0; // opCount() before its first op
-  std::uint64_t recording_begin_ = 0;
-  // The recording's op where it came to the beginning of the path followed.
-  std::uint32_t entered_at_ = kNone;
-  std::uint32_t unplaced_ = 0; // ops in a row that fitted nowhere
-  PathId previous_path_ = 0;   // of the round before, followed or recorded
-  std::uint32_t previous_ops_ = 0;
-  // A group of rounds that is being recorded as one path.
-  std::vector<PathId> group_;
-  std::vector<OpPath::Round> group_rounds_; // that are done
-
-  // The last round that ended, if it was a shape variant; not finished.
-  std::optional<OpPath> last_variant_;
-
-  std::atomic<std::uint64_t> steps_{0};
-  std::uint64_t misses_ = 0;
-  std::uint64_t divergences_ = 0;
-  Divergence last_divergence_;
+  ProfilerCore core_;
+  DivergenceLog divergences_{core_};
+  Rounds rounds_{core_, divergences_};
+  Rejoiner rejoiner_{core_, rounds_};
+  VariantRounds variants_{core_, divergences_, rounds_, rejoiner_};
 };
 
 } // namespace chameleon::profiler

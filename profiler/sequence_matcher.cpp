@@ -5,8 +5,7 @@
 namespace chameleon::profiler {
 namespace {
 
-constexpr std::uint32_t kWholeContext = 256; // of the one that is chosen
-constexpr std::uint32_t kCompared = 1024;    // ops, of all candidates
+constexpr std::uint32_t kPatience = 4; // unknown ops before all is unknown
 
 } // namespace
 
@@ -21,16 +20,18 @@ const OpPath* SequenceMatcher::pathOf(PathId id) const noexcept {
 
 // ---- bindings ------------------------------------------------------------
 
-bool SequenceMatcher::stays(const PathValue& value) const {
-  return value.isExternalInput() &&
-         blocks_.stillAlive(value.slot, value.identity) &&
-         blocks_[value.slot].birth.round + 1 < walk_.round;
+bool SequenceMatcher::outlives(const PathValue& value) const noexcept {
+  return value.isExternalInput() && value.successor == kNone &&
+         (value.free_op == kNone
+              ? blocks_.stillAlive(value.slot, value.identity)
+              : stays(blocks_, value, walk_.round));
 }
 
 // By a block of this round, or by an external input that stays.
 bool SequenceMatcher::isTaken(const PathValue& value) const {
   if (!blocks_.stillAlive(value.slot, value.identity)) return false;
-  return blocks_[value.slot].birth.round == walk_.round || stays(value);
+  return blocks_[value.slot].birth.round == walk_.round ||
+         stays(blocks_, value, walk_.round);
 }
 
 bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
@@ -239,82 +240,6 @@ void SequenceMatcher::lose() noexcept {
 
 // ---- relocation ------------------------------------------------------------
 
-// Stateless: the same token, and each pair of operands is one block, or the
-// same output of equal ops, or was carried in from the same place.
-bool SequenceMatcher::sameOp(const OpPath& path, std::uint32_t position,
-                             std::uint32_t recorded) const {
-  const OpPath& own = recorder_.path();
-  if (own.op(recorded).token != path.op(position).token) return false;
-  const std::span<const Operand> here = path.uses(position);
-  const std::span<const Operand> there = own.uses(recorded);
-  if (here.size() != there.size()) return false;
-  for (std::size_t i = 0; i < here.size(); ++i) {
-    const PathValue& a = path.values()[here[i].value()];
-    const PathValue& b = own.values()[there[i].value()];
-    if (a.identity == b.identity) continue;
-    if (a.bytes != b.bytes || stays(a)) return false;
-    if (a.carried() != b.carried()) {
-      // In the place of one that is gone.
-      if (!a.carried() || !b.isExternalInput() ||
-          blocks_.stillAlive(a.slot, a.identity)) {
-        return false;
-      }
-    } else if (a.carried()) {
-      const bool same_source = a.source_path != 0 &&
-                               a.source_path == b.source_path &&
-                               a.source_value == b.source_value;
-      if (!same_source && blocks_.stillAlive(a.slot, a.identity)) return false;
-    } else if (a.output != b.output ||
-               path.op(a.birth_op).token != own.op(b.birth_op).token) {
-      return false;
-    }
-  }
-  return true;
-}
-
-std::uint32_t SequenceMatcher::context(const OpPath& path,
-                                       std::uint32_t position,
-                                       std::uint32_t limit) const {
-  const std::uint32_t last = recorder_.path().size() - 1;
-  limit = std::min({limit, position + 1, last + 1});
-  std::uint32_t length = 0;
-  while (length < limit && sameOp(path, position - length, last - length)) {
-    ++length;
-  }
-  return length;
-}
-
-// Equal layers have equal ops: which one it is say the blocks that were there
-// before.
-bool SequenceMatcher::anchored(const OpPath& path, std::uint32_t position,
-                               std::uint32_t length) const {
-  if (position < length) return true; // the path's beginning
-  for (std::uint32_t i = position; i > position - length; --i) {
-    const std::span<const Operand> uses = path.uses(i);
-    const bool is_anchor =
-        std::any_of(uses.begin(), uses.end(), [&](Operand use) {
-          const PathValue& value = path.values()[use.value()];
-          return (value.carried() || value.isExternalInput()) &&
-                 blocks_.stillAlive(value.slot, value.identity);
-        });
-    if (is_anchor) return true;
-  }
-  return false;
-}
-
-// How long its context is.
-std::uint32_t SequenceMatcher::tryPlace(OpPath& path, std::uint32_t position,
-                                        bool must_be_anchored,
-                                        ContextMatch& best) const {
-  const std::uint32_t length = context(path, position, Repetition::kLimit);
-  if (length <= best.length) return length;
-  // One op of context says nothing, unless its operands do.
-  if ((!must_be_anchored && length > 1) || anchored(path, position, length)) {
-    best = {&path, position, length};
-  }
-  return length;
-}
-
 // Does the op recorded last fit the path as it is bound in this round?
 bool SequenceMatcher::fits(const OpPath& path, std::uint32_t position) const {
   const OpPath& own = recorder_.path();
@@ -351,26 +276,6 @@ bool SequenceMatcher::onBound(const OpPath& path,
   return false;
 }
 
-// The whole round so far is the beginning of a known path.
-ContextMatch SequenceMatcher::wholeRound() {
-  const OpPath& own = recorder_.path();
-  const std::uint32_t last = own.size() - 1;
-  for (const auto& path : history_.paths()) {
-    if (path->size() <= last || last == 0 || !path->rounds().empty()) continue;
-    // Once a round for each path: it costs as much as the round is long, and
-    // ops may be lost at every op.
-    if (std::ranges::find(begun_otherwise_, path->id()) !=
-        begun_otherwise_.end()) {
-      continue;
-    }
-    if (context(*path, last, kNone) == last + 1) {
-      return {path.get(), last, last + 1};
-    }
-    begun_otherwise_.push_back(path->id());
-  }
-  return {};
-}
-
 // Ops came between or were left out: on in the path that was left. (An op that
 // came between may be like one of the next layer.)
 ContextMatch SequenceMatcher::resume() {
@@ -380,46 +285,28 @@ ContextMatch SequenceMatcher::resume() {
       std::min(path->size(), left_position_ + kMostSkipped + 1);
   for (std::uint32_t i = left_position_; i < end; ++i) {
     if (!fits(*path, i) || (i > left_position_ && !onBound(*path, i))) continue;
-    return {path, i, std::max(context(*path, i, kWholeContext), 1U)};
+    return {path, i,
+            std::max(search_.length(*path, i, ContextSearch::kWholeContext,
+                                    walk_.round),
+                     1U)};
   }
   return {};
 }
 
-ContextMatch SequenceMatcher::relocate(bool in_itself, bool has_time) {
-  const bool must_be_anchored = has_time && path_ != nullptr;
+ContextMatch SequenceMatcher::findPlace(bool in_itself) {
+  const bool must_be_anchored = unplaced_ops_ < kPatience && path_ != nullptr;
   lose();
-  ContextMatch best = wholeRound();
-  if (best.path == nullptr) best = resume();
-  if (best.path != nullptr) return best;
-  OpPath& own = recorder_.path();
-  const std::uint32_t last = own.size() - 1;
-  const Token token = own.op(last).token;
-  std::uint32_t compared = 0;
-  const auto done = [&] {
-    return best.length == Repetition::kLimit || compared >= kCompared;
-  };
-  for (const auto& path : history_.paths()) {
-    if (!path->rounds().empty()) continue; // its rounds are paths as well
-    std::uint32_t before = kNone;          // the candidate before
-    std::uint32_t length = 0;              // its context's
-    for (std::uint32_t i = path->lastLike(token); i != kNone && !done();
-         before = i, i = path->previousLike(i)) {
-      ++compared;
-      // In a long run of equal ops one place is as good as another.
-      if (length == Repetition::kLimit && i + 1 == before) continue;
-      length = tryPlace(*path, i, must_be_anchored, best);
-      compared += length;
-    }
-    if (done()) break;
+  ContextMatch match = wholeRound();
+  if (match.path == nullptr) match = resume();
+  if (match.path == nullptr) {
+    match = search_.longest(in_itself, must_be_anchored, walk_.round);
   }
-  if (best.path != nullptr) {
-    best.length = context(*best.path, best.position, kWholeContext);
+  if (match.path != nullptr) {
+    unplaced_ops_ = 0;
+  } else if (++unplaced_ops_ <= kPatience) {
+    setCursor(history_.find(left_path_), left_position_);
   }
-  if (in_itself) {
-    const Repetition::Place place = repetition_.find(own, best.length);
-    if (place.length > 0) return {&own, place.position, place.length};
-  }
-  return best;
+  return match;
 }
 
 } // namespace chameleon::profiler

@@ -1,6 +1,6 @@
 // Where in the recorded history the run is: a cursor on one path. An op that is
 // the expected one, on the expected blocks, moves it on in O(1); any other op
-// makes the caller look for another place with relocate().
+// makes the caller look for another place with findPlace().
 //
 // Matching is exact, but where nobody asks (trustOperands()). Tokens are equal
 // (of an expected op their quick halves), and each operand is the very block
@@ -13,6 +13,8 @@
 //             in the round before; or, when the old block is dead, to another
 //             one of the same bytes (counted as a miss, though it goes on).
 //
+// Tests: adaptation_test.cpp, external_input_test.cpp.
+//
 // Thread safety: none; the caller synchronises.
 #pragma once
 
@@ -20,21 +22,13 @@
 #include <cstdint>
 #include <span>
 
+#include "profiler/context_search.h"
 #include "profiler/live_blocks.h"
 #include "profiler/op_history.h"
 #include "profiler/op_path.h"
 #include "profiler/op_recorder.h"
-#include "profiler/repetition.h"
 
 namespace chameleon::profiler {
-
-// The ops up to a recorded one, and those up to `position` of `path`, are the
-// same for `length` ops.
-struct ContextMatch {
-  OpPath* path = nullptr;
-  std::uint32_t position = 0;
-  std::uint32_t length = 0;
-};
 
 class SequenceMatcher {
  public:
@@ -45,7 +39,10 @@ class SequenceMatcher {
   static constexpr std::uint32_t kMostSkipped = 16;
 
   SequenceMatcher(LiveBlocks& blocks, OpHistory& history, OpRecorder& recorder)
-      : blocks_(blocks), history_(history), recorder_(recorder) {}
+      : blocks_(blocks),
+        history_(history),
+        recorder_(recorder),
+        search_(blocks, history, recorder) {}
 
   OpPath* path() noexcept { return path_; } // null: nothing is known
   const OpPath* path() const noexcept { return path_; }
@@ -132,17 +129,14 @@ class SequenceMatcher {
               std::uint32_t recorded);
   // Nothing is known; where the path was left is remembered.
   void lose() noexcept;
-  // To there.
-  void returnToLeftPlace() noexcept {
-    setCursor(history_.find(left_path_), left_position_);
-  }
   void setCursor(OpPath* path, std::uint32_t position) noexcept;
   void nextRound() noexcept { ++walk_.round; }
   // Hints are to be made anew: some hundred rounds of another path may have
   // come between. And a round begins, which may be like any path.
   void forgetRound() noexcept {
+    unplaced_ops_ = 0;
     hinted_.clear();
-    begun_otherwise_.clear();
+    search_.forgetRound();
   }
   // The value that a block is on the path followed, kNone: none.
   std::uint32_t valueOf(const LiveBlock& block) const noexcept;
@@ -150,19 +144,21 @@ class SequenceMatcher {
   // The best place for the op recorded last. It looks for, in this order:
   //   1. a path whose beginning is the whole round so far;
   //   2. a place close behind the one where the path was left;
-  //   3. the longest equal context in any path; of equally long ones, that in
-  //      the path used last.
-  // `in_itself`: the recording may also repeat itself, with a longer context.
-  // Then its own path is given, and length >= kCertain. `has_time`: more ops
-  // can be waited for. Then a context of case 3 counts only if it begins the
-  // path, or one of its ops is on a block that was there before: else the next
-  // ops may contradict it.
-  ContextMatch relocate(bool in_itself, bool has_time);
+  //   3. the longest equal context (ContextSearch). While more ops can be
+  //      waited for it has to be anchored: else the next may contradict it.
+  // Null: nothing is known. Then the op that was expected stays so for a few
+  // ops, which may have come between.
+  ContextMatch findPlace(bool in_itself);
+  // The last ops fitted nowhere; the cursor may wait where they came between.
+  bool isUnplaced() const noexcept { return unplaced_ops_ > 0; }
+  void setPlaced() noexcept { unplaced_ops_ = 0; }
   // The first of these alone.
-  ContextMatch wholeRound();
+  ContextMatch wholeRound() { return search_.wholeRound(walk_.round); }
 
-  // An external input is there for rounds: it only seemed to be new.
-  bool stays(const PathValue& value) const;
+  // A path that was recorded when its blocks were new (a first step's weights)
+  // has external inputs that in fact stay from round to round: such a one was
+  // not seen to die, or did not die in the round before the last.
+  bool outlives(const PathValue& value) const noexcept;
 
  private:
   enum class Sizes { kEqual, kAny };
@@ -235,20 +231,12 @@ class SequenceMatcher {
   bool onBound(const OpPath& path, std::uint32_t position) const;
   ContextMatch resume();
   const OpPath* pathOf(PathId id) const noexcept;
-  bool sameOp(const OpPath& path, std::uint32_t position,
-              std::uint32_t recorded) const;
-  std::uint32_t context(const OpPath& path, std::uint32_t position,
-                        std::uint32_t limit) const;
-  std::uint32_t tryPlace(OpPath& path, std::uint32_t position,
-                         bool must_be_anchored, ContextMatch& best) const;
-  bool anchored(const OpPath& path, std::uint32_t position,
-                std::uint32_t length) const;
   void hintCarried(const OpPath& path);
 
   LiveBlocks& blocks_;
   OpHistory& history_;
   OpRecorder& recorder_;
-  Repetition repetition_;
+  ContextSearch search_;
   OpPath* path_ = nullptr;
   // Of path_, as the hot path wants it; equal without a path.
   std::uint32_t position_ = 0; // of the next op
@@ -258,10 +246,10 @@ class SequenceMatcher {
   const Operand* operands_ = nullptr;
   PathValue* values_ = nullptr;
   bool trusts_operands_ = false;
-  Walk walk_{0, 1};                     // path_'s, or that of the last one
-  std::vector<PathId> hinted_;          // by hintCarried(), since forgetRound()
-  std::vector<PathId> begun_otherwise_; // than this round, by wholeRound()
-  std::uint32_t variant_at_ = kNone;    // position of the last shape variant
+  Walk walk_{0, 1};                  // path_'s, or that of the last one
+  std::vector<PathId> hinted_;       // by hintCarried(), since forgetRound()
+  std::uint32_t variant_at_ = kNone; // position of the last shape variant
+  std::uint32_t unplaced_ops_ = 0;   // in a row that fitted nowhere
   PathId left_path_ = 0; // where the cursor was when it lost its way
   std::uint32_t left_position_ = 0;
 };

@@ -7,7 +7,7 @@
 // costs time, never bits.
 //
 // kernels/op_token.h decides what the words are:
-//   1. one for the op: the number of its OpPlan;
+//   1. one for the op: the number of its OpTraits;
 //   2. for each tensor one of rank, dtype and whether it is contiguous, then
 //      its sizes, and its strides where it is not contiguous; for a nested
 //      tensor its number of elements alone;

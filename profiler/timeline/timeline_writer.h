@@ -2,6 +2,8 @@
 // thread per row of a lane (compute, in, out, re-runs, stalls, decisions; see
 // timeline_rows.h), times in microseconds from the first interval's begin.
 //
+// Tests: timeline_test.cpp.
+//
 // Thread safety: none needed; values in, text out.
 #pragma once
 

@@ -7,6 +7,8 @@
 // used or freed while it is dead, written without being an operand; t never
 // goes back; the file ends with a step.
 //
+// Tests: trace_test.cpp.
+//
 // Thread safety: none needed; text in, a value out. Memory is bounded by a
 // small multiple of the text's length.
 #pragma once

@@ -1,5 +1,7 @@
 // Writes a trace in the format of trace.h, with exactly its field names.
 //
+// Tests: trace_test.cpp.
+//
 // Thread safety: none needed; a value in, text out.
 #pragma once
 
