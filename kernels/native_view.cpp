@@ -38,7 +38,7 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
   backend::throw_if(pager_->begin(*call, backend::current_stream(index),
                                   {operands.data(), operands.size()}, nullptr,
                                   purpose, true));
-  pager_->hold(*call);
+  pager_->keepPins(*call);
   call_ = std::move(call);
 
   alias_tensors.bind();

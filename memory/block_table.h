@@ -2,6 +2,8 @@
 // waits without the lock, as a spare one (SpareBlocks) or released, until
 // somebody who has the lock destroys it.
 //
+// Tests: pager_test.cpp.
+//
 // Thread safety: methods with a Locked need the pager's lock; the others may be
 // called by any thread.
 #pragma once

@@ -127,12 +127,13 @@ Admission::Attempt Budgets::tryHostBudget(const Locked& locked,
                                           std::size_t bytes, Error& failure) {
   HostPool& pool = *core_.host_pool;
   const std::size_t usable = pool.usableBytes(bytes);
-  while (pool.usedBytes() > usable && residency_.freeOldestHostCopy(locked)) {
+  while (pool.usedBytes() > usable &&
+         residency_.host().freeOldestCopy(locked)) {
   }
   // What calls in flight have on the host may go, or be moved, when they end.
   if (pool.usedBytes() > usable) return Admission::Attempt::kLater;
   if (pool.setBudget(bytes)) return Admission::Attempt::kDone;
-  if (pool.lastError().ok() && residency_.packHost(locked) &&
+  if (pool.lastError().ok() && residency_.host().pack(locked) &&
       pool.setBudget(bytes)) {
     return Admission::Attempt::kDone;
   }

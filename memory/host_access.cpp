@@ -120,7 +120,7 @@ Error HostAccess::write(Block& block, std::size_t offset,
                  core_.arena->freeBytes() + table_.spareBytes() <
                      block.rounded_bytes) {
         Shortage ignored;
-        place = residency_.hostPlace(locked, block.rounded_bytes, ignored);
+        place = residency_.host().place(locked, block.rounded_bytes, ignored);
         if (place.extent != nullptr) before = place.extent->fence;
       }
       on_host = place.extent != nullptr;

@@ -1,6 +1,8 @@
 // Copies between blocks and ordinary host memory, without a fault where the
 // bytes are on the host.
 //
+// Tests: pager_test.cpp.
+//
 // Thread safety: any thread; takes the pager's lock where it needs it. A host
 // thread at a host copy counts as a call: who needs the copy to go waits for it
 // as for any other.

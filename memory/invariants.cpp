@@ -125,14 +125,14 @@ void InvariantWalker::checkBlocks(const Locked& locked) const {
 
   std::size_t linked = 0;
   const Block* older = nullptr;
-  for (const Block* block = residency_.hostCopies(locked).oldest();
+  for (const Block* block = residency_.host().copies(locked).oldest();
        block != nullptr; older = block, block = block->newer_copy) {
     CHAMELEON_CHECK(block->older_copy == older && block->hasHostCopy(),
                     "a broken list of host copies");
     ++linked;
   }
   CHAMELEON_CHECK(
-      linked == copies && residency_.hostCopies(locked).newest() == older,
+      linked == copies && residency_.host().copies(locked).newest() == older,
       "a host copy that is not listed");
 }
 
@@ -190,8 +190,8 @@ void InvariantWalker::checkCommitted(const Locked& locked) const {
 
 void InvariantWalker::checkCopies(const Locked& locked) const {
   std::vector<std::byte> bytes;
-  for (Block* block = residency_.hostCopies(locked).oldest(); block != nullptr;
-       block = block->newer_copy) {
+  for (Block* block = residency_.host().copies(locked).oldest();
+       block != nullptr; block = block->newer_copy) {
     bytes.resize(block->bytes);
     const runtime::Copy copy{bytes.data(), block->device_address, block->bytes};
     Position done;

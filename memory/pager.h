@@ -114,7 +114,7 @@ class Pager {
   // The call keeps its pins until end(), but no op runs in it: other calls do
   // not wait for it, this thread may wait again, and nothing may be allocated
   // in it. For pins of a user's making, of any length.
-  void hold(Call& call) noexcept { pins_.hold(call.state_); }
+  void keepPins(Call& call) noexcept { pins_.keepPins(call.state_); }
 
   // Memory for a running call. Never waits for other calls; evicts unpinned
   // blocks. The bytes may be used by work that is submitted to the call's

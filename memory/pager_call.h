@@ -13,7 +13,7 @@
 #include "memory/block.h"
 #include "memory/inline_list.h"
 #include "memory/space/first_fit.h"
-#include "memory/space/held_hole.h"
+#include "memory/space/reserved_hole.h"
 #include "memory/streams/op_timer.h"
 #include "profiler/profiler.h"
 
@@ -112,11 +112,11 @@ struct CallState {
   StreamIndex stream = kFirstCompute;
   // These five lie side by side, since they are cleared together.
   bool active = false;
-  bool exclusive = false; // no other call enters beside it
-  bool held = false;      // nobody waits for it (Pager::hold)
-  bool chooses = false;   // Algorithm::kToBeChosen
-  bool has_all = false;   // all of HBM beside its operands, in one piece
-  bool failed = false;    // an allocation failed in this attempt
+  bool exclusive = false;  // no other call enters beside it
+  bool keeps_pins = false; // nobody waits for it (Pager::keepPins)
+  bool chooses = false;    // Algorithm::kToBeChosen
+  bool has_all = false;    // all of HBM beside its operands, in one piece
+  bool failed = false;     // an allocation failed in this attempt
   // No allocation may fail: there is no ordinary retry, or none is left.
   bool must_not_fail = false;
   bool recording = false;     // as the policy wants
@@ -140,7 +140,7 @@ struct CallState {
   FirstFit layout; // of all that it allocates, wherever that lies
   // Made when it first allocates, since it is exclusive; 0: no hole is due.
   std::size_t hole_due_bytes = 0;
-  HeldHole hole; // guarded by the pager's lock
+  ReservedHole hole; // guarded by the pager's lock
   // In-call memory that is a spare block's, one pin each. How many more the
   // call may take: a kernel that must not fail needs its room in one piece.
   InlineList<Block*, kInline> spares;

@@ -28,6 +28,8 @@
 //   Budgets          limits that change while the pager runs
 //   PolicyControl    which policy is followed, and plans that outlive a run
 //
+// Tests: pager_test.cpp.
+//
 // Thread safety: members are safe from any thread or say that the lock guards
 // them. A method that takes a `Locked` needs the lock, and gets the proof.
 #pragma once

@@ -1,6 +1,8 @@
 // Which policy a pager follows: another one while it runs, what it has cost,
 // and plans that outlive the process.
 //
+// Tests: pager_test.cpp, forecast_policy_test.cpp.
+//
 // Thread safety: every method may be called from any thread. They take the
 // pager's lock; set() and setRecompute() give it up while plans may be made or
 // waited for.

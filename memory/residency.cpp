@@ -17,19 +17,19 @@ constexpr std::size_t kLargeRoomShare = 512;
 } // namespace
 
 Residency::Residency(PagerCore& core, OpTimer& timer)
-    : core_(core), transfers_(core.runtime, core.streams, timer) {}
+    : core_(core), host_(core), transfers_(core.runtime, core.streams, timer) {}
 
 void Residency::giveUpPlaces(const Locked& locked, Block& block,
                              bool host_copy) noexcept {
   if (block.host != nullptr) {
     if (block.host_read.none()) {
-      (void)cancelCopyOut(locked, block.host_ready, block.host_address,
-                          block.bytes);
+      (void)host_.cancelCopyOut(locked, block.host_ready, block.host_address,
+                                block.bytes);
     }
-    if (host_copy) copies_on_host_.remove(block);
+    if (host_copy) host_.copies(locked).remove(block);
     Extent* const place = block.host;
     const Fence host_uses = core_.uses().hostUsesOf(block);
-    forgetHostPlace(locked, block);
+    HostPlaces::forget(locked, block);
     core_.host_pool->free(place, host_uses);
   }
   if (block.device != nullptr) {
@@ -62,7 +62,7 @@ Residency::Evicted Residency::beginEvict(const Locked& locked, Block& block,
   const bool clean = (word & Block::kHostCopyBit) != 0;
   HostPool::Place place;
   if (!clean) {
-    place = hostPlace(locked, block.rounded_bytes, shortage);
+    place = host_.place(locked, block.rounded_bytes, shortage);
     if (place.extent == nullptr) return Evicted::kHostFull;
   }
   // From here on no thread without the lock can pin it; one that was faster
@@ -76,7 +76,7 @@ Residency::Evicted Residency::beginEvict(const Locked& locked, Block& block,
     return Evicted::kBusy;
   }
   if (clean) {
-    copies_on_host_.remove(block);
+    host_.copies(locked).remove(block);
     core_.counters.clean_evictions.fetch_add(1, std::memory_order_relaxed);
     core_.note(why, block, 0);
     vacate(locked, block, {});
@@ -117,7 +117,7 @@ bool Residency::copyOut(const Locked& locked, Shortage& shortage) {
       continue;
     }
     out.place.extent->fence.clear();
-    putOnHost(locked, block, *out.place.extent);
+    host_.put(locked, block, *out.place.extent);
     block.host_ready = done;
     block.host_read = {};
     core_.note(out.why, block, block.bytes);
@@ -130,7 +130,7 @@ bool Residency::copyOut(const Locked& locked, Shortage& shortage) {
       core_.uses().stamp(block, done); // who gets the extent next waits
       // mutant: copied-ahead
       block.copied_ahead = true;
-      copies_on_host_.push(block);
+      host_.copies(locked).push(block);
     }
   }
   outs_.clear();
@@ -247,7 +247,7 @@ void Residency::beginWriteBack(const Locked& locked, Block& block) {
   std::uint64_t word = block.word.load(std::memory_order_acquire);
   if ((word & ~Block::kRecordedBit) != Block::kIdle) return; // or in use
   Shortage shortage;
-  const HostPool::Place place = holeOnHost(locked, block.rounded_bytes);
+  const HostPool::Place place = host_.hole(locked, block.rounded_bytes);
   if (place.extent == nullptr) return;
   if (!block.word.compare_exchange_strong(word, word | Block::kHostCopyBit,
                                           std::memory_order_acq_rel)) {
@@ -341,8 +341,8 @@ void Residency::takeOver(const Locked& locked, Block& block, Block& fresh) {
     fresh.device->block = &block;
   }
   if (fresh.hasHostCopy()) {
-    copies_on_host_.remove(fresh);
-    copies_on_host_.push(block);
+    host_.copies(locked).remove(fresh);
+    host_.copies(locked).push(block);
   }
   block.device = std::exchange(fresh.device, nullptr);
   block.device_address = std::exchange(fresh.device_address, nullptr);
@@ -364,9 +364,8 @@ void Residency::takeOver(const Locked& locked, Block& block, Block& fresh) {
   core_.note(Decision::kRerun, block, block.bytes);
 }
 
-void Residency::markResident(const Locked& /*locked*/,
-                             const WantedBlock& wanted, std::uint64_t pins,
-                             Decision why) {
+void Residency::markResident(const Locked& locked, const WantedBlock& wanted,
+                             std::uint64_t pins, Decision why) {
   Block& block = *wanted.block;
   const bool fetched = block.host != nullptr;
   block.lost = false;
@@ -374,7 +373,7 @@ void Residency::markResident(const Locked& /*locked*/,
   block.device_address = core_.arena->address(*wanted.extent);
   block.become(Block::kIdle | (fetched ? Block::kHostCopyBit : 0) | pins);
   if (fetched) {
-    copies_on_host_.push(block);
+    host_.copies(locked).push(block);
     core_.note(why, block, block.bytes);
   }
   core_.policy->entered(block);
@@ -413,7 +412,7 @@ bool Residency::evictTo(const Locked& locked, Block& block, std::uint64_t pins,
     core_.uses().stamp(block, position);
   }
   if (complete) {
-    putOnHost(locked, block, *old.extent);
+    host_.put(locked, block, *old.extent);
     block.host_ready = ready;
     block.host_read = old.read;
     vacate(locked, block, ready);
@@ -428,6 +427,26 @@ bool Residency::evictTo(const Locked& locked, Block& block, std::uint64_t pins,
   block.word.store(Block::stateBits(BlockState::kUnbacked),
                    std::memory_order_release);
   return true;
+}
+
+void Residency::writtenOnHost(const Locked& locked, Block& block,
+                              const HostPool::Place& place) noexcept {
+  if (block.host == nullptr) {
+    place.extent->fence.clear();
+    host_.put(locked, block, *place.extent);
+    block.lost = false;
+  }
+  block.become(Block::stateBits(BlockState::kHost));
+  block.host_ready = {};
+  block.host_read = {};
+}
+
+void Residency::settle(const Locked& /*locked*/, Block& block) noexcept {
+  if (block.state() != BlockState::kEvicting ||
+      !core_.streams.poll(block.host_ready)) {
+    return;
+  }
+  block.become(Block::stateBits(BlockState::kHost));
 }
 
 } // namespace chameleon::memory

@@ -19,7 +19,7 @@
 #include <span>
 #include <vector>
 
-#include "memory/host_copy_list.h"
+#include "memory/host_places.h"
 #include "memory/pager_core.h"
 #include "memory/room_request.h"
 #include "memory/streams/transfers.h"
@@ -125,51 +125,13 @@ class Residency {
              Shortage& shortage) REQUIRES(pager_lock);
 
   // ---- on the host ---------------------------------------------------------
-  // Room on the host; clean copies of resident blocks make way for it, the
-  // oldest first, then other blocks' bytes move. Without an extent: there is
-  // none.
-  HostPool::Place hostPlace(const Locked& locked, std::size_t bytes,
-                            Shortage& shortage) REQUIRES(pager_lock);
-  // The same without moving, so without a host wait for other blocks' copies.
-  HostPool::Place holeOnHost(const Locked& locked, std::size_t bytes)
-      REQUIRES(pager_lock);
-  bool freeOldestHostCopy(const Locked& locked) noexcept REQUIRES(pager_lock);
-  // Bytes on the host that may be moved: a block's, and no host thread is at
-  // them.
-  static bool movableOnHost(const Extent& extent) noexcept;
-  // Makes one hole of `bytes` out of several, with the fewest bytes moved.
-  // False: nothing that can be moved would make it, or moving failed (then
-  // HostPool::lastError() says so).
-  bool joinHostHoles(const Locked& locked, std::size_t bytes)
-      REQUIRES(pager_lock);
-  // Moves all that can be moved on the host as far down as it goes. False: it
-  // failed, as above; what has moved stays so.
-  bool packHost(const Locked& locked) REQUIRES(pager_lock);
-  // The host copy of a Resident block is no longer needed or no longer right.
-  // A copy to it that has begun still reads the block: whoever uses that next
-  // waits for it too.
-  void freeHostCopy(const Locked& locked, Block& block) noexcept
-      REQUIRES(pager_lock);
+  HostPlaces& host() noexcept { return host_; }
   // A host thread has written the host copy, or the new `place`.
   void writtenOnHost(const Locked& locked, Block& block,
                      const HostPool::Place& place) noexcept
       REQUIRES(pager_lock);
   // Evicting becomes Host once the copy has passed.
   void settle(const Locked& locked, Block& block) noexcept REQUIRES(pager_lock);
-  // The block knows nothing of its host copy any more: somebody else does, or
-  // it is free.
-  static void forgetHostPlace(const Locked& locked, Block& block) noexcept
-      REQUIRES(pager_lock);
-  // A copy out whose bytes nobody will read, if it has not begun. REQUIRES: no
-  // copy in of them was submitted. False: it runs, or has run.
-  bool cancelCopyOut(const Locked& locked, Position done,
-                     const std::byte* destination, std::size_t bytes) noexcept
-      REQUIRES(pager_lock);
-  const HostCopyList& hostCopies(const Locked& /*locked*/) const noexcept
-      REQUIRES(pager_lock) {
-    return copies_on_host_;
-  }
-
   // The bytes are needed no more, wherever they are.
   void giveUpPlaces(const Locked& locked, Block& block, bool host_copy) noexcept
       REQUIRES(pager_lock);
@@ -192,19 +154,13 @@ class Residency {
   void freeExtent(const Locked& locked, Block& block, const Fence& uses)
       REQUIRES(pager_lock);
   static bool takeForMove(Block& block, std::uint64_t& word) noexcept;
-  // The block's bytes on the host are, or will be, in this extent.
-  void putOnHost(const Locked& locked, Block& block, Extent& extent) noexcept
-      REQUIRES(pager_lock);
-  Extent* runOnHost(const Locked& locked, std::size_t bytes)
-      REQUIRES(pager_lock);
-  bool slideOnHost(const Locked& locked, Extent& extent) REQUIRES(pager_lock);
   void movedTo(const Locked& locked, Block& block, Extent& extent,
                Position moved) REQUIRES(pager_lock);
 
   PagerCore& core_;
   std::atomic<std::size_t> large_room_bytes_{SIZE_MAX};
+  HostPlaces host_;
   Transfers transfers_;
-  HostCopyList copies_on_host_ GUARDED_BY(pager_lock);
   std::vector<CopyOut> outs_ GUARDED_BY(pager_lock); // the open batch
   // Scratch, to spare the heap.
   std::vector<runtime::Copy> copies_ GUARDED_BY(pager_lock);

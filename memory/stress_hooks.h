@@ -1,5 +1,8 @@
 // What tests ask for before every begin(): evictions and drops that nobody
-// needs. Off, it costs nothing: calls come for the lock only while it is on.
+// needs. They are in the package too, so that what is tested is what ships.
+// Off, it costs nothing: calls come for the lock only while it is on.
+//
+// Tests: pager_test.cpp.
 //
 // Thread safety: methods with a Locked need the pager's lock; the others take
 // it.

@@ -38,7 +38,7 @@ _PROGRAMS = {  # and whether they run on the emulated driver as well
     "memory_pager_async_test": True,
     "memory_pager_cuda_test": False,
     "memory_pager_faults_test": True,
-    "memory_residency_host_test": True,
+    "memory_host_places_test": True,
     "memory_pager_random_test": True,
     "memory_recomputer_random_test": False,
     "memory_pager_stress_test": True,

@@ -19,14 +19,14 @@
 // it is unpinned, so the pins are never more than what is committed.
 //
 // Why there is no deadlock: a thread waits only for calls in flight, and holds
-// nothing of this pager meanwhile: no lock, no pin, no room. (A copy between two
-// devices waits for room on one with its source pinned on the other; one such
-// copy runs at a time.) A thread inside a call never waits, it fails instead. So
-// every call that is waited for reaches its end(). Pins of unbounded duration
-// are taken with hold() and are not waited for. A waiter draws its ticket before
-// it looks at the committed bytes, and whoever lowers them looks for tickets
-// afterwards, so no wake-up is lost. When all others have ended a call sees all
-// that it can ever get: "out of memory" is final.
+// nothing of this pager meanwhile: no lock, no pin, no room. (A copy between
+// two devices waits for room on one with its source pinned on the other; one
+// such copy runs at a time.) A thread inside a call never waits, it fails
+// instead. So every call that is waited for reaches its end(). Pins of
+// unbounded duration are taken with keepPins() and are not waited for. A waiter
+// draws its ticket before it looks at the committed bytes, and whoever lowers
+// them looks for tickets afterwards, so no wake-up is lost. When all others
+// have ended a call sees all that it can ever get: "out of memory" is final.
 //
 // Thread safety: as marked. `mutex` is the pager's.
 #pragma once

@@ -176,7 +176,7 @@ void BeginAttempt::commit(const Locked& locked) {
     }
     // mutant: stale-host-copy
     if (wanted.write && block.host != nullptr) {
-      parts_.residency.freeHostCopy(locked, block);
+      parts_.residency.host().freeCopy(locked, block);
     }
     if (wanted.write) core_.records.written(block, call_.recording);
     parts_.residency.countPrefetch(block);

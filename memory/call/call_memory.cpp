@@ -108,7 +108,7 @@ using runtime::Result;
 // ---- in the kernel
 
 Result<std::byte*> CallMemory::allocate(CallState& call, std::size_t bytes) {
-  CHAMELEON_CHECK(call.active && !call.held,
+  CHAMELEON_CHECK(call.active && !call.keeps_pins,
                   "allocate() in a call that does not run");
   const std::size_t rounded = ExtentMap::round(std::max<std::size_t>(bytes, 1));
   call.peak_bytes = std::max(call.peak_bytes,
@@ -379,7 +379,7 @@ void CallMemory::holdHole(const Locked& /*locked*/, CallState& call,
                           Extent* hole) noexcept {
   if (hole == nullptr) return;
   hole_bytes_ += hole->bytes;
-  call.hole.hold(hole);
+  call.hole.reserve(hole);
 }
 
 void CallMemory::freeHole(const Locked& /*locked*/, CallState& call) noexcept {

@@ -173,7 +173,7 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
 // What the call had committed is given back: `freed` bytes of its pins too.
 [[gnu::always_inline]] inline void CallPins::retire(
     CallState& call, std::size_t freed) noexcept {
-  if (call.held) {
+  if (call.keeps_pins) {
     parts_.memory.removeFixed(call.pins.size());
   }
   call.pins.clear();
@@ -182,14 +182,14 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
     parts_.memory.freeHole(locked, call);
   }
   if (call.must_not_fail) call.layout.clear();
-  core_.admission.subtract(call.held ? 0 : 1, freed + call.room_bytes,
+  core_.admission.subtract(call.keeps_pins ? 0 : 1, freed + call.room_bytes,
                            call.exclusive);
   core_.admission.wake();
-  if (!call.held) --*call.depth;
+  if (!call.keeps_pins) --*call.depth;
   // As a new one, but for what it remembers of failures.
   call.active = false;
   call.exclusive = false;
-  call.held = false;
+  call.keeps_pins = false;
   call.chooses = false;
   call.has_all = false;
   call.hole_due_bytes = 0;
@@ -355,11 +355,11 @@ void CallPins::release(CallState& call) noexcept {
   retire(call, freed);
 }
 
-void CallPins::hold(CallState& call) noexcept {
+void CallPins::keepPins(CallState& call) noexcept {
   CHAMELEON_CHECK(
-      call.active && !call.held && !call.listed && call.spares.empty(),
-      "hold() of a call that does not run or has allocated");
-  call.held = true;
+      call.active && !call.keeps_pins && !call.listed && call.spares.empty(),
+      "keepPins() of a call that does not run or has allocated");
+  call.keeps_pins = true;
   --*call.depth;
   call.hole_due_bytes = 0;
   if (!call.hole.empty()) {

@@ -5,6 +5,8 @@
 // begin() is all-or-nothing: where it fails no pin is held, and no block has
 // lost anything.
 //
+// Tests: pager_test.cpp, begin_attempt_test.cpp.
+//
 // Thread safety: any thread; of one call its own thread. Methods take the
 // pager's lock where they need it, so REQUIRES: it is not held.
 #pragma once
@@ -29,7 +31,7 @@ class CallPins {
   // See Pager.
   runtime::Error begin(CallState& call, const OpRequest& request);
   void end(CallState& call) noexcept;
-  void hold(CallState& call) noexcept;
+  void keepPins(CallState& call) noexcept;
   // Unpins and makes way for others, where no op ran: nothing is stamped.
   void release(CallState& call) noexcept;
 

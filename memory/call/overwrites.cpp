@@ -8,7 +8,7 @@ void Overwrites::setOldBytesAside(const Locked& locked, CallState& call,
                                   Block& block) {
   call.old_bytes.push_front({&block, block.host, block.host_address,
                              block.host_ready, block.host_read, 0});
-  Residency::forgetHostPlace(locked, block);
+  HostPlaces::forget(locked, block);
 }
 
 std::size_t Overwrites::settleOldBytes(CallState& call) noexcept {
@@ -46,8 +46,8 @@ std::size_t Overwrites::settleOldBytes(CallState& call) noexcept {
               static_cast<std::int64_t>(copy.bytes), std::memory_order_relaxed);
         }
       } else if (old.read.none()) {
-        (void)residency_.cancelCopyOut(locked, old.ready, old.address,
-                                       block.bytes);
+        (void)residency_.host().cancelCopyOut(locked, old.ready, old.address,
+                                              block.bytes);
       }
       Fence host_uses;
       core_.uses().addTo(host_uses, old.ready);

@@ -5,6 +5,8 @@
 // device's, however far ahead of it the host was. Copies count for the step in
 // which they were submitted.
 //
+// Tests: meter_test.cpp.
+//
 // Thread safety: none; the pager's mutex guards it.
 #pragma once
 

@@ -1,5 +1,7 @@
 // The policies that there are, by name.
 //
+// Tests: lru_test.cpp.
+//
 // Thread safety: any thread.
 #pragma once
 

@@ -1,5 +1,7 @@
 // A plan as the run follows it: its values are the path's.
 //
+// Tests: plan_cursor_test.cpp.
+//
 // Thread safety: none while it is made; freely shared once it is const.
 #pragma once
 

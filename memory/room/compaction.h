@@ -2,6 +2,8 @@
 // that is cheaper than to have blocks leave. Decides what moves where;
 // Residency moves it.
 //
+// Tests: room_finder_test.cpp, begin_attempt_test.cpp.
+//
 // Thread safety: needs the pager's lock.
 #pragma once
 

@@ -1,6 +1,8 @@
 // The text of an out-of-memory error: which op, how much it needs, what is in
 // use, and which option to change.
 //
+// Tests: begin_attempt_test.cpp, test_oom_advice.py.
+//
 // Thread safety: functions with a Locked need the pager's lock.
 #pragma once
 

@@ -62,7 +62,7 @@ class Arena {
   // that the extent is part of now.
   Extent* free(Extent* extent, const Fence& fence);
 
-  // Parts of an in-call extent (HeldHole), see ExtentMap.
+  // Parts of an in-call extent (ReservedHole), see ExtentMap.
   Extent* split(Extent* extent, std::size_t bytes);
   void join(Extent* extent);
   // Who gets the extent's bytes next waits for `fence` as well.

@@ -1,4 +1,6 @@
 // Extents in use by their address: how the arena finds what a kernel frees.
+//
+// Tests: extent_map_random_test.cpp.
 #pragma once
 
 #include <cstddef>

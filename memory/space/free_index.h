@@ -10,6 +10,8 @@
 // `links`, and must not move, nor change offset or size, while they are in it,
 // but by resize(). Thread safety: none; the map's owner locks. What is found
 // depends on the sequence of calls only, never on addresses or time.
+//
+// Tests: extent_map_random_test.cpp.
 #pragma once
 
 #include <array>

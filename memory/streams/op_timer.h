@@ -16,6 +16,8 @@
 // A runtime that knows its link exactly gets no copy timed for its speed; one
 // that checks its callers gets nothing timed.
 //
+// Tests: meter_test.cpp, transfers_test.cpp.
+//
 // Thread safety: any thread. One lock, which is given back soon: under it only
 // the runtime (events; never a wait), Durations and Timeline are called, which
 // have locks of their own.

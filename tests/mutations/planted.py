@@ -61,7 +61,7 @@ MUTATIONS = (
         "bytes on the host move before they are all there",
         "host-move-filled",
         GONE,
-        ("memory_residency_test", "memory_residency_host_test"),
+        ("memory_residency_test", "memory_host_places_test"),
     ),
     Mutation(
         "bytes on the host move while a fetch reads them",

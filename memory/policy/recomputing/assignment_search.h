@@ -7,6 +7,8 @@
 //      borders dropped or put back, two segments swapped.
 // The search is deterministic.
 //
+// Tests: joint_planner_test.cpp.
+//
 // Thread safety: none.
 #pragma once
 

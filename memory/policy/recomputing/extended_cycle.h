@@ -9,6 +9,8 @@
 // else a node reads is held that long. Outputs that were not dropped are made
 // again too, and freed at once.
 //
+// Tests: joint_planner_test.cpp.
+//
 // Thread safety: functions of their arguments.
 #pragma once
 

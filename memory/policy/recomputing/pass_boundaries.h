@@ -6,6 +6,8 @@
 // comes after it. A step with several passes of forward and backward has as
 // many.
 //
+// Tests: rerun_graph_test.cpp.
+//
 // Thread safety: a function of its argument.
 #pragma once
 

@@ -17,6 +17,8 @@
 // What is kept need not be what the program keeps: an input that the program
 // frees may be held for the nodes that read it.
 //
+// Tests: joint_planner_test.cpp.
+//
 // Thread safety: a const RerunChoices may be shared.
 #pragma once
 

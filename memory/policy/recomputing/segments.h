@@ -6,6 +6,8 @@
 // them is cut where the least bytes cross in each of some parts of about equal
 // bytes.
 //
+// Tests: joint_planner_test.cpp.
+//
 // Thread safety: a function of its arguments.
 #pragma once
 

@@ -10,6 +10,8 @@
 //
 // Cost: O((uses + ops) * log) where room is short, O(uses + ops) else.
 // Thread safety: a function of its arguments.
+//
+// Tests: planner_test.cpp, planner_random_test.cpp.
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,8 @@
 // whole, so batches are kept small beside what they save, one latency a copy.
 //
 // Cost: O(uses + actions * log). Thread safety: a function of its arguments.
+//
+// Tests: planner_test.cpp, planner_random_test.cpp.
 #pragma once
 
 #include <cstdint>

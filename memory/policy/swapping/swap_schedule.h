@@ -21,6 +21,8 @@
 // repetition of the write.
 //
 // Cost: O((uses + copies) * log). Thread safety: a function of its arguments.
+//
+// Tests: planner_test.cpp, planner_random_test.cpp.
 #pragma once
 
 #include <cstdint>

@@ -13,6 +13,8 @@
 // range [begin(u), end(u)) of positions at which the value is not needed, with
 // begin(u) in (0, ops].
 //
+// Tests: planner_test.cpp, planner_random_test.cpp.
+//
 // Thread safety: const methods may be called from any thread.
 #pragma once
 

@@ -13,6 +13,8 @@
 // Then what fits back in is taken back in (refill), shortest gaps first.
 //
 // Cost: O(uses * log uses). Thread safety: a function of its arguments.
+//
+// Tests: planner_test.cpp, planner_random_test.cpp.
 #pragma once
 
 #include <cstdint>

@@ -303,7 +303,7 @@ TEST_F(PagerTest, HeldPinsAreNoCallInFlight) {
   Block* const big = create(192 * kKiB);
   Call resident;
   ASSERT_FALSE(failed(pin(resident, held)));
-  pager->hold(resident);
+  pager->keepPins(resident);
   EXPECT_FALSE(failed(fill(other, 2)));
   const Error error = fill(big, 3); // must not wait for the holder
   ASSERT_TRUE(failed(error));

@@ -331,7 +331,7 @@ TEST_F(PagerTightTest, TheMessageCountsWhatOthersHold) {
   openApart(16 * kUnit);
   Call held;
   ASSERT_FALSE(failed(pin(held, others[0])));
-  pager->hold(held);
+  pager->keepPins(held);
   const std::size_t needed[] = {13 * kUnit};
   const Error error = attempts(/*may_retry=*/true, needed);
   ASSERT_TRUE(failed(error));
@@ -416,7 +416,7 @@ TEST_F(PagerChoiceTest, HasNotAllWhereOthersHoldSome) {
   openApart(16 * kUnit);
   Call held;
   ASSERT_FALSE(failed(pin(held, others[0])));
-  pager->hold(held);
+  pager->keepPins(held);
   Call call;
   ASSERT_FALSE(failed(beginChoice(call, Algorithm::kToBeChosen)));
   EXPECT_FALSE(call.hadAll());

@@ -75,7 +75,7 @@ class Guest {
     const Operand operand{block_, Access::kWrite};
     EXPECT_FALSE(
         pager.begin(call_, {}, {&operand, 1}, nullptr, "guest", false));
-    pager.hold(call_);
+    pager.keepPins(call_);
   }
   ~Guest() {
     pager_.end(call_);

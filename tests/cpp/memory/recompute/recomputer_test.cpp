@@ -377,7 +377,7 @@ TEST_F(PagerRerunTest, NothingIsRecordedThatAnotherCallMayWrite) {
   const Operand operand{x->block, W};
   ASSERT_FALSE(
       failed(pager->begin(call, stream, {&operand, 1}, nullptr, "pin", true)));
-  pager->hold(call);
+  pager->keepPins(call);
   const Handle y = unary({x}, kBytes);
   EXPECT_FALSE(pager->recomputer().drop(*y->block));
   EXPECT_EQ(alive, 0);
@@ -445,7 +445,7 @@ TEST_F(PagerRerunTest, OutOfMemoryOnTheWayLosesNothing) {
     Call call; // held for long: all of HBM
     ASSERT_FALSE(
         failed(pager->begin(call, stream, operands, nullptr, "hold", true)));
-    pager->hold(call);
+    pager->keepPins(call);
     Bytes bytes(kBytes);
     const Error error = pager->read(*y->block, 0, bytes.data(), kBytes, stream);
     EXPECT_EQ(error.code(), ErrorCode::kOutOfDeviceMemory);

@@ -1,4 +1,4 @@
-#include "memory/space/held_hole.h"
+#include "memory/space/reserved_hole.h"
 
 #include <algorithm>
 #include <iterator>
@@ -7,14 +7,14 @@
 
 namespace chameleon::memory {
 
-void HeldHole::hold(Extent* hole) {
+void ReservedHole::reserve(Extent* hole) {
   CHAMELEON_CHECK(empty(), "a second hole for one call");
   begin_ = hole->offset;
   end_ = hole->offset + hole->bytes;
   pieces_.push_back(hole);
 }
 
-Extent* HeldHole::cut(Arena& arena, std::size_t offset, std::size_t bytes) {
+Extent* ReservedHole::cut(Arena& arena, std::size_t offset, std::size_t bytes) {
   const std::size_t begin = begin_ + offset;
   const auto at =
       std::find_if(pieces_.begin(), pieces_.end(), [&](const Extent* piece) {
@@ -37,7 +37,7 @@ Extent* HeldHole::cut(Arena& arena, std::size_t offset, std::size_t bytes) {
   return extent;
 }
 
-bool HeldHole::takeBack(Arena& arena, Extent* extent, const Fence& fence) {
+bool ReservedHole::takeBack(Arena& arena, Extent* extent, const Fence& fence) {
   if (extent->offset < begin_ || extent->offset >= end_) return false;
   arena.addFence(extent, fence);
   arena.discarded(*extent);
@@ -57,13 +57,13 @@ bool HeldHole::takeBack(Arena& arena, Extent* extent, const Fence& fence) {
   return true;
 }
 
-std::size_t HeldHole::largestPiece() const noexcept {
+std::size_t ReservedHole::largestPiece() const noexcept {
   std::size_t largest = 0;
   for (const Extent* piece : pieces_) largest = std::max(largest, piece->bytes);
   return largest;
 }
 
-std::size_t HeldHole::release(Arena& arena) noexcept {
+std::size_t ReservedHole::release(Arena& arena) noexcept {
   std::size_t bytes = 0;
   for (Extent* piece : pieces_) {
     bytes += piece->bytes;

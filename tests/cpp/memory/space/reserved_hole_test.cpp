@@ -1,4 +1,4 @@
-#include "memory/space/held_hole.h"
+#include "memory/space/reserved_hole.h"
 
 #include <gtest/gtest.h>
 #include <map>
@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kUnit = ExtentMap::kAlignment;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-class HeldHoleTest : public testing::Test {
+class ReservedHoleTest : public testing::Test {
  protected:
   Arena& make(std::size_t budget) {
     auto result = Arena::create(runtime, lines, std::size_t{1} << 30, budget);
@@ -33,12 +33,12 @@ class HeldHoleTest : public testing::Test {
   std::unique_ptr<Arena> arena;
 };
 
-TEST_F(HeldHoleTest, PartsAreCutAndComeBack) {
+TEST_F(ReservedHoleTest, PartsAreCutAndComeBack) {
   Arena& a = make(kMiB);
-  HeldHole hole;
+  ReservedHole hole;
   EXPECT_TRUE(hole.empty());
   EXPECT_EQ(hole.cut(a, 0, kUnit), nullptr);
-  hole.hold(inCall(8 * kUnit));
+  hole.reserve(inCall(8 * kUnit));
   EXPECT_FALSE(hole.empty());
   const std::size_t begin = kMiB - 8 * kUnit;
 
@@ -73,10 +73,10 @@ TEST_F(HeldHoleTest, PartsAreCutAndComeBack) {
 }
 
 // Work on what came back is waited for by whoever gets it next.
-TEST_F(HeldHoleTest, FencesAreKept) {
+TEST_F(ReservedHoleTest, FencesAreKept) {
   Arena& a = make(kMiB);
-  HeldHole hole;
-  hole.hold(inCall(4 * kUnit));
+  ReservedHole hole;
+  hole.reserve(inCall(4 * kUnit));
   Extent* const part = hole.cut(a, 0, 2 * kUnit);
   static std::byte bytes[2];
   const runtime::Copy copy{bytes, bytes + 1, 1};
@@ -92,7 +92,7 @@ TEST_F(HeldHoleTest, FencesAreKept) {
 
 // A hole of the span that a sequence needed holds every repetition of it, in
 // whatever surroundings, and no other sequence harms anything.
-TEST_F(HeldHoleTest, RepeatedSequencesFit) {
+TEST_F(ReservedHoleTest, RepeatedSequencesFit) {
   struct Step {
     std::size_t bytes; // 0: a free
     std::size_t which;
@@ -135,8 +135,8 @@ TEST_F(HeldHoleTest, RepeatedSequencesFit) {
     }
     for (int round = 0; round < 4; ++round) {
       const bool same = round < 3;
-      HeldHole hole;
-      hole.hold(inCall(learned.span()));
+      ReservedHole hole;
+      hole.reserve(inCall(learned.span()));
       FirstFit layout;
       std::map<std::size_t, Extent*> mine;
       std::vector<Extent*> adopted;

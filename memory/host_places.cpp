@@ -1,46 +1,46 @@
-// Where blocks are on the host.
+#include "memory/host_places.h"
+
 #include <cstdint>
 
 #include "backend/runtime/check.h"
 #include "memory/phase_range.h"
-#include "memory/residency.h"
 
 namespace chameleon::memory {
 
 using runtime::Error;
 
-HostPool::Place Residency::hostPlace(const Locked& locked, std::size_t bytes,
-                                     Shortage& shortage) {
+HostPool::Place HostPlaces::place(const Locked& locked, std::size_t bytes,
+                                  Shortage& shortage) {
   HostPool& pool = *core_.host_pool;
-  HostPool::Place place = holeOnHost(locked, bytes);
-  if (place.extent == nullptr && pool.lastError().ok() &&
-      joinHostHoles(locked, bytes)) {
-    place = pool.allocate(bytes);
+  HostPool::Place found = hole(locked, bytes);
+  if (found.extent == nullptr && pool.lastError().ok() &&
+      joinHoles(locked, bytes)) {
+    found = pool.allocate(bytes);
   }
-  if (place.extent != nullptr) return place;
+  if (found.extent != nullptr) return found;
   if (const Error& error = pool.lastError()) {
     shortage.failure = Error(error.code(), error.message());
   }
   return {};
 }
 
-HostPool::Place Residency::holeOnHost(const Locked& locked, std::size_t bytes) {
+HostPool::Place HostPlaces::hole(const Locked& locked, std::size_t bytes) {
   HostPool::Place place;
   do {
     place = core_.host_pool->allocate(bytes);
-  } while (place.extent == nullptr && freeOldestHostCopy(locked));
+  } while (place.extent == nullptr && freeOldestCopy(locked));
   return place;
 }
 
-bool Residency::freeOldestHostCopy(const Locked& locked) noexcept {
-  Block* block = copies_on_host_.oldest();
+bool HostPlaces::freeOldestCopy(const Locked& locked) noexcept {
+  Block* block = copies_.oldest();
   while (block != nullptr && block->host_pins > 0) block = block->newer_copy;
   if (block == nullptr) return false;
-  freeHostCopy(locked, *block);
+  freeCopy(locked, *block);
   return true;
 }
 
-bool Residency::movableOnHost(const Extent& extent) noexcept {
+bool HostPlaces::movable(const Extent& extent) noexcept {
   return extent.use == ExtentUse::kBlock && extent.block != nullptr &&
          extent.block->host_pins == 0 && !extent.block->host_writing;
 }
@@ -48,7 +48,7 @@ bool Residency::movableOnHost(const Extent& extent) noexcept {
 // Of the runs of extents that are free or can be moved, with `bytes` free in
 // them, the one with the fewest bytes to move. Returns its first extent, a
 // hole; null: there is none.
-Extent* Residency::runOnHost(const Locked& /*locked*/, std::size_t bytes) {
+Extent* HostPlaces::runWith(const Locked& /*locked*/, std::size_t bytes) {
   Extent* best = nullptr;
   std::size_t best_moves = SIZE_MAX;
   Extent* first = nullptr; // of the run that ends with `extent`
@@ -57,7 +57,7 @@ Extent* Residency::runOnHost(const Locked& /*locked*/, std::size_t bytes) {
   for (Extent* extent = core_.host_pool->extents().first(); extent != nullptr;
        extent = extent->next) {
     if (extent->use != ExtentUse::kFree) {
-      if (!movableOnHost(*extent)) first = nullptr;
+      if (!movable(*extent)) first = nullptr;
       moves += extent->bytes;
       continue;
     }
@@ -83,30 +83,30 @@ Extent* Residency::runOnHost(const Locked& /*locked*/, std::size_t bytes) {
   return best;
 }
 
-bool Residency::joinHostHoles(const Locked& locked, std::size_t bytes) {
-  Extent* hole = runOnHost(locked, bytes);
+bool HostPlaces::joinHoles(const Locked& locked, std::size_t bytes) {
+  Extent* hole = runWith(locked, bytes);
   if (hole == nullptr) return false;
   const PhaseRange range("compact host memory");
   while (hole->bytes < bytes) {
     Extent* const moved = hole->next;
-    if (!slideOnHost(locked, *moved)) return false;
+    if (!slide(locked, *moved)) return false;
     hole = moved->next;
   }
   return true;
 }
 
-bool Residency::packHost(const Locked& locked) {
+bool HostPlaces::pack(const Locked& locked) {
   const PhaseRange range("compact host memory");
   for (Extent* extent = core_.host_pool->extents().first(); extent != nullptr;
        extent = extent->next) {
-    const bool moves = movableOnHost(*extent) && extent->previous != nullptr &&
+    const bool moves = movable(*extent) && extent->previous != nullptr &&
                        extent->previous->use == ExtentUse::kFree;
-    if (moves && !slideOnHost(locked, *extent)) return false;
+    if (moves && !slide(locked, *extent)) return false;
   }
   return true;
 }
 
-bool Residency::slideOnHost(const Locked& /*locked*/, Extent& extent) {
+bool HostPlaces::slide(const Locked& /*locked*/, Extent& extent) {
   Block& block = *extent.block;
   Fence uses;
   // mutant: host-move-filled
@@ -120,7 +120,7 @@ bool Residency::slideOnHost(const Locked& /*locked*/, Extent& extent) {
   return true;
 }
 
-void Residency::freeHostCopy(const Locked& locked, Block& block) noexcept {
+void HostPlaces::freeCopy(const Locked& locked, Block& block) noexcept {
   CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
   if (block.copied_ahead && !core_.streams.passed(block.host_ready) &&
       !cancelCopyOut(locked, block.host_ready, block.host_address,
@@ -136,44 +136,23 @@ void Residency::freeHostCopy(const Locked& locked, Block& block) noexcept {
   }
   // mutant: cancelled-is-clean
   block.copied_ahead = false;
-  copies_on_host_.remove(block);
+  copies_.remove(block);
   block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
   Extent* const place = block.host;
   // mutant: host-copy-uses
   const Fence uses = core_.uses().hostUsesOf(block);
-  forgetHostPlace(locked, block);
+  forget(locked, block);
   core_.host_pool->free(place, uses);
 }
 
-void Residency::writtenOnHost(const Locked& locked, Block& block,
-                              const HostPool::Place& place) noexcept {
-  if (block.host == nullptr) {
-    place.extent->fence.clear();
-    putOnHost(locked, block, *place.extent);
-    block.lost = false;
-  }
-  block.become(Block::stateBits(BlockState::kHost));
-  block.host_ready = {};
-  block.host_read = {};
-}
-
-void Residency::settle(const Locked& /*locked*/, Block& block) noexcept {
-  if (block.state() != BlockState::kEvicting ||
-      !core_.streams.poll(block.host_ready)) {
-    return;
-  }
-  block.become(Block::stateBits(BlockState::kHost));
-}
-
-void Residency::putOnHost(const Locked& /*locked*/, Block& block,
-                          Extent& extent) noexcept {
+void HostPlaces::put(const Locked& /*locked*/, Block& block,
+                     Extent& extent) noexcept {
   block.host = &extent;
   block.host_address = core_.host_pool->address(extent);
   extent.block = &block;
 }
 
-void Residency::forgetHostPlace(const Locked& /*locked*/,
-                                Block& block) noexcept {
+void HostPlaces::forget(const Locked& /*locked*/, Block& block) noexcept {
   if (block.host != nullptr) block.host->block = nullptr;
   block.host = nullptr;
   block.host_address = nullptr;
@@ -181,9 +160,9 @@ void Residency::forgetHostPlace(const Locked& /*locked*/,
   block.host_read = {};
 }
 
-bool Residency::cancelCopyOut(const Locked& /*locked*/, Position done,
-                              const std::byte* destination,
-                              std::size_t bytes) noexcept {
+bool HostPlaces::cancelCopyOut(const Locked& /*locked*/, Position done,
+                               const std::byte* destination,
+                               std::size_t bytes) noexcept {
   // mutant: not-cancelled
   if (core_.streams.passed(done) ||
       !core_.runtime.cancel(core_.streams.stream(kCopyOut), destination)) {
