@@ -118,16 +118,16 @@ void Adoption::shape(c10::TensorImpl& outer,
   }
 }
 
-bool is_native_result_slow(const at::Tensor& tensor, const OpPlan& plan) {
+bool is_native_result_slow(const at::Tensor& tensor, const OpTraits& traits) {
   if (!tensor.defined() || tensor.device().type() != backend::target().type) {
     return false;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       is_sparse(*tensor.unsafeGetTensorImpl()) ||
           (tensor.layout() == c10::kStrided && tensor.has_storage()),
-      plan.name, ": its result has layout ", tensor.layout(),
+      traits.name, ": its result has layout ", tensor.layout(),
       "; chameleon works on dense (strided) tensors");
-  if (tensor.is_quantized()) refuse_quantized(plan.name);
+  if (tensor.is_quantized()) refuse_quantized(traits.name);
   return true;
 }
 

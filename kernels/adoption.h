@@ -3,6 +3,8 @@
 // tensor gets our device and keys. Nothing is copied, unless the kernel took
 // the memory from elsewhere.
 //
+// Tests: test_storage.py, direct_kernel_test.cpp.
+//
 // Thread safety: belongs to the thread of its call.
 #pragma once
 
@@ -12,7 +14,7 @@
 #include "backend/torch/device_allocator.h"
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/storage.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 #include "kernels/tensor_access.h"
 #include "memory/pager.h"
 
@@ -63,11 +65,11 @@ struct Adoption {
 // True: a tensor to adopt, dense or sparse. False: undefined, or on another
 // device than the target. Throws NotImplementedError for other layouts, and for
 // quantized tensors.
-bool is_native_result_slow(const at::Tensor& tensor, const OpPlan& plan);
-inline bool is_native_result(const at::Tensor& tensor, const OpPlan& plan) {
+bool is_native_result_slow(const at::Tensor& tensor, const OpTraits& traits);
+inline bool is_native_result(const at::Tensor& tensor, const OpTraits& traits) {
   return tensor.unsafeGetTensorImpl()->key_set() ==
              TensorAccess::aliasTensorKeys() ||
-         is_native_result_slow(tensor, plan);
+         is_native_result_slow(tensor, traits);
 }
 
 } // namespace chameleon::kernels

@@ -26,11 +26,11 @@ constexpr std::array<std::string_view, 9> kConvolutions{
     "aten::cudnn_convolution_transpose",
 };
 
-// As many plans the front end keeps, unless it is told otherwise. What it
+// As many the front end keeps, unless it is told otherwise. What it
 // forgets is searched for again, with all of HBM.
-constexpr std::size_t kMostPlans = 10000;
+constexpr std::size_t kMostAlgorithms = 10000;
 
-// By key: the budget, in bytes, that the plan was found in.
+// By key: the budget, in bytes, that the algorithm was found in.
 using Found = std::unordered_map<std::uint64_t, std::size_t>;
 Found& found_by_thread() {
   thread_local Found found;
@@ -64,9 +64,10 @@ void add_to_key(profiler::TokenHasher& key, const c10::IValue& value) {
   }
 }
 
-std::uint64_t key_of(const OpPlan& plan, c10::ArrayRef<c10::IValue> arguments,
+std::uint64_t key_of(const OpTraits& traits,
+                     c10::ArrayRef<c10::IValue> arguments,
                      c10::DeviceIndex index) {
-  profiler::TokenHasher key(plan.number);
+  profiler::TokenHasher key(traits.number);
   key.add(static_cast<std::uint64_t>(index));
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     key.add(i); // so that what is left out is seen
@@ -83,21 +84,22 @@ std::uint64_t key_of(const OpPlan& plan, c10::ArrayRef<c10::IValue> arguments,
 
 } // namespace
 
-bool searches_plans(std::string_view base_name) {
+bool searches_algorithms(std::string_view base_name) {
   return std::find(kConvolutions.begin(), kConvolutions.end(), base_name) !=
          kConvolutions.end();
 }
 
 // A simulated GPU decides as a true one would.
-bool searches_plans(const OpPlan& plan) noexcept {
-  return plan.searches_plans && backend::target().type != c10::DeviceType::CPU;
+bool searches_algorithms(const OpTraits& traits) noexcept {
+  return traits.searches_algorithms &&
+         backend::target().type != c10::DeviceType::CPU;
 }
 
-AlgorithmChoice::AlgorithmChoice(const OpPlan& plan,
+AlgorithmChoice::AlgorithmChoice(const OpTraits& traits,
                                  c10::ArrayRef<c10::IValue> arguments,
                                  c10::DeviceIndex index,
                                  std::size_t budget_bytes)
-    : key_(key_of(plan, arguments, index)), budget_bytes_(budget_bytes) {
+    : key_(key_of(traits, arguments, index)), budget_bytes_(budget_bytes) {
   const Found& found = found_by_thread();
   const auto at = found.find(key_);
   first_ = at == found.end() || budget_bytes < at->second;
@@ -106,7 +108,7 @@ AlgorithmChoice::AlgorithmChoice(const OpPlan& plan,
 bool AlgorithmChoice::chosen(const memory::Call& call, bool failed) {
   Found& found = found_by_thread();
   if (failed && !(first_ && call.hadAll())) {
-    found.erase(key_); // another plan is kept, maybe: it is looked for anew
+    found.erase(key_); // another is kept, maybe: it is looked for anew
     return false;
   }
   if (failed) {
@@ -117,7 +119,7 @@ bool AlgorithmChoice::chosen(const memory::Call& call, bool failed) {
         "those with a larger budget.");
   }
   if (first_) {
-    if (found.size() >= kMostPlans) found.clear();
+    if (found.size() >= kMostAlgorithms) found.clear();
     found[key_] = budget_bytes_;
   }
   return true;

@@ -6,6 +6,8 @@
 // alias tensor that somebody kept, or attached something to, is replaced by
 // another.
 //
+// Tests: alias_tensors_test.cpp.
+//
 // Thread safety: belongs to its thread.
 #pragma once
 

@@ -17,7 +17,7 @@ using backend::kChameleon;
 
 void CallArguments::collect() {
   c10::DeviceIndex named = -1;
-  for (const ArgumentPlan& argument : plan_.arguments) {
+  for (const ArgumentTraits& argument : traits_.arguments) {
     const c10::IValue& value = stack_[base_ + argument.index];
     switch (argument.kind) {
       case ArgumentKind::kTensor:
@@ -53,14 +53,14 @@ void CallArguments::collect() {
 }
 
 void CallArguments::collectTensor(const c10::IValue& value,
-                                  const ArgumentPlan& argument) {
+                                  const ArgumentTraits& argument) {
   c10::TensorImpl& tensor = *value.unsafeToTensorImpl();
   if (backend::is_chameleon(tensor)) [[likely]] {
     if (is_sparse(tensor)) [[unlikely]] {
       return collectSparse(tensor, argument);
     }
     TORCH_CHECK_NOT_IMPLEMENTED(
-        tensor.has_storage(), plan_.name,
+        tensor.has_storage(), traits_.name,
         ": chameleon works on dense (strided) tensors; this one has layout ",
         tensor.layout());
     checkIndex(tensor.device().index());
@@ -76,7 +76,7 @@ void CallArguments::collectTensor(const c10::IValue& value,
 
 void CallArguments::checkIndex(c10::DeviceIndex index) {
   if (index_ != -1 && index_ != index) {
-    refuse_mixed_devices(index_, c10::Device(kChameleon, index), plan_.name,
+    refuse_mixed_devices(index_, c10::Device(kChameleon, index), traits_.name,
                          {});
   }
   index_ = index;
@@ -84,7 +84,7 @@ void CallArguments::checkIndex(c10::DeviceIndex index) {
 
 // Its parts are the operands.
 void CallArguments::collectSparse(const c10::TensorImpl& tensor,
-                                  const ArgumentPlan& argument) {
+                                  const ArgumentTraits& argument) {
   checkIndex(tensor.device().index());
   sparse_ = true;
   compressed_ = compressed_ || is_compressed(tensor);
@@ -103,16 +103,16 @@ void CallArguments::checkCrossDevice(
   TORCH_CHECK(!has_generator_ || !slots_.empty(), "Expected a '",
               tensor.device().type(),
               "' device type for generator but found 'chameleon'");
-  const ArgumentPlan& argument = *cross_device.argument;
+  const ArgumentTraits& argument = *cross_device.argument;
   if (stays_on_cpu(tensor, argument.cpu)) return;
-  refuse_mixed_devices(index_, tensor.device(), plan_.name,
+  refuse_mixed_devices(index_, tensor.device(), traits_.name,
                        op_.schema().arguments()[argument.index].name());
 }
 
 // While the arguments are the caller's.
 profiler::Token CallArguments::tokenOf(const void* call) {
   const auto& self = *static_cast<const CallArguments*>(call);
-  profiler::TokenHasher token(self.plan_.number);
+  profiler::TokenHasher token(self.traits_.number);
   const auto add = [&token](const c10::IValue& value) {
     if (!is_device_tensor(value)) return;
     const c10::TensorImpl& tensor = *value.unsafeToTensorImpl();
@@ -121,7 +121,7 @@ profiler::Token CallArguments::tokenOf(const void* call) {
       add_to_token(token, *part.unsafeGetTensorImpl());
     }
   };
-  for (const ArgumentPlan& argument : self.plan_.arguments) {
+  for (const ArgumentTraits& argument : self.traits_.arguments) {
     const c10::IValue& value = self.stack_[self.base_ + argument.index];
     if (value.isList()) {
       for (const c10::IValue& element : value.toListRef()) add(element);
@@ -130,7 +130,7 @@ profiler::Token CallArguments::tokenOf(const void* call) {
     }
   }
   // Which results are wanted (output_mask): the others are not computed.
-  for (std::size_t i = 0; i < self.plan_.argument_count; ++i) {
+  for (std::size_t i = 0; i < self.traits_.argument_count; ++i) {
     const c10::IValue& value = self.stack_[self.base_ + i];
     if (!value.isBoolList()) continue;
     for (const bool wanted : value.toBoolList()) token.add(wanted ? 1U : 0U);
@@ -150,16 +150,16 @@ c10::DispatchKeySet CallArguments::kernelKey() const {
 // stack.
 void CallArguments::replace() {
   saved_.clear();
-  saved_.reserve(plan_.argument_count);
+  saved_.reserve(traits_.argument_count);
   std::size_t slot = 0;
-  auto next = plan_.arguments.begin();
-  for (std::size_t i = 0; i < plan_.argument_count; ++i) {
+  auto next = traits_.arguments.begin();
+  for (std::size_t i = 0; i < traits_.argument_count; ++i) {
     c10::IValue& value = stack_[base_ + i];
-    if (next == plan_.arguments.end() || next->index != i) {
+    if (next == traits_.arguments.end() || next->index != i) {
       saved_.push_back(value);
       continue;
     }
-    const ArgumentPlan& argument = *next++;
+    const ArgumentTraits& argument = *next++;
     if (argument.kind == ArgumentKind::kTensor) {
       saved_.push_back(std::move(value));
       const c10::IValue& outer = saved_.back();
@@ -176,7 +176,7 @@ void CallArguments::replace() {
 }
 
 void CallArguments::replaceOther(c10::IValue& value,
-                                 const ArgumentPlan& argument,
+                                 const ArgumentTraits& argument,
                                  std::size_t& slot) {
   switch (argument.kind) {
     case ArgumentKind::kTensorList:
@@ -206,7 +206,7 @@ void CallArguments::replaceOther(c10::IValue& value,
 }
 
 at::Tensor CallArguments::aliasTensorOf(const c10::IValue& value,
-                                        const ArgumentPlan& argument,
+                                        const ArgumentTraits& argument,
                                         std::size_t& slot) {
   c10::TensorImpl* outer = value.unsafeToTensorImpl();
   at::Tensor alias_tensor =
@@ -248,7 +248,7 @@ at::Tensor CallArguments::sparseAliasTensor(c10::TensorImpl& outer, bool writes,
 
 template <typename Element>
 void CallArguments::replaceList(c10::IValue& value,
-                                const ArgumentPlan& argument,
+                                const ArgumentTraits& argument,
                                 std::size_t& slot) {
   const c10::ArrayRef<c10::IValue> elements = value.toListRef();
   c10::List<Element> alias_tensors;

@@ -4,6 +4,8 @@
 // After collect() it is known what to pin. From replace() on the stack has
 // alias tensors, and saved() what the caller gave; restore() takes that back.
 //
+// Tests: conformance.
+//
 // Thread safety: belongs to the thread of its call.
 #pragma once
 
@@ -19,7 +21,7 @@
 #include "backend/torch/storage.h"
 #include "kernels/alias_tensors.h"
 #include "kernels/layouts/sparse_parts.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 #include "profiler/token.h"
 
 namespace chameleon::kernels {
@@ -32,12 +34,12 @@ inline bool is_device_tensor(const c10::IValue& value) {
 class CallArguments {
  public:
   // REQUIRES: all outlive it. The arguments are on top of `stack`.
-  CallArguments(const OpPlan& plan, const c10::OperatorHandle& op,
+  CallArguments(const OpTraits& traits, const c10::OperatorHandle& op,
                 torch::jit::Stack& stack)
-      : plan_(plan),
+      : traits_(traits),
         op_(op),
         stack_(stack),
-        base_(stack.size() - plan.argument_count) {}
+        base_(stack.size() - traits.argument_count) {}
   CallArguments(const CallArguments&) = delete;
   CallArguments& operator=(const CallArguments&) = delete;
 
@@ -90,26 +92,26 @@ class CallArguments {
   // An operand on another device: legal where CUDA allows it.
   struct CrossDeviceOperand {
     const c10::TensorImpl* tensor;
-    const ArgumentPlan* argument;
+    const ArgumentTraits* argument;
   };
-  void collectTensor(const c10::IValue& value, const ArgumentPlan& argument);
+  void collectTensor(const c10::IValue& value, const ArgumentTraits& argument);
   void collectSparse(const c10::TensorImpl& tensor,
-                     const ArgumentPlan& argument);
+                     const ArgumentTraits& argument);
   void checkIndex(c10::DeviceIndex index);
   void checkCrossDevice(const CrossDeviceOperand& cross_device) const;
-  void replaceOther(c10::IValue& value, const ArgumentPlan& argument,
+  void replaceOther(c10::IValue& value, const ArgumentTraits& argument,
                     std::size_t& slot);
   template <typename Element>
-  void replaceList(c10::IValue& value, const ArgumentPlan& argument,
+  void replaceList(c10::IValue& value, const ArgumentTraits& argument,
                    std::size_t& slot);
   at::Tensor aliasTensorOf(const c10::IValue& value,
-                           const ArgumentPlan& argument, std::size_t& slot);
+                           const ArgumentTraits& argument, std::size_t& slot);
   at::Tensor denseAliasTensor(c10::TensorImpl& outer, bool writes,
                               std::size_t& slot);
   at::Tensor sparseAliasTensor(c10::TensorImpl& outer, bool writes,
                                std::size_t& slot);
 
-  const OpPlan& plan_;
+  const OpTraits& traits_;
   const c10::OperatorHandle& op_;
   torch::jit::Stack& stack_;
   const std::size_t base_; // of the arguments on the stack
@@ -119,7 +121,7 @@ class CallArguments {
   bool nested_ = false;        // one of the tensors
   bool sparse_ = false;        // one of the tensors
   bool compressed_ = false;    // one of these
-  profiler::QuickHasher quick_{plan_.quick};
+  profiler::QuickHasher quick_{traits_.quick};
   AliasTensorSet alias_tensors_;
   c10::SmallVector<std::uint32_t, 8> slots_; // operand -> entry, in order
   c10::SmallVector<CrossDeviceOperand, 2> cross_device_operands_;

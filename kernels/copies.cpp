@@ -3,6 +3,8 @@
 // whatever place the block has, without a fault; everything else goes through
 // a dense tensor on one side. On CUDA, tensors of "cuda" and copies that need
 // not be waited for are native's business, on pinned bytes.
+//
+// Tests: test_copy_order.py, test_storage.py.
 #include <mutex>
 
 #include <ATen/ATen.h>

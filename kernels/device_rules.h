@@ -2,6 +2,8 @@
 // refuses. CUDA accepts some CPU tensors, which is data here; CPU kernels
 // accept any mix, so without it code would pass here and fail on a GPU.
 //
+// Tests: test_device_mixes.py.
+//
 // Thread safety: any thread; tables that never change.
 #pragma once
 
@@ -11,7 +13,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/TensorImpl.h>
 
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels {
 

@@ -41,7 +41,7 @@ inline std::size_t DirectCall<kMaxListed>::numberOf(
 template <std::size_t kMaxListed>
 inline bool DirectCall<kMaxListed>::findOperands() noexcept {
   const c10::DispatchKeySet plain = TensorAccess::outerKeys();
-  profiler::QuickHasher quick(plan_.quick);
+  profiler::QuickHasher quick(traits_.quick);
   std::size_t count = 0;
   if (kMaxListed > 0 && collected_count_ > kFew) by_block_.fill(0);
   for (std::size_t i = 0; i < collected_count_; ++i) {
@@ -105,28 +105,28 @@ template <std::size_t kMaxListed>
 bool DirectCall<kMaxListed>::begin() {
   // The general way keeps the time, where it is modelled.
   if (!findOperands() || backend::target().models_time ||
-      (plan_.searches_plans && searches_plans(plan_))) {
+      (traits_.searches_algorithms && searches_algorithms(traits_))) {
     return false;
   }
   ThreadState& thread = ThreadState::ofThread();
   if (!thread.alias_tensors.hasRoomFor(count_)) return false;
   const c10::DeviceIndex index = outers_[0]->device().index();
-  device_ = &backend::context(index, plan_.name);
+  device_ = &backend::context(index, traits_.name);
   const std::span<const memory::Operand> operands(operands_.data(), count_);
-  if (plan_.is_list_op && (needs_chunks(*device_, operands) ||
-                           is_under_pressure(*device_->pager))) {
+  if (traits_.is_list_op && (needs_chunks(*device_, operands) ||
+                             is_under_pressure(*device_->pager))) {
     return false;
   }
   // Unless a caller above has counted, which keeps the kernel from it.
   counts_versions_ =
-      plan_.counts_versions &&
+      traits_.counts_versions &&
       !thread.keys.excluded().has(c10::DispatchKey::ADInplaceOrView);
   if (counts_versions_ && writesInference()) return false; // to be refused
   backend::finish_deferred_work();
   thread_ = &thread;
   alias_tensors_ = thread.alias_tensors.top();
-  pin(plan_, *device_, thread.stream(index), call_, operands, quick_, &tokenOf,
-      this);
+  pin(traits_, *device_, thread.stream(index), call_, operands, quick_,
+      &tokenOf, this);
   held_ = true;
   const c10::Device target = backend::target_device(index);
   for (std::size_t i = 0; i < count_; ++i) {
@@ -139,7 +139,7 @@ bool DirectCall<kMaxListed>::begin() {
 template <std::size_t kMaxListed>
 profiler::Token DirectCall<kMaxListed>::tokenOf(const void* call) {
   const auto& self = *static_cast<const DirectCall*>(call);
-  profiler::TokenHasher token(self.plan_.number);
+  profiler::TokenHasher token(self.traits_.number);
   for (std::size_t i = 0; i < self.count_; ++i) {
     add_to_token(token, *self.outers_[i]);
   }
@@ -188,7 +188,7 @@ void DirectCall<kMaxListed>::finishWritten(std::size_t operand) {
 
 template <std::size_t kMaxListed>
 void DirectCall<kMaxListed>::finish(at::Tensor& result) {
-  if (!is_native_result(result, plan_)) return;
+  if (!is_native_result(result, traits_)) return;
   const Adoption adoption{*device_->pager, call_, device_->index};
   if (!adoption.fresh(result)) [[unlikely]]
     finishOther(result, adoption);
@@ -215,7 +215,7 @@ void DirectCall<kMaxListed>::finishOther(at::Tensor& result,
 template <std::size_t kMaxListed>
 std::unique_ptr<RecordedCall> DirectCall<kMaxListed>::startRecord(
     at::ArrayRef<c10::IValue> arguments) const {
-  return RecordedCall::make(plan_, arguments, {operands_.data(), count_},
+  return RecordedCall::make(traits_, arguments, {operands_.data(), count_},
                             device_->index);
 }
 
@@ -232,7 +232,7 @@ void DirectCall<kMaxListed>::retry(const c10::OperatorHandle& op,
                                    torch::jit::Stack& stack) {
   endCall();
   held_ = false;
-  retry_native(plan_, op, stack, call_);
+  retry_native(traits_, op, stack, call_);
 }
 
 template <std::size_t kMaxListed>

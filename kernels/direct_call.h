@@ -1,10 +1,12 @@
 // The short way through an op call, for what most calls are: ordinary dense
-// tensors with storages of their own. No boxing, no plan to walk, no heap.
+// tensors with storages of their own. No boxing, no traits to walk, no heap.
 // Whatever is special about an operand (views with lazy bits, shared storages,
 // other devices, empty tensors) goes the general way of op_call.h; an op that
 // ran out of memory inside its kernel goes on there, if it may run again.
 //
 // direct_kernel.h puts calls together from it, one per C++ signature.
+//
+// Tests: direct_kernel_test.cpp, test_direct_kernels.py.
 //
 // Thread safety: belongs to the thread of its call.
 #pragma once
@@ -20,7 +22,7 @@
 #include "backend/torch/in_kernel_allocator.h"
 #include "kernels/adoption.h"
 #include "kernels/op_call.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 #include "kernels/reruns/recorded_op.h"
 #include "kernels/thread_state.h"
 #include "memory/pager.h"
@@ -45,20 +47,20 @@ class DirectCall {
   static constexpr Slot kRefused = DirectSlot::kRefused;
   static constexpr Slot kNone = DirectSlot::kNone;
 
-  [[gnu::always_inline]] explicit DirectCall(const OpPlan& plan)
-      : plan_(plan) {}
+  [[gnu::always_inline]] explicit DirectCall(const OpTraits& traits)
+      : traits_(traits) {}
   [[gnu::flatten]] ~DirectCall(); // lets go of alias tensors, then unpins
   DirectCall(const DirectCall&) = delete;
   DirectCall& operator=(const DirectCall&) = delete;
 
   // ---- collecting: the tensors among the arguments, in their order
-  Slot add(const at::Tensor& outer, const ArgumentPlan& argument) noexcept {
+  Slot add(const at::Tensor& outer, const ArgumentTraits& argument) noexcept {
     collected_[collected_count_] = {&outer, &argument};
     return static_cast<Slot>(collected_count_++);
   }
   // Tensors in a row; the slot of the first. kRefused: too many.
   template <typename List>
-  Slot addAll(const List& outers, const ArgumentPlan& argument) noexcept {
+  Slot addAll(const List& outers, const ArgumentTraits& argument) noexcept {
     if (outers.size() == 0) return kNone;
     if (collected_count_ + outers.size() > kMaxListed) return kRefused;
     const std::size_t first = collected_count_;
@@ -90,12 +92,12 @@ class DirectCall {
   void finish(at::Tensor& result);
   // The kernel threw what a GPU had reported.
   void reportLateError(c10::AcceleratorError& error) const {
-    report_late_error(*device_, plan_.name, error);
+    report_late_error(*device_, traits_.name, error);
   }
 
   // ---- after the kernel ran out of memory
   bool mayRetry() const noexcept {
-    return plan_.mayRetry() && call_.worthRetrying();
+    return traits_.mayRetry() && call_.worthRetrying();
   }
   // Lets go of all that it has, and runs the op the general way; see
   // retry_native(). REQUIRES: mayRetry().
@@ -132,7 +134,7 @@ class DirectCall {
  private:
   struct Collected {
     const at::Tensor* outer;
-    const ArgumentPlan* argument;
+    const ArgumentTraits* argument;
   };
   static constexpr std::size_t kMaxOperands = kMaxListed + kMaxArguments;
   // So many are looked through one by one.
@@ -148,7 +150,7 @@ class DirectCall {
   void finishOther(at::Tensor& result, const Adoption& adoption);
   static profiler::Token tokenOf(const void* call);
 
-  const OpPlan& plan_;
+  const OpTraits& traits_;
   profiler::QuickToken quick_; // of the op and its operands
   std::size_t collected_count_ = 0;
   std::size_t count_ = 0; // of operands: one tensor twice is one

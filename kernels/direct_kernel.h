@@ -19,7 +19,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "kernels/direct_call.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels {
 
@@ -28,7 +28,7 @@ namespace chameleon::kernels {
 template <typename Argument>
 struct Passing { // no tensor: as it is
   static DirectSlot::Number collect(auto&, const Argument&,
-                                    const ArgumentPlan*) {
+                                    const ArgumentTraits*) {
     return DirectSlot::kNone;
   }
   static Argument forward(const auto&, DirectSlot::Number, Argument argument) {
@@ -39,7 +39,7 @@ struct Passing { // no tensor: as it is
 template <>
 struct Passing<const at::Tensor&> {
   static DirectSlot::Number collect(auto& call, const at::Tensor& outer,
-                                    const ArgumentPlan* argument) {
+                                    const ArgumentTraits* argument) {
     return call.add(outer, *argument);
   }
   static const at::Tensor& forward(const auto& call, DirectSlot::Number slot,
@@ -60,7 +60,7 @@ template <>
 struct Passing<const std::optional<at::Tensor>&> {
   static DirectSlot::Number collect(auto& call,
                                     const std::optional<at::Tensor>& outer,
-                                    const ArgumentPlan* argument) {
+                                    const ArgumentTraits* argument) {
     return outer && outer->defined() ? call.add(*outer, *argument)
                                      : DirectSlot::kNone;
   }
@@ -75,7 +75,7 @@ struct Passing<const std::optional<at::Tensor>&> {
 template <>
 struct Passing<at::TensorList> {
   static DirectSlot::Number collect(auto& call, at::TensorList outers,
-                                    const ArgumentPlan* argument) {
+                                    const ArgumentTraits* argument) {
     return call.addAll(outers, *argument);
   }
   static at::TensorList forward(const auto& call, DirectSlot::Number slot,
@@ -89,7 +89,7 @@ template <>
 struct Passing<const at::ITensorListRef&> {
   static DirectSlot::Number collect(auto& call,
                                     const at::ITensorListRef& outers,
-                                    const ArgumentPlan* argument) {
+                                    const ArgumentTraits* argument) {
     return call.addAll(outers, *argument);
   }
   static at::ITensorListRef forward(const auto& call, DirectSlot::Number slot,
@@ -175,14 +175,14 @@ class DirectKernel<Return(Arguments...)> {
   static_assert(sizeof...(Arguments) <= DirectCall<0>::kMaxArguments);
 
  public:
-  // `general` runs any call; `plan` must outlive the kernel.
-  DirectKernel(const c10::OperatorHandle& op, const OpPlan* plan,
+  // `general` runs any call; `traits` must outlive the kernel.
+  DirectKernel(const c10::OperatorHandle& op, const OpTraits* traits,
                c10::BoxedKernel general)
       : op_(op),
         typed_(op.typed<Return(Arguments...)>()),
-        plan_(plan),
+        traits_(traits),
         general_(std::move(general)) {
-    for (const ArgumentPlan& argument : plan->arguments) {
+    for (const ArgumentTraits& argument : traits->arguments) {
       arguments_[argument.index] = &argument;
     }
   }
@@ -211,7 +211,7 @@ class DirectKernel<Return(Arguments...)> {
   template <std::size_t... I>
   [[gnu::always_inline]] std::optional<Kept> direct(
       std::index_sequence<I...> indices, Arguments&... arguments) const {
-    Call call(*plan_);
+    Call call(*traits_);
     Slots slots;
     const bool collected =
         (((slots[I] = Passing<Arguments>::collect(
@@ -226,7 +226,7 @@ class DirectKernel<Return(Arguments...)> {
       return run(call, scope, slots, indices, arguments...);
     } catch (const c10::OutOfMemoryError&) {
       if constexpr (kMayRetry) {
-        if (plan_->is_list_op) return std::nullopt; // in chunks, perhaps
+        if (traits_->is_list_op) return std::nullopt; // in chunks, perhaps
         if (call.mayRetry()) return retry(call, arguments...);
       }
       throw;
@@ -286,9 +286,9 @@ class DirectKernel<Return(Arguments...)> {
 
   c10::OperatorHandle op_;
   c10::TypedOperatorHandle<Return(Arguments...)> typed_;
-  const OpPlan* plan_;
+  const OpTraits* traits_;
   c10::BoxedKernel general_;
-  std::array<const ArgumentPlan*, sizeof...(Arguments)> arguments_{};
+  std::array<const ArgumentTraits*, sizeof...(Arguments)> arguments_{};
 };
 
 } // namespace chameleon::kernels

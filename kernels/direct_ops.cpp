@@ -48,15 +48,15 @@ namespace chameleon::kernels {
 namespace {
 
 using Install = void (*)(torch::Library&, const char*,
-                         const c10::OperatorHandle&, const OpPlan*,
+                         const c10::OperatorHandle&, const OpTraits*,
                          const c10::BoxedKernel&);
 
 template <typename Signature>
 void install(torch::Library& library, const char* name,
-             const c10::OperatorHandle& op, const OpPlan* plan,
+             const c10::OperatorHandle& op, const OpTraits* traits,
              const c10::BoxedKernel& general) {
-  library.impl(name,
-               torch::CppFunction(DirectKernel<Signature>(op, plan, general)));
+  library.impl(
+      name, torch::CppFunction(DirectKernel<Signature>(op, traits, general)));
 }
 
 struct Row {
@@ -157,15 +157,15 @@ const std::map<std::string, Install>& signatures() {
   return *table;
 }
 
-bool is_ordinary(const OpPlan& plan) {
-  for (const ArgumentPlan& argument : plan.arguments) {
+bool is_ordinary(const OpTraits& traits) {
+  for (const ArgumentTraits& argument : traits.arguments) {
     if (argument.kind != ArgumentKind::kTensor &&
         argument.kind != ArgumentKind::kTensorList &&
         argument.kind != ArgumentKind::kOtherList) {
       return false;
     }
   }
-  for (const ResultPlan& result : plan.results) {
+  for (const ResultTraits& result : traits.results) {
     if (result.kind == ResultKind::kOther || result.written_argument > 0) {
       return false;
     }
@@ -176,12 +176,12 @@ bool is_ordinary(const OpPlan& plan) {
 } // namespace
 
 bool register_direct(torch::Library& library, const char* name,
-                     const c10::OperatorHandle& op, const OpPlan* plan,
+                     const c10::OperatorHandle& op, const OpTraits* traits,
                      const c10::BoxedKernel& general) {
-  if (!is_ordinary(*plan)) return false;
+  if (!is_ordinary(*traits)) return false;
   const auto found = signatures().find(signature_text(op.schema()));
   if (found == signatures().end()) return false;
-  found->second(library, name, op, plan, general);
+  found->second(library, name, op, traits, general);
   return true;
 }
 

@@ -1,6 +1,8 @@
 // Empty tensors: a block without bytes. Physical memory is given at first
 // touch, so an empty tensor costs address space and nothing else, except in
 // deterministic mode, which fills it.
+//
+// Tests: test_storage.py.
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/TensorFactories.h>

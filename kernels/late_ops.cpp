@@ -12,8 +12,8 @@
 
 #include "backend/torch/device.h"
 #include "kernels/op_call.h"
-#include "kernels/op_plan.h"
 #include "kernels/op_set.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels {
 
@@ -31,12 +31,12 @@ constexpr auto kAgnosticSlot = DispatchKey::PrivateUse3;
 struct LateOp {
   explicit LateOp(const c10::OperatorHandle& op);
 
-  OpPlan plan;
+  OpTraits traits;
   // Results that the schema calls views, with the argument they look at.
   std::vector<std::pair<std::size_t, std::size_t>> views;
 };
 
-LateOp::LateOp(const c10::OperatorHandle& op) : plan(op) {
+LateOp::LateOp(const c10::OperatorHandle& op) : traits(op) {
   const auto& arguments = op.schema().arguments();
   const auto& returns = op.schema().returns();
   for (std::size_t i = 0; i < returns.size(); ++i) {
@@ -100,18 +100,18 @@ c10::IValue as_view_of(const at::Tensor& base, const c10::IValue& result) {
 // In-place ops inside a kernel count the versions of alias tensors, which
 // nobody sees.
 void count_writes(const LateOp& op, const Stack& stack) {
-  if (!op.plan.writes ||
+  if (!op.traits.writes ||
       c10::impl::tls_is_dispatch_key_excluded(DispatchKey::ADInplaceOrView)) {
     return; // whoever excluded it has counted
   }
-  const std::size_t first = stack.size() - op.plan.argument_count;
+  const std::size_t first = stack.size() - op.traits.argument_count;
   const auto count = [](const c10::IValue& value) {
     if (value.isTensor() && value.toTensor().defined() &&
         !value.toTensor().is_inference()) {
       value.toTensor().unsafeGetTensorImpl()->bump_version();
     }
   };
-  for (const ArgumentPlan& argument : op.plan.arguments) {
+  for (const ArgumentTraits& argument : op.traits.arguments) {
     if (!argument.writes) continue;
     const c10::IValue& value = stack[first + argument.index];
     if (value.isList()) {
@@ -125,14 +125,14 @@ void count_writes(const LateOp& op, const Stack& stack) {
 void call_target(const c10::OperatorHandle& op, Stack& stack) {
   const std::shared_ptr<const LateOp> late = known(op);
   count_writes(*late, stack);
-  if (late->views.empty()) return call_native(late->plan, op, &stack);
+  if (late->views.empty()) return call_native(late->traits, op, &stack);
 
-  const std::size_t first = stack.size() - late->plan.argument_count;
+  const std::size_t first = stack.size() - late->traits.argument_count;
   std::vector<c10::IValue> bases;
   for (const auto& [result, argument] : late->views) {
     bases.push_back(stack[first + argument]);
   }
-  call_native(late->plan, op, &stack);
+  call_native(late->traits, op, &stack);
   for (std::size_t i = 0; i < bases.size(); ++i) {
     c10::IValue& value = stack[first + late->views[i].first];
     if (bases[i].isTensor()) value = as_view_of(bases[i].toTensor(), value);
@@ -206,10 +206,10 @@ void redirect_if_new(State& all, const c10::OperatorName& name) {
 
 } // namespace
 
-std::shared_ptr<const OpPlan> plan_of(const c10::OperatorHandle& op) {
+std::shared_ptr<const OpTraits> traits_of(const c10::OperatorHandle& op) {
   std::shared_ptr<const LateOp> late = known(op);
-  const OpPlan* plan = &late->plan;
-  return {std::move(late), plan};
+  const OpTraits* traits = &late->traits;
+  return {std::move(late), traits};
 }
 
 void redirect_new_kernel(const std::string& op) {

@@ -1,11 +1,12 @@
 // Ops of other libraries (torchvision, C++ extensions, torch.library): their
 // schemas and kernels come, change and go while the process runs.
 //
-// The backend fallback runs them: planned at the first call, forgotten when
-// the schema is taken back. It is what PyTorch finds for an op that has device
-// kernels and nothing else. An op with a device-agnostic kernel beside its CPU
-// or CUDA kernel would find the former; redirect_new_kernels() registers the
-// same code for it, so that the target's kernel runs, as it does natively.
+// The backend fallback runs them: their traits are made at the first call, and
+// forgotten when the schema is taken back. It is what PyTorch finds for an op
+// that has device kernels and nothing else. An op with a device-agnostic kernel
+// beside its CPU or CUDA kernel would find the former; redirect_new_kernels()
+// registers the same code for it, so that the target's kernel runs, as it does
+// natively.
 //
 //  op has a kernel for                        | runs on chameleon tensors
 //  the target (CPU, CUDA)                     | that kernel, on alias tensors
@@ -14,6 +15,8 @@
 //  CompositeImplicitAutograd, whatever else   | that one, on the tensors
 //  none of these                              | one sentence
 //
+// Tests: test_custom_ops.py, test_custom_ops_in_cpp.py.
+//
 // Thread safety: any thread; two locks of its own.
 #pragma once
 
@@ -21,7 +24,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels {
 
@@ -34,8 +37,8 @@ void register_late_ops();
 void redirect_new_kernel(const std::string& op);
 void redirect_new_kernels();
 
-// The plan of an op that redirect.h has none for; made at the first call.
-std::shared_ptr<const OpPlan> plan_of(const c10::OperatorHandle& op);
+// The traits of an op that redirect.h has none for; made at the first call.
+std::shared_ptr<const OpTraits> traits_of(const c10::OperatorHandle& op);
 
 // Set when a schema was registered: its kernels follow.
 extern std::atomic<bool> schemas_are_new;

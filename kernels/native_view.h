@@ -1,6 +1,8 @@
 // A native tensor that shows a chameleon tensor's bytes for as long as it
 // lives: pinned, for kernels written by hand and for resident().
 //
+// Tests: test_resident.py.
+//
 // Thread safety: belongs to the thread that makes it.
 #pragma once
 

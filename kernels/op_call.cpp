@@ -41,22 +41,23 @@ struct Pinned {
 
 class NativeCall {
  public:
-  NativeCall(const OpPlan& plan, const c10::OperatorHandle& op, Stack& stack,
-             memory::Call& call, bool* started = nullptr, bool rerun = false)
-      : plan_(plan),
+  NativeCall(const OpTraits& traits, const c10::OperatorHandle& op,
+             Stack& stack, memory::Call& call, bool* started = nullptr,
+             bool rerun = false)
+      : traits_(traits),
         op_(op),
         stack_(stack),
         call_(call),
         started_(started),
         rerun_(rerun),
-        arguments_(plan, op, stack) {}
+        arguments_(traits, op, stack) {}
 
   void run() {
     arguments_.collect();
     backend::DeviceContext& device =
-        backend::context(arguments_.index(), plan_.name);
-    if (searches_plans(plan_)) [[unlikely]] {
-      choice_.emplace(plan_, arguments_.given(), arguments_.index(),
+        backend::context(arguments_.index(), traits_.name);
+    if (searches_algorithms(traits_)) [[unlikely]] {
+      choice_.emplace(traits_, arguments_.given(), arguments_.index(),
                       device.pager->hbmBudget());
     }
     for (;;) {
@@ -64,14 +65,14 @@ class NativeCall {
         runOnce(device);
         break;
       } catch (const c10::OutOfMemoryError&) {
-        if (!in_kernel_ || !plan_.mayRetry() || choice_.has_value() ||
+        if (!in_kernel_ || !traits_.mayRetry() || choice_.has_value() ||
             !call_.worthRetrying()) {
           throw;
         }
         // Other calls were in the way; the next begin() reserves more room.
         arguments_.restore();
       } catch (c10::AcceleratorError& error) {
-        report_late_error(device, plan_.name, error);
+        report_late_error(device, traits_.name, error);
         throw;
       }
     }
@@ -91,16 +92,16 @@ class NativeCall {
         choice_ ? choice_->algorithm() : memory::Algorithm::kAny;
     if (rerun_) [[unlikely]] {
       backend::throw_if(device.pager->begin(
-          call_, {plan_.kind, stream, pins, nullptr, /*rerun=*/true,
-                  plan_.number, algorithm}));
+          call_, {traits_.kind, stream, pins, nullptr, /*rerun=*/true,
+                  traits_.number, algorithm}));
     } else {
-      pin(plan_, device, stream, call_, pins, arguments_.quickToken(),
+      pin(traits_, device, stream, call_, pins, arguments_.quickToken(),
           &CallArguments::tokenOf, &arguments_, algorithm);
     }
     pinned.held = true;
     std::unique_ptr<RecordedCall> record;
     if (call_.recording() && !arguments_.areSparse()) [[unlikely]] {
-      record = RecordedCall::make(plan_, arguments_.given(), pins,
+      record = RecordedCall::make(traits_, arguments_.given(), pins,
                                   arguments_.index());
     }
     // Unbinds on every way out, before the pins go.
@@ -134,10 +135,10 @@ class NativeCall {
     }
     if (record != nullptr) [[unlikely]] {
       std::vector<at::Tensor> results;
-      const std::size_t first = stack_.size() - plan_.results.size();
-      for (std::size_t i = 0; i < plan_.results.size(); ++i) {
+      const std::size_t first = stack_.size() - traits_.results.size();
+      for (std::size_t i = 0; i < traits_.results.size(); ++i) {
         const c10::IValue& value = stack_[first + i];
-        if (plan_.results[i].written_argument < 0 && value.isTensor()) {
+        if (traits_.results[i].written_argument < 0 && value.isTensor()) {
           if (is_sparse(*value.unsafeToTensorImpl())) return;
           results.push_back(value.toTensor());
         }
@@ -152,7 +153,7 @@ class NativeCall {
   void runSimulated(Pinned& pinned, runtime::DeviceRuntime& device) {
     {
       const simulated::FactsOfCall facts(arguments_.aliasTensors());
-      simulated::run_kernel(plan_, op_, stack_);
+      simulated::run_kernel(traits_, op_, stack_);
     }
     simulated::KernelMemory memory(pinned.pager, pinned.call);
     syncWrites(pinned);
@@ -169,16 +170,16 @@ class NativeCall {
 
   // After the call.
   simulated::CallView view() const {
-    const std::size_t count = plan_.results.size();
+    const std::size_t count = traits_.results.size();
     return {
-        plan_, op_.schema(), arguments_.saved(),
+        traits_, op_.schema(), arguments_.saved(),
         c10::ArrayRef<c10::IValue>(stack_).slice(stack_.size() - count, count)};
   }
 
   // ---- results -------------------------------------------------------------
   // What the kernel did to the storages and shapes of written operands.
   void syncWrites(Pinned& pinned) {
-    if (!plan_.writes) return;
+    if (!traits_.writes) return;
     const Adoption adoption{pinned.pager, pinned.call, arguments_.index()};
     for (AliasTensorSet::Entry& entry : arguments_.aliasTensors().entries()) {
       if (!entry.writes) continue;
@@ -217,9 +218,9 @@ class NativeCall {
   }
 
   void adoptResults(Pinned& pinned) {
-    const std::size_t first = stack_.size() - plan_.results.size();
-    for (std::size_t i = 0; i < plan_.results.size(); ++i) {
-      const ResultPlan& result = plan_.results[i];
+    const std::size_t first = stack_.size() - traits_.results.size();
+    for (std::size_t i = 0; i < traits_.results.size(); ++i) {
+      const ResultTraits& result = traits_.results[i];
       c10::IValue& value = stack_[first + i];
       if (result.written_argument >= 0) {
         value = arguments_
@@ -240,7 +241,7 @@ class NativeCall {
   }
 
   at::Tensor adoptTensor(Pinned& pinned, at::Tensor tensor) {
-    if (!is_native_result(tensor, plan_)) return tensor;
+    if (!is_native_result(tensor, traits_)) return tensor;
     if (is_sparse(*tensor.unsafeGetTensorImpl())) [[unlikely]] {
       return adoptSparse(pinned, tensor);
     }
@@ -258,7 +259,7 @@ class NativeCall {
     }
     if (arguments_.namesOtherDevice()) return leaveArena(pinned, tensor);
     if ((tensor.use_count() > 1 || tensor.storage().use_count() > 1) &&
-        !plan_.name.starts_with("aten::")) {
+        !traits_.name.starts_with("aten::")) {
       tensor = tensor.clone(); // another library's kernel may keep what it has
     }
     return Adoption{pinned.pager, pinned.call, arguments_.index()}.tensor(
@@ -283,7 +284,7 @@ class NativeCall {
     return tensor.clone();
   }
 
-  const OpPlan& plan_;
+  const OpTraits& traits_;
   const c10::OperatorHandle& op_;
   Stack& stack_;
   memory::Call& call_;
@@ -292,8 +293,8 @@ class NativeCall {
   bool in_kernel_ = false;
   // Unless a caller above has counted, which keeps the kernel from it.
   const bool counts_versions_ =
-      plan_.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
-                                   c10::DispatchKey::ADInplaceOrView);
+      traits_.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
+                                     c10::DispatchKey::ADInplaceOrView);
   std::optional<AlgorithmChoice> choice_;
   CallArguments arguments_;
 };
@@ -316,22 +317,22 @@ void report_late_error(backend::DeviceContext& device, std::string_view op,
   }
 }
 
-void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
+void call_native(const OpTraits& traits, const c10::OperatorHandle& op,
                  Stack* stack, bool* started) {
   backend::finish_deferred_work();
   memory::Call call;
-  NativeCall(plan, op, *stack, call, started).run();
+  NativeCall(traits, op, *stack, call, started).run();
 }
 
-void retry_native(const OpPlan& plan, const c10::OperatorHandle& op,
+void retry_native(const OpTraits& traits, const c10::OperatorHandle& op,
                   Stack& stack, memory::Call& call) {
-  NativeCall(plan, op, stack, call).run();
+  NativeCall(traits, op, stack, call).run();
 }
 
-void rerun_native(const OpPlan& plan, const c10::OperatorHandle& op,
+void rerun_native(const OpTraits& traits, const c10::OperatorHandle& op,
                   Stack* stack) {
   memory::Call call;
-  NativeCall(plan, op, *stack, call, nullptr, /*rerun=*/true).run();
+  NativeCall(traits, op, *stack, call, nullptr, /*rerun=*/true).run();
 }
 
 } // namespace chameleon::kernels

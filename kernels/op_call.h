@@ -1,6 +1,8 @@
 // One op call, straight through: find the operands, pin them, run the native
-// kernel on alias tensors, adopt what it made, unpin. A call knows its op plan,
-// its pins and its alias tensors, and nothing else.
+// kernel on alias tensors, adopt what it made, unpin. A call knows its op
+// traits, its pins and its alias tensors, and nothing else.
+//
+// Tests: conformance.
 //
 // Thread safety: belongs to the thread of its call.
 #pragma once
@@ -16,7 +18,7 @@
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "backend/torch/stream.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels {
 
@@ -24,18 +26,18 @@ namespace chameleon::kernels {
 // Throws what the native kernel throws, OutOfMemoryError where the operands do
 // not fit, RuntimeError where devices mix that CUDA would not mix. `started`
 // becomes true when the kernel starts: before that nothing has changed.
-void call_native(const OpPlan& plan, const c10::OperatorHandle& op,
+void call_native(const OpTraits& traits, const c10::OperatorHandle& op,
                  torch::jit::Stack* stack, bool* started = nullptr);
 
 // The same for an op whose `call` ran out of memory inside the kernel and has
 // ended: it goes on with what that remembers, and the profiler sees one op.
 // REQUIRES: call.worthRetrying().
-void retry_native(const OpPlan& plan, const c10::OperatorHandle& op,
+void retry_native(const OpTraits& traits, const c10::OperatorHandle& op,
                   torch::jit::Stack& stack, memory::Call& call);
 
 // The same for an op that runs again (recorded_op.h). Its results are blocks of
 // nobody's yet (memory::OpRequest::rerun).
-void rerun_native(const OpPlan& plan, const c10::OperatorHandle& op,
+void rerun_native(const OpTraits& traits, const c10::OperatorHandle& op,
                   torch::jit::Stack* stack);
 
 // An error that PyTorch heard of from a GPU, maybe of an op before this one:
@@ -74,15 +76,15 @@ class BelowAutograd {
 // is the caller's to call. Throws OutOfMemoryError; nothing changed then.
 // `token` of `caller` is what the profiler knows the call by, `quick` its quick
 // half.
-inline void pin(const OpPlan& plan, backend::DeviceContext& device,
+inline void pin(const OpTraits& traits, backend::DeviceContext& device,
                 runtime::Stream stream, memory::Call& call,
                 std::span<const memory::Operand> operands,
                 profiler::QuickToken quick,
                 profiler::Token (*token)(const void* caller),
                 const void* caller,
                 memory::Algorithm algorithm = memory::Algorithm::kAny) {
-  const memory::OpIdentity identity{plan.number, quick, token, caller};
-  backend::throw_if(device.pager->begin(call, {.kind = plan.kind,
+  const memory::OpIdentity identity{traits.number, quick, token, caller};
+  backend::throw_if(device.pager->begin(call, {.kind = traits.kind,
                                                .stream = stream,
                                                .operands = operands,
                                                .identity = &identity,

@@ -1,5 +1,7 @@
 // Which ops are redirected.
 //
+// Tests: conformance.
+//
 // Thread safety: functions of their arguments.
 #pragma once
 

@@ -2,6 +2,8 @@
 // that bytes that are not in HBM need not be fetched for it. As data, and
 // conservative: what is not listed is taken to be read.
 //
+// Tests: test_overwrites.py.
+//
 // Thread safety: any thread; tables that never change.
 #pragma once
 

@@ -10,22 +10,22 @@
 #include "kernels/lists/deferred_lists.h"
 #include "kernels/lists/list_ops.h"
 #include "kernels/op_call.h"
-#include "kernels/op_plan.h"
 #include "kernels/op_set.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels {
 namespace {
 
 // Native's list ops count a version of each tensor that they write, and an
 // inference tensor has none. Here that is known before the first is written.
-void refuse_inference_tensors(const OpPlan& plan,
+void refuse_inference_tensors(const OpTraits& traits,
                               const torch::jit::Stack& stack) {
   if (c10::impl::tls_is_dispatch_key_excluded(
           c10::DispatchKey::ADInplaceOrView)) {
     return; // in inference mode, or whoever excluded it has counted
   }
-  const std::size_t first = stack.size() - plan.argument_count;
-  for (const ArgumentPlan& argument : plan.arguments) {
+  const std::size_t first = stack.size() - traits.argument_count;
+  for (const ArgumentTraits& argument : traits.arguments) {
     const c10::IValue& value = stack[first + argument.index];
     if (!argument.writes || !value.isTensorList()) continue;
     for (const c10::IValue& element : value.toListRef()) {
@@ -35,27 +35,27 @@ void refuse_inference_tensors(const OpPlan& plan,
   }
 }
 
-void run(const OpPlan& plan, const c10::OperatorHandle& op,
+void run(const OpTraits& traits, const c10::OperatorHandle& op,
          torch::jit::Stack* stack) {
-  if (plan.counts_versions) refuse_inference_tensors(plan, *stack);
-  if (plan.is_list_op &&
-      (defer_list_op(plan, op, *stack) || run_in_chunks(plan, op, *stack))) {
+  if (traits.counts_versions) refuse_inference_tensors(traits, *stack);
+  if (traits.is_list_op && (defer_list_op(traits, op, *stack) ||
+                            run_in_chunks(traits, op, *stack))) {
     return;
   }
-  call_native(plan, op, stack);
+  call_native(traits, op, stack);
 }
 
-// The boxed kernel of one op: its plan and nothing else.
+// The boxed kernel of one op: its traits and nothing else.
 class Redirect final : public c10::OperatorKernel {
  public:
-  explicit Redirect(const OpPlan* plan) : plan_(plan) {}
+  explicit Redirect(const OpTraits* traits) : traits_(traits) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
                   torch::jit::Stack* stack) {
-    run(*plan_, op, stack);
+    run(*traits_, op, stack);
   }
 
  private:
-  const OpPlan* plan_;
+  const OpTraits* traits_;
 };
 
 // Direct kernels adopt dense results.
@@ -85,11 +85,11 @@ void register_redirects() {
                                                  __FILE__, __LINE__);
     }
     const std::string text = c10::toString(name);
-    const auto* plan = new OpPlan(op); // leaked, as the libraries are
+    const auto* traits = new OpTraits(op); // leaked, as the libraries are
     auto general =
-        c10::BoxedKernel::makeFromFunctor(std::make_unique<Redirect>(plan));
+        c10::BoxedKernel::makeFromFunctor(std::make_unique<Redirect>(traits));
     if (returns_other_layout(text) ||
-        !register_direct(*library, text.c_str(), op, plan, general)) {
+        !register_direct(*library, text.c_str(), op, traits, general)) {
       library->impl(text.c_str(),
                     torch::CppFunction::makeFromBoxedKernel(general));
     }

@@ -6,6 +6,8 @@
 // plus a few composites that look at the device. Registering needs no device
 // and touches no driver.
 //
+// Tests: conformance.
+//
 // Thread safety: the thread that loads the extension registers; the list of
 // names never changes after that.
 #pragma once

@@ -2,6 +2,8 @@
 // thread-local variables, which are found once per thread: that costs more than
 // their use.
 //
+// Tests: test_threads.py.
+//
 // Thread safety: belongs to its thread.
 #pragma once
 

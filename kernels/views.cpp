@@ -1,6 +1,8 @@
 // Views and metadata: they run on the outer tensor and never make anything
 // resident. native:: functions look at sizes, strides and the storage object
 // only, so they fit our tensors as they are.
+//
+// Tests: test_views.py.
 #include <ATen/Context.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/Resize.h>

@@ -2,6 +2,8 @@
 // layer calls matrix products), and those are cast natively. So while a native
 // kernel runs, autocast of the target is what autocast of the device is.
 //
+// Tests: test_autocast.py.
+//
 // Thread safety: belongs to its thread, as autocast does.
 #pragma once
 

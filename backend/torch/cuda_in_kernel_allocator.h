@@ -2,6 +2,8 @@
 // is the native allocator's, which keeps its caching, statistics, pools and
 // graphs for plain CUDA tensors in the same process.
 //
+// Tests: test_cuda_emulated.py.
+//
 // Thread safety: that of CUDA's own allocator: any thread.
 #pragma once
 

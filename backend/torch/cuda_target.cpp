@@ -1,5 +1,7 @@
 // CUDA as the target: fills in the table of native_cuda.h. Part of the build
 // where the PyTorch at hand is a CUDA build (ci/cmake/torch.cmake).
+//
+// Tests: test_cuda_emulated.py.
 #include <algorithm>
 #include <vector>
 

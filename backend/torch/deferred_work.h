@@ -6,6 +6,8 @@
 // Below kernels/, where the callers are: this is the flag they look at, and
 // the way up to the work.
 //
+// Tests: test_deferred_lists.py.
+//
 // Thread safety: any thread; the work has a lock of its own (deferred_lists.h).
 #pragma once
 

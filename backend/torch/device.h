@@ -2,6 +2,8 @@
 // the pager behind each. Everything that needs a pager asks here; the first
 // to ask fixes the physical device ("first use").
 //
+// Tests: test_device_module.py.
+//
 // Thread safety: all functions may be called from any thread. Singletons are
 // leaked on purpose: storages may die after interpreter finalisation.
 #pragma once

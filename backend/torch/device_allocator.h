@@ -1,6 +1,8 @@
 // c10::DeviceAllocator of the chameleon device: gives out blocks, answers
 // torch.accelerator's memory questions in logical bytes.
 //
+// Tests: test_device_module.py.
+//
 // Thread safety: any thread, as of any c10::Allocator.
 #pragma once
 

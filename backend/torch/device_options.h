@@ -1,5 +1,7 @@
 // Options, as they reach the devices of this process.
 //
+// Tests: test_config.py.
+//
 // Thread safety: any thread.
 #pragma once
 

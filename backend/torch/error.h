@@ -3,6 +3,8 @@
 // arguments -> c10::ValueError, everything else -> c10::Error, but for what the
 // Python layer has a type of its own.
 //
+// Tests: test_errors.py.
+//
 // Thread safety: functions of their arguments.
 #pragma once
 

@@ -1,6 +1,8 @@
 // The first use of a device: it makes the runtime and the pager, and fixes what
 // the options say about them (device.h, context()).
 //
+// Tests: test_backend_contract.py.
+//
 // Thread safety: any thread.
 #pragma once
 

@@ -1,6 +1,8 @@
 // Random numbers: a generator tagged "chameleon:i" over one of the target, so
 // that a seeded run consumes one stream exactly as the native device does.
 //
+// Tests: test_generators.py.
+//
 // Thread safety: as of native generators, callers hold its mutex.
 #pragma once
 

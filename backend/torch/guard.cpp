@@ -1,4 +1,6 @@
 // The device guard: devices, streams and events as c10 asks for them.
+//
+// Tests: test_backend_contract.py.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "backend/torch/deferred_work.h"

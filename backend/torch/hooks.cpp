@@ -1,4 +1,6 @@
 // What generic PyTorch code asks of an accelerator.
+//
+// Tests: test_backend_contract.py.
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 #include "backend/torch/device.h"

@@ -3,6 +3,8 @@
 // so that is_pinned() tells the truth about what was asked. On CUDA it is what
 // CUDA pins, so that its copies know the memory.
 //
+// Tests: test_serialization.py.
+//
 // Thread safety: all functions, any thread.
 #pragma once
 

@@ -6,6 +6,8 @@
 // A DataPtr it gives out has context == data and one stateless deleter that
 // finds the extent by its address, on any thread.
 //
+// Tests: test_workspaces.py.
+//
 // Thread safety: any thread; a scope belongs to the thread that opened it.
 #pragma once
 

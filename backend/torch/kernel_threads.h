@@ -5,6 +5,8 @@
 // which keeps the count that it began with, and a reduction over another
 // number of threads has other bits.
 //
+// Tests: test_threads.py.
+//
 // Thread safety: free functions for any thread.
 #pragma once
 

@@ -3,6 +3,8 @@
 // build, nobody below it changes. What a device guard, a generator or a pinned
 // allocator of CUDA can do is asked through PyTorch's own interfaces.
 //
+// Tests: test_cuda_emulated.py.
+//
 // Thread safety: any thread. Nothing here touches the driver before
 // device_count() or initialise() does.
 #pragma once

@@ -2,6 +2,8 @@
 // carries a logical address as its data and a memory::Block as its context.
 // A storage is ours if its deleter is; there is no subclass to look for.
 //
+// Tests: test_storage.py.
+//
 // Thread safety: any thread; release_block() takes no lock.
 #pragma once
 

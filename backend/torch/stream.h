@@ -3,6 +3,8 @@
 // are CUDA's own, by the same ids: torch.cuda and torch.chameleon always agree
 // on the current one.
 //
+// Tests: test_streams.py.
+//
 // Thread safety: any thread; current streams are kept per thread.
 #pragma once
 

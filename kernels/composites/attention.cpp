@@ -4,6 +4,8 @@
 // math path). The composite runs efficient and cuDNN attention as they are, on
 // any device; a flash choice runs through the overrideable op, never through
 // the composite's flash branch, which would call a kernel of another device.
+//
+// Tests: test_attention.py.
 #include "kernels/simulated/attention.h"
 
 #include <ATen/ATen.h>

@@ -2,6 +2,8 @@
 // whether it does must be the target's choice (a simulated device's is CUDA's),
 // so that results and gradients have the native bits. Native is asked on
 // tensors without bytes.
+//
+// Tests: test_target_branches.py.
 #include <ATen/ATen.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/Normalization.h>

@@ -1,6 +1,8 @@
 // CTC loss. The composite asks cuDNN whether it takes the sequences where they
 // are CUDA's, lengths as tensors first, then as numbers. So is it here. A
 // simulated device takes PyTorch's own kernel.
+//
+// Tests: test_target_branches.py.
 #include <ATen/ATen.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/TensorSubclassLikeUtils.h>

@@ -1,6 +1,8 @@
 // What CUDA computes in dtypes for which the CPU has no kernel. Code that asks
 // "is this the CPU?" hands such tensors to every other device, ours included:
 // where the CPU is the target, it computes them in a dtype that it has.
+//
+// Tests: conformance.
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>

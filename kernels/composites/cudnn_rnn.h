@@ -1,6 +1,8 @@
 // Recurrent layers where the target is CUDA and takes cuDNN's fused kernels:
 // one op for all layers, steps and directions.
 //
+// Tests: test_recurrent.py.
+//
 // Thread safety: any thread; the dropout states are under a lock of their own.
 #pragma once
 

@@ -3,6 +3,8 @@
 // target's choice. Half is promoted here, the rest is native's: a transform
 // that makes its operand complex takes a complex one as it is, and one of real
 // numbers is put together as native does.
+//
+// Tests: conformance.
 #include <algorithm>
 #include <numeric>
 

@@ -1,6 +1,8 @@
 // Sampling by a grid. The composite takes cuDNN where tensors are CUDA's and
 // the options are those that cuDNN has; whether it does must be the target's
 // choice. Native is asked on tensors without bytes.
+//
+// Tests: test_target_branches.py.
 #include <ATen/ATen.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/GridSamplerUtils.h>

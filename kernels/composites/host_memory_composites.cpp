@@ -1,6 +1,8 @@
 // Composites that reach for their operands' memory from the host themselves,
 // on whatever device that is. A chameleon tensor's address is no memory: they
 // would end the process, as they do natively on CUDA.
+//
+// Tests: conformance.
 #include <ATen/ops/_reshape_from_tensor_native.h>
 #include <ATen/ops/range.h>
 #include <torch/library.h>

@@ -1,6 +1,8 @@
 // Dropout. The composite takes a fused kernel on every accelerator; the CPU
 // has none and draws its noise in another order. Which of the two runs must be
 // the target's choice, so that a seeded run gives the native bits.
+//
+// Tests: test_random.py.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 

@@ -3,6 +3,8 @@
 // runs must be the target's choice, so that results and gradients have the
 // native bits. Everything here is composed of differentiable ops on outer
 // tensors, each of them one op call.
+//
+// Tests: test_recurrent.py.
 #include <algorithm>
 #include <ranges>
 #include <tuple>

@@ -4,6 +4,8 @@
 // CUDA's LSTM and GRU are fused cells, which take no precomputed gates.
 //
 // REQUIRES: the device was used. Thread safety: no state.
+//
+// Tests: test_recurrent.py.
 #pragma once
 
 #include <ATen/core/Tensor.h>

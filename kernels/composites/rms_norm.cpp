@@ -1,6 +1,8 @@
 // RMSNorm. CUDA has one kernel for it, and a derivative; the CPU composes it
 // of element-wise ops. Which of the two runs must be the target's choice. The
 // fused op is redirected, so that native's own composite reaches it here.
+//
+// Tests: test_target_branches.py.
 #include <ATen/ATen.h>
 #include <ATen/native/layer_norm.h>
 #include <ATen/ops/_fused_rms_norm_ops.h>

@@ -1,6 +1,8 @@
 // Composites that look at values on the CPU to refuse bad ones, and do not on
 // other devices, where looking would wait. Whether they look must be the
 // target's choice: the check is made here, the rest is native's.
+//
+// Tests: conformance.
 #include <ATen/ATen.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/TensorSubclassLikeUtils.h>

@@ -1,4 +1,6 @@
 // Ops on nested tensors of torch's strided layout.
+//
+// Tests: alias_tensors_test.cpp, test_layouts.py.
 #include <set>
 #include <string>
 
@@ -18,9 +20,9 @@ namespace {
 using at::native::NestedTensorImpl;
 
 // `to(device)` is dispatched by where its result will be.
-bool is_making_first(const OpPlan& plan, const torch::jit::Stack& stack) {
-  const std::size_t first = stack.size() - plan.argument_count;
-  for (const ArgumentPlan& argument : plan.arguments) {
+bool is_making_first(const OpTraits& traits, const torch::jit::Stack& stack) {
+  const std::size_t first = stack.size() - traits.argument_count;
+  for (const ArgumentTraits& argument : traits.arguments) {
     const c10::IValue& value = stack[first + argument.index];
     if (argument.kind != ArgumentKind::kTensor) {
       if (value.isList()) return false;
@@ -37,11 +39,11 @@ void call_nested(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       backend::target().holds_data, op.operator_name(),
       ": a simulated chameleon works on dense (strided) tensors; nested "
       "tensors work on the others");
-  const std::shared_ptr<const OpPlan> plan = plan_of(op);
-  if (is_making_first(*plan, *stack)) {
+  const std::shared_ptr<const OpTraits> traits = traits_of(op);
+  if (is_making_first(*traits, *stack)) {
     return op.redispatchBoxed(nested_dispatch_key(), stack);
   }
-  call_native(*plan, op, stack);
+  call_native(*traits, op, stack);
 }
 
 at::Tensor view_from_buffer(const at::Tensor& buffer, const at::Tensor& sizes,

@@ -2,6 +2,8 @@
 // on the CPU three small tensors that tell sizes, strides and offsets. (Those
 // of layout=torch.jagged are Python objects made of dense tensors.)
 //
+// Tests: alias_tensors_test.cpp, test_layouts.py.
+//
 // Thread safety: functions of their arguments.
 #pragma once
 

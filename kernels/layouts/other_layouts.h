@@ -1,5 +1,7 @@
 // Quantized tensors: what is not composed of dense ones is refused.
 //
+// Tests: test_layouts.py.
+//
 // Thread safety: any thread.
 #pragma once
 

@@ -2,6 +2,8 @@
 // sparse alias tensor of each (op_call.h). What makes, shows or copies sparse
 // tensors runs on ours: it looks at sizes and flags only, and whatever it does
 // with indices and values are dense ops, of which each goes its own way.
+//
+// Tests: test_sparse_tensors.py.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -97,7 +99,7 @@ void call_sparse(const c10::OperatorHandle& op, Stack* stack) {
       compressed ? "compressed sparse" : "sparse COO", " tensors on ",
       backend::target().type,
       ", which computes chameleon's; call to_dense() first");
-  call_native(*plan_of(op), op, stack);
+  call_native(*traits_of(op), op, stack);
 }
 
 // `cpu` and `cuda`: where native has its kernels. The dispatcher prefers an

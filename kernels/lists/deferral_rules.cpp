@@ -29,9 +29,9 @@ constexpr std::array<std::string_view, 20> kOps = {
     "rsqrt",     "sign",  "sqrt",    "sub",     "zero_"};
 
 // "aten::_foreach_add_.List" is "add", "aten::_foreach_copy_" is "copy_".
-bool is_known(const OpPlan& plan) {
+bool is_known(const OpTraits& traits) {
   constexpr std::string_view kPrefix = "aten::_foreach_";
-  std::string_view name = plan.name;
+  std::string_view name = traits.name;
   if (!name.starts_with(kPrefix)) return false;
   name.remove_prefix(kPrefix.size());
   const std::string_view overload =
@@ -77,14 +77,14 @@ bool all_fit(const c10::IValue& list, std::size_t length, double most) {
 
 class Check {
  public:
-  Check(const OpPlan& plan, const Stack& stack,
+  Check(const OpTraits& traits, const Stack& stack,
         const backend::DeviceContext& device)
-      : plan_(plan),
-        arguments_(stack.data() + stack.size() - plan.argument_count),
+      : traits_(traits),
+        arguments_(stack.data() + stack.size() - traits.argument_count),
         device_(device) {}
 
   bool passes() {
-    return plan_.results.size() <= 1 && is_known(plan_) &&
+    return traits_.results.size() <= 1 && is_known(traits_) &&
            !c10::InferenceMode::is_enabled() && findSelf() && shapesMatch() &&
            othersFit();
   }
@@ -92,8 +92,8 @@ class Check {
  private:
   // The first argument; results are like it.
   bool findSelf() {
-    if (plan_.arguments.empty() || plan_.arguments[0].index != 0 ||
-        plan_.arguments[0].kind != ArgumentKind::kTensorList) {
+    if (traits_.arguments.empty() || traits_.arguments[0].index != 0 ||
+        traits_.arguments[0].kind != ArgumentKind::kTensorList) {
       return false;
     }
     self_ = arguments_[0].toListRef();
@@ -121,14 +121,14 @@ class Check {
   // Each index has to find room by itself, whatever else is pinned then.
   bool shapesMatch() {
     const std::size_t most_bytes = device_.pager->hbmBudget() / 2;
-    const bool is_functional = !plan_.results.empty();
+    const bool is_functional = !traits_.results.empty();
     for (std::size_t i = 0; i < self_.size(); ++i) {
       if (!isOrdinary(self_[i])) return false;
       const at::Tensor& self = self_[i].toTensor();
       if (is_functional && !keepsStrides(self)) return false;
       std::size_t bytes =
           is_functional ? memory::ExtentMap::round(self.nbytes()) : 0;
-      for (const ArgumentPlan& argument : plan_.arguments) {
+      for (const ArgumentTraits& argument : traits_.arguments) {
         if (argument.kind != ArgumentKind::kTensorList) continue;
         const auto list = arguments_[argument.index].toListRef();
         if (list.size() != self_.size() || !isOrdinary(list[i])) return false;
@@ -158,15 +158,15 @@ class Check {
   }
 
   bool othersFit() const {
-    auto next = plan_.arguments.begin();
-    for (std::size_t i = 0; i < plan_.argument_count; ++i) {
+    auto next = traits_.arguments.begin();
+    for (std::size_t i = 0; i < traits_.argument_count; ++i) {
       const c10::IValue& value = arguments_[i];
-      if (next == plan_.arguments.end() || next->index != i) {
+      if (next == traits_.arguments.end() || next->index != i) {
         // copy_'s non_blocking, or a scalar.
         if (!value.isBool() && !fits(value, most_)) return false;
         continue;
       }
-      const ArgumentPlan& argument = *next++;
+      const ArgumentTraits& argument = *next++;
       switch (argument.kind) {
         case ArgumentKind::kTensorList:
           break;
@@ -187,7 +187,7 @@ class Check {
     return true;
   }
 
-  const OpPlan& plan_;
+  const OpTraits& traits_;
   const c10::IValue* const arguments_;
   const backend::DeviceContext& device_;
   c10::ArrayRef<c10::IValue> self_;
@@ -197,14 +197,14 @@ class Check {
 
 } // namespace
 
-bool is_deferrable(const OpPlan& plan, const Stack& stack,
+bool is_deferrable(const OpTraits& traits, const Stack& stack,
                    const backend::DeviceContext& device) {
-  return Check(plan, stack, device).passes();
+  return Check(traits, stack, device).passes();
 }
 
-std::size_t list_length(const OpPlan& plan, const Stack& stack) {
-  const std::size_t base = stack.size() - plan.argument_count;
-  for (const ArgumentPlan& argument : plan.arguments) {
+std::size_t list_length(const OpTraits& traits, const Stack& stack) {
+  const std::size_t base = stack.size() - traits.argument_count;
+  for (const ArgumentTraits& argument : traits.arguments) {
     const c10::IValue& value = stack[base + argument.index];
     if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
     return value.toListRef().size();
@@ -212,17 +212,17 @@ std::size_t list_length(const OpPlan& plan, const Stack& stack) {
   return 0;
 }
 
-backend::DeviceContext* device_of_lists(const OpPlan& plan,
+backend::DeviceContext* device_of_lists(const OpTraits& traits,
                                         const Stack& stack) {
-  const std::size_t base = stack.size() - plan.argument_count;
-  for (const ArgumentPlan& argument : plan.arguments) {
+  const std::size_t base = stack.size() - traits.argument_count;
+  for (const ArgumentTraits& argument : traits.arguments) {
     const c10::IValue& value = stack[base + argument.index];
     if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
     for (const c10::IValue& element : value.toListRef()) {
       if (!element.isTensor()) continue;
       const c10::TensorImpl& tensor = *element.unsafeToTensorImpl();
       if (!backend::is_chameleon(tensor)) continue;
-      return &backend::context(tensor.device().index(), plan.name);
+      return &backend::context(tensor.device().index(), traits.name);
     }
   }
   return nullptr;

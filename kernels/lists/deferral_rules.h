@@ -8,7 +8,7 @@
 #include <ATen/core/stack.h>
 
 #include "backend/torch/device.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels {
 
@@ -18,14 +18,14 @@ namespace chameleon::kernels {
 // room in the budget for each index on its own. No tensor is pinned: a native
 // tensor of torch_chameleon.resident() could show its bytes to anybody. Not in
 // inference mode, whose tensors have no versions to count.
-bool is_deferrable(const OpPlan& plan, const torch::jit::Stack& stack,
+bool is_deferrable(const OpTraits& traits, const torch::jit::Stack& stack,
                    const backend::DeviceContext& device);
 
 // Length of a list op's first list; 0 when it has none.
-std::size_t list_length(const OpPlan& plan, const torch::jit::Stack& stack);
+std::size_t list_length(const OpTraits& traits, const torch::jit::Stack& stack);
 
 // The device of the first element that is ours; null: there is none.
-backend::DeviceContext* device_of_lists(const OpPlan& plan,
+backend::DeviceContext* device_of_lists(const OpTraits& traits,
                                         const torch::jit::Stack& stack);
 
 } // namespace chameleon::kernels

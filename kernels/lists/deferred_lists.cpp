@@ -118,12 +118,12 @@ bool goes_with(const ListRun& run, const backend::DeviceContext& device,
 
 } // namespace
 
-bool defer_list_op(const OpPlan& plan, const c10::OperatorHandle& op,
+bool defer_list_op(const OpTraits& traits, const c10::OperatorHandle& op,
                    Stack& stack) {
-  backend::DeviceContext* const device = device_of_lists(plan, stack);
+  backend::DeviceContext* const device = device_of_lists(traits, stack);
   if (device == nullptr || !is_under_pressure(*device->pager)) return false;
-  if (!may_wait() || !is_deferrable(plan, stack, *device)) return false;
-  const std::size_t length = list_length(plan, stack);
+  if (!may_wait() || !is_deferrable(traits, stack, *device)) return false;
+  const std::size_t length = list_length(traits, stack);
   const Lock lock;
   Pending& now = pending();
   if (now.run && !goes_with(*now.run, *device, length)) execute_run();
@@ -132,7 +132,7 @@ bool defer_list_op(const OpPlan& plan, const c10::OperatorHandle& op,
       now.run = std::make_unique<ListRun>(*device, length);
       now.owner = std::this_thread::get_id();
     }
-    if (now.run->add(plan, op, stack)) {
+    if (now.run->add(traits, op, stack)) {
       backend::set_work_deferred(true);
       return true;
     }

@@ -30,6 +30,8 @@
 //   - Where an operand is pinned, as in a block of torch_chameleon.resident(),
 //     or in inference mode, nothing is deferred.
 //
+// Tests: test_deferred_lists.py.
+//
 // Thread safety: any thread; one lock, and one run for the process. Ops that
 // another thread recorded are executed first by whoever comes along, on the
 // recorder's stream.
@@ -39,7 +41,7 @@
 #include <ATen/core/stack.h>
 
 #include "backend/torch/device.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 #include "memory/call/admission.h"
 
 namespace chameleon::kernels {
@@ -53,7 +55,7 @@ inline bool is_under_pressure(const memory::Pager& pager) {
 
 // True: `op` is deferred, and its results are on the stack. False: it is to be
 // run as usual. Throws what finish_deferred_work() throws.
-bool defer_list_op(const OpPlan& plan, const c10::OperatorHandle& op,
+bool defer_list_op(const OpTraits& traits, const c10::OperatorHandle& op,
                    torch::jit::Stack& stack);
 
 // A step of the training ends here: after what is deferred, and without running

@@ -17,11 +17,11 @@ using torch::jit::Stack;
 
 constexpr std::size_t kChunksPerBudget = 8;
 
-bool is_foreach(const OpPlan& plan) {
-  return std::string_view(plan.name).starts_with("aten::_foreach_");
+bool is_foreach(const OpTraits& traits) {
+  return std::string_view(traits.name).starts_with("aten::_foreach_");
 }
 
-bool is_list(const ArgumentPlan& argument) {
+bool is_list(const ArgumentTraits& argument) {
   return argument.kind == ArgumentKind::kTensorList ||
          argument.kind == ArgumentKind::kOtherList;
 }
@@ -33,8 +33,9 @@ std::size_t bytes_of(const c10::IValue& value) {
 // One call's lists, all of the same length (empty ones aside).
 class Lists {
  public:
-  Lists(const OpPlan& plan, const c10::OperatorHandle& op, const Stack& stack)
-      : plan_(plan), base_(stack.size() - plan.argument_count) {
+  Lists(const OpTraits& traits, const c10::OperatorHandle& op,
+        const Stack& stack)
+      : traits_(traits), base_(stack.size() - traits.argument_count) {
     const auto scalars = op.schema().argumentIndexWithName("scalars");
     if (scalars) scalars_ = static_cast<std::size_t>(*scalars);
     arguments_.assign(stack.begin() + static_cast<std::ptrdiff_t>(base_),
@@ -44,7 +45,7 @@ class Lists {
   // False: lengths differ, or an in-place element would have to change shape;
   // then nothing may have run before native raises.
   bool consistent() {
-    for (const ArgumentPlan& argument : plan_.arguments) {
+    for (const ArgumentTraits& argument : traits_.arguments) {
       if (!is_list(argument) || !arguments_[argument.index].isList()) continue;
       const std::size_t count = elements(argument).size();
       if (count == 0) continue;
@@ -55,11 +56,11 @@ class Lists {
   }
 
   // First element after the chunk that begins at `first`.
-  std::size_t chunkEnd(std::size_t first, std::size_t chunk_bytes) const {
+  std::size_t endOfChunk(std::size_t first, std::size_t chunk_bytes) const {
     std::size_t bytes = 0;
     std::size_t end = first;
     for (; end < length_; ++end) {
-      for (const ArgumentPlan& argument : plan_.arguments) {
+      for (const ArgumentTraits& argument : traits_.arguments) {
         if (argument.kind != ArgumentKind::kTensorList) continue;
         if (elements(argument).empty()) continue;
         bytes += bytes_of(elements(argument)[end]);
@@ -72,7 +73,7 @@ class Lists {
   void pushChunk(Stack& stack, std::size_t first, std::size_t end) const {
     const std::size_t base = stack.size();
     stack.insert(stack.end(), arguments_.begin(), arguments_.end());
-    for (const ArgumentPlan& argument : plan_.arguments) {
+    for (const ArgumentTraits& argument : traits_.arguments) {
       if (!is_list(argument) || !arguments_[argument.index].isList()) continue;
       if (elements(argument).empty()) continue;
       stack[base + argument.index] =
@@ -90,7 +91,7 @@ class Lists {
   }
 
  private:
-  c10::ArrayRef<c10::IValue> elements(const ArgumentPlan& argument) const {
+  c10::ArrayRef<c10::IValue> elements(const ArgumentTraits& argument) const {
     return arguments_[argument.index].toListRef();
   }
 
@@ -108,15 +109,15 @@ class Lists {
   }
 
   bool shapesMatch() const {
-    const ArgumentPlan* written = nullptr;
-    for (const ArgumentPlan& argument : plan_.arguments) {
+    const ArgumentTraits* written = nullptr;
+    for (const ArgumentTraits& argument : traits_.arguments) {
       if (argument.kind == ArgumentKind::kTensorList && argument.writes) {
         written = &argument;
         break;
       }
     }
     if (written == nullptr) return true; // a failure changes nothing
-    for (const ArgumentPlan& argument : plan_.arguments) {
+    for (const ArgumentTraits& argument : traits_.arguments) {
       if (argument.kind != ArgumentKind::kTensorList) continue;
       if (elements(argument).empty()) continue;
       for (std::size_t i = 0; i < length_; ++i) {
@@ -131,17 +132,18 @@ class Lists {
     return true;
   }
 
-  const OpPlan& plan_;
+  const OpTraits& traits_;
   const std::size_t base_;
   std::vector<c10::IValue> arguments_;
   std::size_t length_ = 0;
   std::optional<std::size_t> scalars_;
 };
 
-bool is_long(const OpPlan& plan, const Stack& stack, std::size_t chunk_bytes) {
-  const std::size_t base = stack.size() - plan.argument_count;
+bool is_long(const OpTraits& traits, const Stack& stack,
+             std::size_t chunk_bytes) {
+  const std::size_t base = stack.size() - traits.argument_count;
   std::size_t bytes = 0;
-  for (const ArgumentPlan& argument : plan.arguments) {
+  for (const ArgumentTraits& argument : traits.arguments) {
     const c10::IValue& value = stack[base + argument.index];
     if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
     for (const c10::IValue& element : value.toListRef()) {
@@ -153,11 +155,11 @@ bool is_long(const OpPlan& plan, const Stack& stack, std::size_t chunk_bytes) {
 }
 
 // Where all elements are; nothing: not all on one of our devices.
-std::optional<c10::DeviceIndex> device_of(const OpPlan& plan,
+std::optional<c10::DeviceIndex> device_of(const OpTraits& traits,
                                           const Stack& stack) {
-  const std::size_t base = stack.size() - plan.argument_count;
+  const std::size_t base = stack.size() - traits.argument_count;
   c10::DeviceIndex index = -1;
-  for (const ArgumentPlan& argument : plan.arguments) {
+  for (const ArgumentTraits& argument : traits.arguments) {
     const c10::IValue& value = stack[base + argument.index];
     if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
     for (const c10::IValue& element : value.toListRef()) {
@@ -172,26 +174,26 @@ std::optional<c10::DeviceIndex> device_of(const OpPlan& plan,
 
 // Runs the lists in pieces [first, next(first)) and joins the results.
 template <typename Next, typename Call>
-void run_pieces(const OpPlan& plan, const Lists& lists, Stack& stack, Next next,
-                Call call) {
-  stack.resize(stack.size() - plan.argument_count);
-  std::vector<c10::List<at::Tensor>> results(plan.results.size());
+void run_pieces(const OpTraits& traits, const Lists& lists, Stack& stack,
+                Next next, Call call) {
+  stack.resize(stack.size() - traits.argument_count);
+  std::vector<c10::List<at::Tensor>> results(traits.results.size());
   // mutant: list-end
   for (std::size_t first = 0; first < lists.length();) {
     const std::size_t end = next(first);
     lists.pushChunk(stack, first, end);
     call();
-    for (std::size_t r = plan.results.size(); r-- > 0;) {
+    for (std::size_t r = traits.results.size(); r-- > 0;) {
       c10::IValue part = torch::jit::pop(stack);
-      if (plan.results[r].written_argument >= 0) continue;
+      if (traits.results[r].written_argument >= 0) continue;
       for (at::Tensor tensor : part.toTensorVector()) {
         results[r].push_back(std::move(tensor));
       }
     }
     first = end;
   }
-  for (std::size_t r = 0; r < plan.results.size(); ++r) {
-    const int written = plan.results[r].written_argument;
+  for (std::size_t r = 0; r < traits.results.size(); ++r) {
+    const int written = traits.results[r].written_argument;
     stack.push_back(written >= 0
                         ? lists.argument(static_cast<std::size_t>(written))
                         : c10::IValue(results[r]));
@@ -200,12 +202,12 @@ void run_pieces(const OpPlan& plan, const Lists& lists, Stack& stack, Next next,
 
 // As CUDA's slow route does: one element at a time, each where its tensors
 // are. A copy may go between devices, anything else has to obey the rules.
-bool run_mixed(const OpPlan& plan, const c10::OperatorHandle& op,
+bool run_mixed(const OpTraits& traits, const c10::OperatorHandle& op,
                Stack& stack) {
   // Autograd has seen the op as a whole.
   const at::AutoDispatchBelowADInplaceOrView below;
-  if (plan.name == "aten::_foreach_copy_") {
-    const std::size_t base = stack.size() - plan.argument_count;
+  if (traits.name == "aten::_foreach_copy_") {
+    const std::size_t base = stack.size() - traits.argument_count;
     const std::vector<at::Tensor> to = stack[base].toTensorVector();
     const std::vector<at::Tensor> from = stack[base + 1].toTensorVector();
     if (to.size() != from.size()) return false;
@@ -215,10 +217,10 @@ bool run_mixed(const OpPlan& plan, const c10::OperatorHandle& op,
     stack.resize(base);
     return true;
   }
-  Lists lists(plan, op, stack);
+  Lists lists(traits, op, stack);
   if (!lists.consistent()) return false;
   run_pieces(
-      plan, lists, stack, [](std::size_t first) { return first + 1; },
+      traits, lists, stack, [](std::size_t first) { return first + 1; },
       [&] { op.callBoxed(stack); });
   return true;
 }
@@ -247,21 +249,21 @@ bool needs_chunks(const backend::DeviceContext& device,
   return bytes > chunk_bytes_of(device);
 }
 
-bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
+bool run_in_chunks(const OpTraits& traits, const c10::OperatorHandle& op,
                    Stack& stack) {
-  const std::optional<c10::DeviceIndex> index = device_of(plan, stack);
+  const std::optional<c10::DeviceIndex> index = device_of(traits, stack);
   if (!index) [[unlikely]] {
-    return is_foreach(plan) && run_mixed(plan, op, stack);
+    return is_foreach(traits) && run_mixed(traits, op, stack);
   }
-  const backend::DeviceContext& device = backend::context(*index, plan.name);
+  const backend::DeviceContext& device = backend::context(*index, traits.name);
   const std::size_t chunk_bytes = chunk_bytes_of(device);
-  if (!is_long(plan, stack, chunk_bytes)) return false;
-  Lists lists(plan, op, stack);
+  if (!is_long(traits, stack, chunk_bytes)) return false;
+  Lists lists(traits, op, stack);
   if (!lists.consistent()) return false;
   run_pieces(
-      plan, lists, stack,
-      [&](std::size_t first) { return lists.chunkEnd(first, chunk_bytes); },
-      [&] { call_native(plan, op, &stack); });
+      traits, lists, stack,
+      [&](std::size_t first) { return lists.endOfChunk(first, chunk_bytes); },
+      [&] { call_native(traits, op, &stack); });
   return true;
 }
 

@@ -12,7 +12,7 @@
 #include <ATen/core/stack.h>
 
 #include "backend/torch/device.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 #include "memory/pager_call.h"
 
 namespace chameleon::kernels {
@@ -33,7 +33,7 @@ bool needs_chunks(const backend::DeviceContext& device,
 // elements on several devices run element by element, as on CUDA. False: one
 // chunk is enough, or the lists do not match (native says what is wrong with
 // them); nothing was done.
-bool run_in_chunks(const OpPlan& plan, const c10::OperatorHandle& op,
+bool run_in_chunks(const OpTraits& traits, const c10::OperatorHandle& op,
                    torch::jit::Stack& stack);
 
 } // namespace chameleon::kernels

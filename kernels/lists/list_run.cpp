@@ -113,9 +113,9 @@ ListRun::Slot ListRun::operandFor(const at::Tensor& outer,
 
 // False: one does not go with the run.
 bool ListRun::findOperands(Op& op, at::ArrayRef<c10::IValue> arguments) {
-  op.slots.resize(op.plan->arguments.size());
+  op.slots.resize(op.traits->arguments.size());
   for (std::size_t a = 0; a < op.slots.size(); ++a) {
-    const ArgumentPlan& argument = op.plan->arguments[a];
+    const ArgumentTraits& argument = op.traits->arguments[a];
     const c10::IValue& value = arguments[argument.index];
     std::vector<Slot>& slots = op.slots[a];
     if (argument.kind == ArgumentKind::kTensorList) {
@@ -140,7 +140,7 @@ void ListRun::use(const Op& op) {
       Operand& operand = operands_[slot];
       // mutant: last-reader
       operand.last_op = static_cast<std::uint32_t>(ops_.size());
-      operand.written |= op.plan->arguments[a].writes;
+      operand.written |= op.traits->arguments[a].writes;
     }
   }
 }
@@ -156,13 +156,13 @@ void ListRun::forgetOperandsFrom(std::size_t count) noexcept {
   }
 }
 
-bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
+bool ListRun::add(const OpTraits& traits, const c10::OperatorHandle& op,
                   Stack& stack) {
-  const std::size_t base = stack.size() - plan.argument_count;
-  Op recorded{&plan, op, at::ThreadLocalState(), ThreadSettings::now(), {},
-              {},    {}};
+  const std::size_t base = stack.size() - traits.argument_count;
+  Op recorded{&traits, op, at::ThreadLocalState(), ThreadSettings::now(), {},
+              {},      {}};
   const std::size_t operands = operands_.size();
-  const bool is_functional = !plan.results.empty();
+  const bool is_functional = !traits.results.empty();
   std::vector<at::Tensor> made;
   if (!findOperands(recorded, at::ArrayRef<c10::IValue>(stack).slice(base)) ||
       (is_functional && !promise(recorded, made))) {
@@ -172,9 +172,9 @@ bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
 
   // From here on it is certain.
   use(recorded);
-  if (plan.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
-                                  c10::DispatchKey::ADInplaceOrView)) {
-    for (const ArgumentPlan& argument : plan.arguments) {
+  if (traits.counts_versions && !c10::impl::tls_is_dispatch_key_excluded(
+                                    c10::DispatchKey::ADInplaceOrView)) {
+    for (const ArgumentTraits& argument : traits.arguments) {
       if (!argument.writes) continue;
       for (const c10::IValue& element :
            stack[base + argument.index].toListRef()) {
@@ -184,7 +184,7 @@ bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
   }
   recorded.arguments.assign(stack.begin() + static_cast<std::ptrdiff_t>(base),
                             stack.end());
-  for (const ArgumentPlan& argument : plan.arguments) {
+  for (const ArgumentTraits& argument : traits.arguments) {
     if (argument.kind != ArgumentKind::kOtherList) {
       recorded.arguments[argument.index] = c10::IValue();
     }
@@ -202,11 +202,11 @@ bool ListRun::add(const OpPlan& plan, const c10::OperatorHandle& op,
 // room.
 bool ListRun::promise(const Op& op, std::vector<at::Tensor>& made) {
   made.reserve(length_);
-  const auto is_list = [](const ArgumentPlan& argument) {
+  const auto is_tensor_list = [](const ArgumentTraits& argument) {
     return argument.kind == ArgumentKind::kTensorList;
   };
-  const auto& arguments = op.plan->arguments;
-  const auto first = std::ranges::find_if(arguments, is_list);
+  const auto& arguments = op.traits->arguments;
+  const auto first = std::ranges::find_if(arguments, is_tensor_list);
   for (const Slot slot :
        op.slots[static_cast<std::size_t>(first - arguments.begin())]) {
     const at::Tensor& tensor = operands_[slot].tensor;
@@ -278,9 +278,9 @@ void ListRun::run(const Op& op, Range range) {
   try {
     const at::ThreadLocalStateGuard as_called(op.caller);
     const WithThreadSettings with(op.settings);
-    call_native(*op.plan, op.handle, &stack, &started);
+    call_native(*op.traits, op.handle, &stack, &started);
   } catch (const c10::OutOfMemoryError&) {
-    broken_ = started && !op.plan->mayRetry();
+    broken_ = started && !op.traits->mayRetry();
     throw;
   } catch (...) {
     broken_ = started;
@@ -294,8 +294,8 @@ void ListRun::run(const Op& op, Range range) {
 
 void ListRun::pushArguments(const Op& op, Range range, Stack& stack) const {
   stack.assign(op.arguments.begin(), op.arguments.end());
-  for (std::size_t a = 0; a < op.plan->arguments.size(); ++a) {
-    const ArgumentPlan& argument = op.plan->arguments[a];
+  for (std::size_t a = 0; a < op.traits->arguments.size(); ++a) {
+    const ArgumentTraits& argument = op.traits->arguments[a];
     c10::IValue& value = stack[argument.index];
     if (argument.kind == ArgumentKind::kTensor) {
       value = operands_[op.slots[a].front()].tensor;
@@ -334,7 +334,7 @@ void ListRun::fulfil(const Op& op, Range range, const c10::IValue& made) {
     c10::StorageImpl& from = *tensor.storage().unsafeGetStorageImpl();
     TORCH_INTERNAL_ASSERT(
         look_the_same(promised, tensor) && to.nbytes() == from.nbytes(),
-        op.plan->name, ": its result is not what it was said to be");
+        op.traits->name, ": its result is not what it was said to be");
     to.set_data_ptr_noswap(
         from.set_data_ptr(c10::DataPtr(nullptr, from.device())));
   }

@@ -27,7 +27,7 @@
 #include <c10/core/Stream.h>
 
 #include "backend/torch/device.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 #include "kernels/reruns/bit_settings.h"
 
 namespace chameleon::kernels {
@@ -39,11 +39,11 @@ class ListRun {
   // On the calling thread's current stream. `length`: of all lists.
   ListRun(backend::DeviceContext& device, std::size_t length);
 
-  // REQUIRES: is_deferrable(plan, *stack, device), lists of `length`. Takes
+  // REQUIRES: is_deferrable(traits, *stack, device), lists of `length`. Takes
   // the arguments from the stack and leaves results there. False: the op does
   // not go with those before it, or there is no logical room for its results;
   // nothing was done.
-  bool add(const OpPlan& plan, const c10::OperatorHandle& op,
+  bool add(const OpTraits& traits, const c10::OperatorHandle& op,
            torch::jit::Stack& stack);
 
   // Goes on where it stopped. After an exception: see isBroken().
@@ -70,12 +70,12 @@ class ListRun {
     bool written;
   };
   struct Op {
-    const OpPlan* plan;
+    const OpTraits* traits;
     c10::OperatorHandle handle;
     at::ThreadLocalState caller;          // as it was called
     ThreadSettings settings;              // the same
     std::vector<c10::IValue> arguments;   // those without tensors
-    std::vector<std::vector<Slot>> slots; // of plan->arguments, in order
+    std::vector<std::vector<Slot>> slots; // of traits->arguments, in order
     std::vector<Slot> results;
   };
 

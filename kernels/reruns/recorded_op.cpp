@@ -64,7 +64,7 @@ class RecordedCall::Taker {
   bool take(at::ArrayRef<c10::IValue> arguments);
 
  private:
-  bool takeTensor(const c10::IValue& value, const ArgumentPlan& argument);
+  bool takeTensor(const c10::IValue& value, const ArgumentTraits& argument);
   bool keep(const c10::IValue& value, std::size_t index);
   void takeGenerator();
 
@@ -77,29 +77,29 @@ class RecordedCall::Taker {
 };
 
 std::unique_ptr<RecordedCall> RecordedCall::make(
-    const OpPlan& plan, at::ArrayRef<c10::IValue> arguments,
+    const OpTraits& traits, at::ArrayRef<c10::IValue> arguments,
     std::span<const memory::Operand> operands, c10::DeviceIndex index) {
   static_assert(sizeof(RecordedCall) <=
                 64); // see memory/recompute/recompute_records.h
-  if (!plan.may_rerun) return nullptr;
-  std::unique_ptr<RecordedCall> record(new RecordedCall(plan));
+  if (!traits.may_rerun) return nullptr;
+  std::unique_ptr<RecordedCall> record(new RecordedCall(traits));
   record->surroundings_ = surroundings(index);
   if (!Taker(*record, operands).take(arguments)) return nullptr;
   return record;
 }
 
 bool RecordedCall::Taker::take(at::ArrayRef<c10::IValue> arguments) {
-  const OpPlan& plan = call_.plan_;
-  TORCH_INTERNAL_ASSERT(arguments.size() == plan.argument_count);
+  const OpTraits& traits = call_.traits_;
+  TORCH_INTERNAL_ASSERT(arguments.size() == traits.argument_count);
   call_.arguments_ = std::make_unique<c10::IValue[]>(arguments.size());
-  auto next = plan.arguments.begin();
+  auto next = traits.arguments.begin();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = arguments[i];
-    if (next == plan.arguments.end() || next->index != i) {
+    if (next == traits.arguments.end() || next->index != i) {
       if (!keep(value, i)) return false;
       continue;
     }
-    const ArgumentPlan& argument = *next++;
+    const ArgumentTraits& argument = *next++;
     switch (argument.kind) {
       case ArgumentKind::kTensor:
         if (!takeTensor(value, argument)) return false;
@@ -123,12 +123,12 @@ bool RecordedCall::Taker::take(at::ArrayRef<c10::IValue> arguments) {
   }
   call_.shown_ = memory::FixedArray<Shown>(std::move(shown_));
   // mutant: re-run-generator
-  if (plan.random || generator_.defined()) takeGenerator();
+  if (traits.random || generator_.defined()) takeGenerator();
   return true;
 }
 
 bool RecordedCall::Taker::takeTensor(const c10::IValue& value,
-                                     const ArgumentPlan& argument) {
+                                     const ArgumentTraits& argument) {
   Shown& shown = shown_.emplace_back();
   shown.written = argument.writes;
   if (!value.isTensor() || !value.toTensor().defined()) return true;
@@ -172,12 +172,12 @@ bool RecordedCall::Taker::keep(const c10::IValue& value, std::size_t index) {
     return true;
   }
   // Batch norm: its statistics are results of what it is given otherwise.
-  const OpPlan& plan = call_.plan_;
+  const OpTraits& traits = call_.traits_;
   const bool has_side_effects =
-      std::any_of(plan.arguments.begin(), plan.arguments.end(),
+      std::any_of(traits.arguments.begin(), traits.arguments.end(),
                   [](const auto& each) { return each.side_effect; });
   if (has_side_effects &&
-      plan.handle.schema().arguments()[index].name() == "training" &&
+      traits.handle.schema().arguments()[index].name() == "training" &&
       !value.toBool()) {
     return false;
   }
@@ -191,7 +191,7 @@ bool RecordedCall::Taker::keep(const c10::IValue& value, std::size_t index) {
 
 void RecordedCall::Taker::takeGenerator() {
   call_.drawn_ = std::make_unique<Drawn>(Drawn{generator_, {}});
-  if (!call_.plan_.random || !backend::target().holds_data) return;
+  if (!call_.traits_.random || !backend::target().holds_data) return;
   at::Generator inner = backend::inner_generator(
       generator_.defined() ? generator_ : backend::default_generator(index()));
   const std::lock_guard lock(inner.mutex());
@@ -216,7 +216,7 @@ bool RecordedCall::leftOperandsInPlace(
                                    *shown.shell.unsafeGetTensorImpl()) &&
            storage.nbytes() == shown.storage_bytes;
   };
-  for (const ArgumentPlan& argument : plan_.arguments) {
+  for (const ArgumentTraits& argument : traits_.arguments) {
     const c10::IValue& value = arguments[argument.index];
     if (argument.kind == ArgumentKind::kTensor) {
       if (!same(value)) return false;

@@ -5,6 +5,8 @@
 // emits no warning, shows itself to no profiler and leaves the user's generator
 // as it was.
 //
+// Tests: test_recompute.py, test_reruns.py.
+//
 // Thread safety: made by the thread of its call; run() any thread, also two at
 // once.
 #pragma once
@@ -19,7 +21,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 #include "kernels/reruns/bit_settings.h"
 #include "memory/pager.h"
 #include "memory/recompute/fixed_array.h"
@@ -31,7 +33,7 @@ class RecordedCall final : public memory::RecordedOp {
   // `arguments` are the caller's, `operands` what the call pins. Called before
   // the kernel, outside of InKernelScope. Null: it may not run again.
   static std::unique_ptr<RecordedCall> make(
-      const OpPlan& plan, at::ArrayRef<c10::IValue> arguments,
+      const OpTraits& traits, at::ArrayRef<c10::IValue> arguments,
       std::span<const memory::Operand> operands, c10::DeviceIndex index);
 
   // After the kernel: false if it gave what it wrote other memory or another
@@ -62,7 +64,7 @@ class RecordedCall final : public memory::RecordedOp {
   };
   class Taker;
 
-  explicit RecordedCall(const OpPlan& plan) : plan_(plan) {}
+  explicit RecordedCall(const OpTraits& traits) : traits_(traits) {}
   static std::shared_ptr<const Surroundings> surroundings(c10::DeviceIndex);
   // recorded_op_rerun.cpp: the arguments again, on storages that are lent.
   class Borrowed;
@@ -70,7 +72,7 @@ class RecordedCall final : public memory::RecordedOp {
   void runOnce(std::span<memory::Block* const> operands,
                std::vector<memory::Block*>& results) const;
 
-  const OpPlan& plan_;
+  const OpTraits& traits_;
   // Tensors are in shown_, and lists of them have as many elements as None.
   std::unique_ptr<c10::IValue[]> arguments_; // as many as the op has
   memory::FixedArray<Shown> shown_;

@@ -1,4 +1,6 @@
 // RecordedCall, running again.
+//
+// Tests: test_recompute.py, test_reruns.py.
 #include <algorithm>
 #include <mutex>
 #include <utility>
@@ -95,11 +97,11 @@ Error RecordedCall::run(std::span<Block* const> operands,
   } catch (const c10::OutOfMemoryError& error) {
     return {ErrorCode::kOutOfDeviceMemory, error.what_without_backtrace()};
   } catch (const c10::Error& error) {
-    return {ErrorCode::kDevice, plan_.name + " did not run again: " +
+    return {ErrorCode::kDevice, traits_.name + " did not run again: " +
                                     error.what_without_backtrace()};
   } catch (const std::exception& error) {
     return {ErrorCode::kDevice,
-            plan_.name + " did not run again: " + error.what()};
+            traits_.name + " did not run again: " + error.what()};
   }
 }
 
@@ -121,8 +123,8 @@ torch::jit::Stack RecordedCall::argumentsOn(const Borrowed& storages) const {
         device));
   };
   torch::jit::Stack stack(arguments_.get(),
-                          arguments_.get() + plan_.argument_count);
-  for (const ArgumentPlan& argument : plan_.arguments) {
+                          arguments_.get() + traits_.argument_count);
+  for (const ArgumentTraits& argument : traits_.arguments) {
     c10::IValue& value = stack[argument.index];
     switch (argument.kind) {
       case ArgumentKind::kTensor: {
@@ -179,7 +181,7 @@ void RecordedCall::runOnce(std::span<Block* const> operands,
   const Borrowed storages(operands, index);
   torch::jit::Stack stack = argumentsOn(storages);
   const bool takes_generator = std::any_of(
-      plan_.arguments.begin(), plan_.arguments.end(),
+      traits_.arguments.begin(), traits_.arguments.end(),
       [](const auto& each) { return each.kind == ArgumentKind::kGenerator; });
   if (drawn_ != nullptr && drawn_->state.defined() && !takes_generator) {
     generator.emplace(
@@ -187,10 +189,10 @@ void RecordedCall::runOnce(std::span<Block* const> operands,
         drawn_->state);
   }
 
-  rerun_native(plan_, plan_.handle, &stack);
+  rerun_native(traits_, traits_.handle, &stack);
 
-  for (std::size_t i = 0; i < plan_.results.size(); ++i) {
-    if (plan_.results[i].written_argument >= 0 || !stack[i].isTensor()) {
+  for (std::size_t i = 0; i < traits_.results.size(); ++i) {
+    if (traits_.results[i].written_argument >= 0 || !stack[i].isTensor()) {
       continue;
     }
     const at::Tensor& tensor = stack[i].toTensor();

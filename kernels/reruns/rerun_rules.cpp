@@ -4,7 +4,7 @@
 #include <array>
 #include <iterator>
 
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels {
 namespace {
@@ -124,25 +124,26 @@ constexpr SideEffect kSideEffects[] = {
 constexpr std::array<at::Tag, 2> kValueTags{at::Tag::dynamic_output_shape,
                                             at::Tag::data_dependent_output};
 
-bool returns_fresh_or_written_tensors(const OpPlan& plan) {
+bool returns_fresh_or_written_tensors(const OpTraits& traits) {
   // What is written is a result too, announced or not.
-  if (plan.results.empty()) return false;
-  return std::all_of(plan.results.begin(), plan.results.end(),
-                     [](const ResultPlan& result) {
+  if (traits.results.empty()) return false;
+  return std::all_of(traits.results.begin(), traits.results.end(),
+                     [](const ResultTraits& result) {
                        return result.kind == ResultKind::kTensor;
                      });
 }
 
 bool has_plain_arguments(const c10::FunctionSchema& schema,
-                         const OpPlan& plan) {
-  const bool planned = std::all_of(
-      plan.arguments.begin(), plan.arguments.end(), [](const auto& argument) {
-        return argument.kind == ArgumentKind::kTensor ||
-               argument.kind == ArgumentKind::kTensorList ||
-               argument.kind == ArgumentKind::kOptionalList ||
-               argument.kind == ArgumentKind::kGenerator;
-      });
-  return planned &&
+                         const OpTraits& traits) {
+  const bool are_known =
+      std::all_of(traits.arguments.begin(), traits.arguments.end(),
+                  [](const auto& argument) {
+                    return argument.kind == ArgumentKind::kTensor ||
+                           argument.kind == ArgumentKind::kTensorList ||
+                           argument.kind == ArgumentKind::kOptionalList ||
+                           argument.kind == ArgumentKind::kGenerator;
+                  });
+  return are_known &&
          std::all_of(schema.arguments().begin(), schema.arguments().end(),
                      [](const c10::Argument& argument) {
                        return argument.real_type()->kind() !=
@@ -151,9 +152,11 @@ bool has_plain_arguments(const c10::FunctionSchema& schema,
 }
 
 // Ops that write without saying so, other than as kSideEffects has it.
-bool writes_secretly(const c10::FunctionSchema& schema, const OpPlan& plan) {
+bool writes_secretly(const c10::FunctionSchema& schema,
+                     const OpTraits& traits) {
   return std::any_of(
-      plan.arguments.begin(), plan.arguments.end(), [&](const auto& argument) {
+      traits.arguments.begin(), traits.arguments.end(),
+      [&](const auto& argument) {
         const c10::Argument& declared = schema.arguments()[argument.index];
         const auto* alias = declared.alias_info();
         const bool announced = alias != nullptr && alias->isWrite();
@@ -163,26 +166,26 @@ bool writes_secretly(const c10::FunctionSchema& schema, const OpPlan& plan) {
 
 } // namespace
 
-RerunRule rerun_rule(const c10::OperatorHandle& op, const OpPlan& plan) {
+RerunRule rerun_rule(const c10::OperatorHandle& op, const OpTraits& traits) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string_view base = schema.name();
   constexpr std::string_view kAten = "aten::";
   if (base == "chameleon::copy_within_")
     return kMay; // copy_, inside the device
   if (!base.starts_with(kAten)) return kOtherLibrary;
-  if (plan.is_list_op || base.starts_with("aten::_foreach_") ||
+  if (traits.is_list_op || base.starts_with("aten::_foreach_") ||
       base.starts_with("aten::_fused_ada") ||
       base.starts_with("aten::_fused_sgd") || base.starts_with("aten::_amp_")) {
     return kListOp;
   }
-  if (!has_plain_arguments(schema, plan)) return kArguments;
-  if (!returns_fresh_or_written_tensors(plan)) return kResults;
+  if (!has_plain_arguments(schema, traits)) return kArguments;
+  if (!returns_fresh_or_written_tensors(traits)) return kResults;
   for (const at::Tag tag : kValueTags) {
     if (op.hasTag(tag)) return kDependsOnValues;
   }
   if (op.hasTag(at::Tag::nondeterministic_bitwise)) return kNondeterministic;
   if (op.hasTag(at::Tag::maybe_aliasing_or_mutating) ||
-      op.hasTag(at::Tag::inplace_view) || writes_secretly(schema, plan)) {
+      op.hasTag(at::Tag::inplace_view) || writes_secretly(schema, traits)) {
     return kHiddenState;
   }
   const std::string_view name = base.substr(kAten.size());

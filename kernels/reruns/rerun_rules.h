@@ -14,7 +14,7 @@
 
 namespace chameleon::kernels {
 
-struct OpPlan;
+struct OpTraits;
 
 enum class RerunRule : std::uint8_t {
   kMay,
@@ -28,7 +28,7 @@ enum class RerunRule : std::uint8_t {
   kHiddenState,      // writes what its schema does not say
 };
 
-RerunRule rerun_rule(const c10::OperatorHandle& op, const OpPlan& plan);
+RerunRule rerun_rule(const c10::OperatorHandle& op, const OpTraits& traits);
 // "may", "other library", ...
 std::string_view rerun_rule_name(RerunRule rule) noexcept;
 

@@ -1,6 +1,8 @@
 // Which attention kernel PyTorch would take on the simulated GPU, and those
 // kernels: CUDA's own ops, redirected like all others.
 //
+// Tests: test_simulated_ops.py.
+//
 // Thread safety: any thread; constant after registration.
 #pragma once
 

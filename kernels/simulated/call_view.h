@@ -14,12 +14,12 @@
 #include <c10/util/ArrayRef.h>
 
 #include "kernels/layouts/sparse_parts.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels::simulated {
 
 struct CallView {
-  const OpPlan& plan;
+  const OpTraits& traits;
   const c10::FunctionSchema& schema;
   c10::ArrayRef<c10::IValue> arguments;
   c10::ArrayRef<c10::IValue> results;

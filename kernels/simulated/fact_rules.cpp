@@ -1,5 +1,7 @@
 // What an op's results are, as far as it follows from what is known of its
 // arguments. In place, as out= and under every overload an op has one rule.
+//
+// Tests: test_simulated_values.py.
 #include <algorithm>
 #include <cmath>
 #include <string_view>
@@ -324,7 +326,7 @@ Known random(const Call& call) { // from 0, or from a number, to another
   const auto last = call.number(2);
   if (!first || !is_whole(*call.self)) return std::nullopt;
   if (!last) { // up to it, or from it without an end
-    if (call.view.plan.name.ends_with(".from")) return std::nullopt;
+    if (call.view.traits.name.ends_with(".from")) return std::nullopt;
     return choice_of(static_cast<std::int64_t>(*first));
   }
   if (*first != 0) return std::nullopt;
@@ -442,7 +444,7 @@ void note_other_results(const CallView& view, std::string_view name,
 }
 
 void forget_written(const CallView& view) {
-  for (const ArgumentPlan& argument : view.plan.arguments) {
+  for (const ArgumentTraits& argument : view.traits.arguments) {
     if (!argument.writes) continue;
     const c10::IValue& value = view.arguments[argument.index];
     if (value.isTensorList()) {
@@ -465,7 +467,7 @@ const c10::TensorImpl* with_storage(c10::ArrayRef<c10::IValue> values) {
 } // namespace
 
 void note_call(const CallView& view) {
-  const std::string_view name = rule_name(view.plan.name);
+  const std::string_view name = rule_name(view.traits.name);
   const auto rule = rules().find(name);
   const c10::TensorImpl* const self = with_storage(view.arguments);
   const c10::TensorImpl* const result = with_storage(view.results);
@@ -475,8 +477,8 @@ void note_call(const CallView& view) {
   if (rule != rules().end() && self != nullptr && result != nullptr) {
     known = rule->second(call);
   }
-  if (view.plan.writes) forget_written(view);
-  if (known && (!view.plan.writes || is_whole(*result))) {
+  if (view.traits.writes) forget_written(view);
+  if (known && (!view.traits.writes || is_whole(*result))) {
     learn(*result, *known);
   }
   if (self != nullptr) note_other_results(view, name, call);

@@ -6,6 +6,8 @@
 // A fact is of a whole storage, so views share it. Who writes the storage makes
 // it another one, or none. The newest kMostFacts are kept.
 //
+// Tests: test_simulated_values.py.
+//
 // Thread safety: any thread.
 #pragma once
 

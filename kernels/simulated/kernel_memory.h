@@ -3,6 +3,8 @@
 // same in place of what the table of workspaces says. So both meet the same
 // needs of room, and what the pager decides can be compared.
 //
+// Tests: test_decisions.py.
+//
 // Thread safety: one list for the process, set before the first op, for one
 // thread at a time.
 #pragma once

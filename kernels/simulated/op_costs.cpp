@@ -233,7 +233,7 @@ double bytes_in(const c10::IValue& value) {
 
 double bytes_of(const CallView& call, Traffic traffic) {
   double bytes = 0;
-  for (const ArgumentPlan& argument : call.plan.arguments) {
+  for (const ArgumentTraits& argument : call.traits.arguments) {
     const double own = bytes_in(call.arguments[argument.index]);
     const bool selective =
         argument.index == 0 &&
@@ -246,8 +246,8 @@ double bytes_of(const CallView& call, Traffic traffic) {
     // Read and written once more at the places that they name.
     if (traffic == Traffic::kScatters) bytes += own;
   }
-  for (std::size_t i = 0; i < call.plan.results.size(); ++i) {
-    if (call.plan.results[i].written_argument >= 0) continue;
+  for (std::size_t i = 0; i < call.traits.results.size(); ++i) {
+    if (call.traits.results[i].written_argument >= 0) continue;
     const double own = bytes_in(call.results[i]);
     bytes += traffic == Traffic::kGathers ? 2 * own : own;
   }
@@ -257,7 +257,7 @@ double bytes_of(const CallView& call, Traffic traffic) {
 } // namespace
 
 OpCost cost_of(const CallView& call) {
-  const std::string_view op = base_name(call.plan.name);
+  const std::string_view op = base_name(call.traits.name);
   OpCost cost;
   cost.bytes = bytes_of(call, traffic_of(op));
   const auto row = flop_table().find(op);

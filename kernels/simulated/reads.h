@@ -3,6 +3,8 @@
 // "raise"; the first time with a warning, since a program may take another turn
 // than with real values.
 //
+// Tests: test_simulated_values.py.
+//
 // Thread safety: any thread.
 #pragma once
 

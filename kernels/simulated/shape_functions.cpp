@@ -23,8 +23,10 @@ using torch::jit::Stack;
 // The arguments of one call; what is returned replaces them.
 class Frame {
  public:
-  Frame(const OpPlan& plan, Stack& stack)
-      : plan_(plan), stack_(stack), base_(stack.size() - plan.argument_count) {}
+  Frame(const OpTraits& traits, Stack& stack)
+      : traits_(traits),
+        stack_(stack),
+        base_(stack.size() - traits.argument_count) {}
 
   c10::IValue& argument(std::size_t index) { return stack_[base_ + index]; }
   Tensor tensor(std::size_t index) { return argument(index).toTensor(); }
@@ -40,7 +42,7 @@ class Frame {
     const std::optional<Fact> fact = FactsOfCall::of(of);
     const bool choices = fact && fact->kind == Fact::Kind::kChoice;
     const bool known = fact && (!distinct || choices);
-    guessed(plan_.name, known);
+    guessed(traits_.name, known);
     if (known && distinct) return std::min(elements, fact->parts);
     return part_of(known
                        ? fact->shareTrue(of.numel())
@@ -51,19 +53,19 @@ class Frame {
   int64_t choices(const Tensor& of) const {
     const std::optional<Fact> fact = FactsOfCall::of(of);
     const bool known = fact && fact->kind == Fact::Kind::kChoice;
-    guessed(plan_.name, known);
+    guessed(traits_.name, known);
     return known ? fact->parts : 0;
   }
   // Of whole numbers; each is 1 where nothing is known.
   int64_t sum(const Tensor& of) const {
     const std::optional<Fact> fact = FactsOfCall::of(of);
     const bool known = fact && fact->kind == Fact::Kind::kParts;
-    guessed(plan_.name, known);
+    guessed(traits_.name, known);
     return known ? fact->total : of.numel();
   }
 
  private:
-  const OpPlan& plan_;
+  const OpTraits& traits_;
   Stack& stack_;
   std::size_t base_;
 };
@@ -75,11 +77,11 @@ at::TensorOptions longs(const Tensor& like) {
 // ---- nothing to tell -----------------------------------------------------
 
 // Returns nothing, or what it wrote.
-void in_place(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void in_place(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   std::vector<c10::IValue> results;
-  results.reserve(plan.results.size());
-  for (const ResultPlan& result : plan.results) {
+  results.reserve(traits.results.size());
+  for (const ResultTraits& result : traits.results) {
     results.push_back(frame.argument(
         static_cast<std::size_t>(std::max<int>(0, result.written_argument))));
   }
@@ -87,15 +89,15 @@ void in_place(const OpPlan& plan, Stack& stack) {
 }
 
 template <std::size_t Argument>
-void like(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void like(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   frame.finish({at::empty_like(frame.tensor(Argument))});
 }
 
 // The same where native has it contiguous, whatever the argument is.
 template <std::size_t Argument>
-void contiguous_like(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void contiguous_like(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   frame.finish(
       {at::empty_like(frame.tensor(Argument), at::MemoryFormat::Contiguous)});
 }
@@ -127,18 +129,18 @@ void run_meta(const char* op, Stack& stack) {
 
 // The first nine arguments are convolution's.
 constexpr std::size_t kConvolutionArguments = 9;
-void convolution(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void convolution(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const at::MemoryFormat format =
       convolution_format(frame.tensor(0), frame.tensor(1));
-  stack.resize(stack.size() - plan.argument_count + kConvolutionArguments);
+  stack.resize(stack.size() - traits.argument_count + kConvolutionArguments);
   run_meta("aten::convolution", stack);
   stack.back() = in_format(stack.back(), format);
 }
 
 // The mask is the last argument; grad bias has one dimension.
-void convolution_backward(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void convolution_backward(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const at::MemoryFormat format =
       convolution_format(frame.tensor(1), frame.tensor(2));
   run_meta("aten::convolution_backward", stack);
@@ -147,14 +149,14 @@ void convolution_backward(const OpPlan& plan, Stack& stack) {
   }
 }
 
-void aminmax(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void aminmax(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   Tensor both = at::empty({}, frame.tensor(0).options());
   frame.finish({both, at::empty_like(both)});
 }
 
-void aminmax_dim(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void aminmax_dim(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   Tensor both =
       at::amax(frame.tensor(0), frame.argument(1).toInt(), frame.flag(2));
   frame.finish({both, at::empty_like(both)});
@@ -162,8 +164,8 @@ void aminmax_dim(const OpPlan& plan, Stack& stack) {
 
 // Native shrinks its result from the size before the reduction, and the
 // storage keeps that size.
-void loss(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void loss(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor self = frame.tensor(0);
   const bool reduced = frame.argument(2).toInt() != at::Reduction::None;
   Tensor result = at::add(self, frame.tensor(1)); // of any such op's shape
@@ -173,8 +175,8 @@ void loss(const OpPlan& plan, Stack& stack) {
 
 // Lengths lie on the CPU, so these sizes are true: data, and how many of the
 // sequences are at least as long as each step.
-void pack_padded_sequence(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void pack_padded_sequence(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor input = frame.tensor(0);
   const Tensor lengths = frame.tensor(1);
   const int64_t longest = lengths[0].item<int64_t>();
@@ -186,8 +188,8 @@ void pack_padded_sequence(const OpPlan& plan, Stack& stack) {
 }
 
 // One value a row, in the type that it is computed in.
-void fused_rms_norm(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void fused_rms_norm(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor input = frame.tensor(0);
   c10::DimVector rows(input.sizes());
   const auto normalized = frame.argument(1).toDimVector().size();
@@ -198,8 +200,8 @@ void fused_rms_norm(const OpPlan& plan, Stack& stack) {
                 at::empty(rows, input.options().dtype(type))});
 }
 
-void fused_rms_norm_backward(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void fused_rms_norm_backward(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor input = frame.tensor(1);
   const auto mask = frame.argument(5).toBoolList();
   const auto weight = frame.argument(4).toOptional<Tensor>();
@@ -210,8 +212,8 @@ void fused_rms_norm_backward(const OpPlan& plan, Stack& stack) {
                 mask[1] && weight ? dense(*weight) : Tensor()});
 }
 
-void fused_lstm_cell(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void fused_lstm_cell(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor gates = frame.tensor(0);
   const Tensor cx = frame.tensor(2);
   frame.finish({at::empty(cx.sizes(), cx.options()),
@@ -219,8 +221,8 @@ void fused_lstm_cell(const OpPlan& plan, Stack& stack) {
                 at::empty(gates.sizes(), gates.options())});
 }
 
-void fused_lstm_cell_backward(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void fused_lstm_cell_backward(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor cx = frame.tensor(2);
   const Tensor gates = frame.tensor(4);
   frame.finish(
@@ -230,16 +232,16 @@ void fused_lstm_cell_backward(const OpPlan& plan, Stack& stack) {
 
 constexpr int64_t kGruGates = 3;
 constexpr int64_t kGruWorkspace = 5;
-void fused_gru_cell(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void fused_gru_cell(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor hx = frame.tensor(2);
   frame.finish(
       {at::empty(hx.sizes(), hx.options()),
        at::empty({hx.size(0), hx.size(1) * kGruWorkspace}, hx.options())});
 }
 
-void fused_gru_cell_backward(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void fused_gru_cell_backward(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor grad = frame.tensor(0);
   const int64_t gates = grad.size(1) * kGruGates;
   const auto make = [&] {
@@ -251,8 +253,8 @@ void fused_gru_cell_backward(const OpPlan& plan, Stack& stack) {
   frame.finish({make(), make(), at::empty_like(grad), bias(), bias()});
 }
 
-void cudnn_grid_sampler(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void cudnn_grid_sampler(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor input = frame.tensor(0);
   const Tensor grid = frame.tensor(1);
   frame.finish(
@@ -260,16 +262,16 @@ void cudnn_grid_sampler(const OpPlan& plan, Stack& stack) {
                  input.options())});
 }
 
-void cudnn_grid_sampler_backward(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void cudnn_grid_sampler_backward(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor input = frame.tensor(0);
   const Tensor grid = frame.tensor(1);
   frame.finish({at::empty(input.sizes(), input.options()),
                 at::empty(grid.sizes(), grid.options())});
 }
 
-void cudnn_batch_norm(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void cudnn_batch_norm(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor input = frame.tensor(0);
   const Tensor weight = frame.tensor(1);
   const auto saved = [&] {
@@ -281,8 +283,8 @@ void cudnn_batch_norm(const OpPlan& plan, Stack& stack) {
        saved(), saved(), at::empty({0}, input.options().dtype(at::kByte))});
 }
 
-void cudnn_batch_norm_backward(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void cudnn_batch_norm_backward(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor input = frame.tensor(0);
   const Tensor weight = frame.tensor(2);
   frame.finish({at::empty(input.sizes(), input.options().memory_format(
@@ -295,8 +297,8 @@ void cudnn_batch_norm_backward(const OpPlan& plan, Stack& stack) {
 
 // A state of its generator for each of a GPU's threads: "slightly over 2 MB".
 constexpr int64_t kDropoutStateBytes = 2 << 20;
-void cudnn_dropout_state(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void cudnn_dropout_state(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   frame.finish({at::empty({kDropoutStateBytes},
                           at::TensorOptions(at::kMeta).dtype(at::kByte))});
 }
@@ -321,8 +323,8 @@ Tensor sequence(c10::IntArrayRef sizes, const at::TensorOptions& options,
 
 // What backward reads is cuDNN's secret. At least it is what its formulas read:
 // the gates, and what each layer hands on, in each direction.
-void cudnn_rnn(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void cudnn_rnn(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor input = frame.tensor(0);
   const auto weights = frame.argument(1).toTensorList();
   const int64_t stride = frame.argument(2).toInt();
@@ -352,8 +354,8 @@ void cudnn_rnn(const OpPlan& plan, Stack& stack) {
 }
 
 // Gradients of weights are views of one piece.
-void cudnn_rnn_backward(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void cudnn_rnn_backward(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor input = frame.tensor(0);
   const auto weights = frame.argument(1).toTensorList();
   const Tensor hx = frame.tensor(4);
@@ -379,15 +381,15 @@ void cudnn_rnn_backward(const OpPlan& plan, Stack& stack) {
 
 // ---- shapes that depend on values ----------------------------------------
 
-void nonzero(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void nonzero(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor self = frame.tensor(0);
   const int64_t rows = frame.guess(self, self.numel());
   frame.finish({at::empty_strided({rows, self.dim()}, {1, rows}, longs(self))});
 }
 
-void masked_select(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void masked_select(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor self = frame.tensor(0);
   const Tensor mask = frame.tensor(1);
   const auto sizes = at::infer_size(self.sizes(), mask.sizes());
@@ -420,32 +422,32 @@ void unique_rows(Frame& frame, int64_t dim, bool inverse, bool counts) {
                 at::empty({counts ? found : 0}, longs(self))});
 }
 
-void unique_1(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void unique_1(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   unique(frame, frame.flag(2), false, false);
 }
-void unique_2(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void unique_2(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   unique(frame, frame.flag(2), frame.flag(3), true);
 }
-void unique_consecutive(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void unique_consecutive(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const bool inverse = frame.flag(1);
   const bool counts = frame.flag(2);
   if (frame.argument(3).isNone()) return unique(frame, inverse, counts, true);
   unique_rows(frame, frame.argument(3).toInt(), inverse, counts);
 }
-void unique_dim(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void unique_dim(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   unique_rows(frame, frame.argument(1).toInt(), frame.flag(3), frame.flag(4));
 }
-void unique_dim_consecutive(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void unique_dim_consecutive(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   unique_rows(frame, frame.argument(1).toInt(), frame.flag(2), frame.flag(3));
 }
 
-void bincount(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void bincount(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor self = frame.tensor(0);
   const auto weights = frame.argument(1).toOptional<Tensor>();
   at::TensorOptions options = longs(self);
@@ -462,8 +464,8 @@ void bincount(const OpPlan& plan, Stack& stack) {
 }
 
 // Every element once, unless the size is given.
-void repeat_interleave(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void repeat_interleave(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   const Tensor repeats = frame.tensor(0);
   int64_t size = repeats.numel();
   if (frame.argument(1).isNone()) {
@@ -474,17 +476,17 @@ void repeat_interleave(const OpPlan& plan, Stack& stack) {
   frame.finish({at::empty({size}, repeats.options())});
 }
 
-void equal(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
-  guessed(plan.name);
+void equal(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
+  guessed(traits.name);
   frame.finish({frame.tensor(0).sizes() == frame.tensor(1).sizes()});
 }
 
 // A mask among indices has so many rows, but one on the CPU is as it is; then
 // the op's own Meta kernel knows.
 template <std::size_t Indices>
-void without_masks(const OpPlan& plan, Stack& stack) {
-  Frame frame(plan, stack);
+void without_masks(const OpTraits& traits, Stack& stack) {
+  Frame frame(traits, stack);
   c10::List<std::optional<Tensor>> indices;
   for (const c10::IValue& element : frame.argument(Indices).toListRef()) {
     if (!element.isTensor()) {
@@ -507,9 +509,9 @@ void without_masks(const OpPlan& plan, Stack& stack) {
   }
   frame.argument(Indices) = std::move(indices);
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
-      std::string(base_name(plan.name)).c_str(),
-      plan.name.size() > base_name(plan.name).size()
-          ? plan.name.c_str() + base_name(plan.name).size() + 1
+      std::string(base_name(traits.name)).c_str(),
+      traits.name.size() > base_name(traits.name).size()
+          ? traits.name.c_str() + base_name(traits.name).size() + 1
           : "");
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
 }

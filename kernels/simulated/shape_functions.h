@@ -11,13 +11,14 @@
 
 #include <ATen/core/stack.h>
 
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels::simulated {
 
 // Takes the op's arguments, Meta alias tensors, from the stack and leaves Meta
 // results.
-using ShapeFunction = void (*)(const OpPlan& plan, torch::jit::Stack& stack);
+using ShapeFunction = void (*)(const OpTraits& traits,
+                               torch::jit::Stack& stack);
 
 // Null: the op's Meta kernel knows. `name` with its overload.
 ShapeFunction find_shape_function(std::string_view name);

@@ -24,14 +24,14 @@ bool has_meta_kernel(const c10::OperatorHandle& op) {
 
 } // namespace
 
-void run_kernel(const OpPlan& plan, const c10::OperatorHandle& op,
+void run_kernel(const OpTraits& traits, const c10::OperatorHandle& op,
                 torch::jit::Stack& stack) {
-  if (const ShapeFunction shape = find_shape_function(plan.name)) {
-    shape(plan, stack);
+  if (const ShapeFunction shape = find_shape_function(traits.name)) {
+    shape(traits, stack);
     return;
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      has_meta_kernel(op), plan.name,
+      has_meta_kernel(op), traits.name,
       ": a simulated device needs to know the shape of its result, and PyTorch "
       "has no Meta kernel for it; run it on CPU tensors instead");
   op.redispatchBoxed(backend::target().dispatch_key, &stack);

@@ -1,13 +1,15 @@
 // The kernel of an op on a device without data: shapes, strides and types from
 // the op's Meta kernel or a shape function, memory and time from tables.
 //
+// Tests: test_simulated_ops.py.
+//
 // Thread safety: any thread; a call belongs to its own.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 #include "kernels/simulated/call_view.h"
 #include "memory/pager.h"
 
@@ -15,7 +17,7 @@ namespace chameleon::kernels::simulated {
 
 // In place of the native kernel; arguments are Meta alias tensors. Throws
 // NotImplementedError, naming the op, where nothing tells the result's shape.
-void run_kernel(const OpPlan& plan, const c10::OperatorHandle& op,
+void run_kernel(const OpTraits& traits, const c10::OperatorHandle& op,
                 torch::jit::Stack& stack);
 
 // After the results have their places: what the kernel allocates beside them.

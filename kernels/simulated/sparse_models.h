@@ -6,6 +6,8 @@
 // Where the number of elements depends on values it is the largest one can be:
 // coalesce() finds all indices different, sums hold the elements of both.
 //
+// Tests: test_simulated_ops.py.
+//
 // Thread safety: functions of their arguments.
 #pragma once
 

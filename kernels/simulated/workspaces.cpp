@@ -142,7 +142,7 @@ const std::unordered_map<std::string_view, Formula>& workspace_table() {
 } // namespace
 
 std::size_t workspace_bytes(const CallView& call) {
-  const auto row = workspace_table().find(base_name(call.plan.name));
+  const auto row = workspace_table().find(base_name(call.traits.name));
   return row == workspace_table().end() ? 0 : row->second(call);
 }
 

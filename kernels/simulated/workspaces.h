@@ -1,6 +1,8 @@
 // What CUDA kernels allocate beside their results, which Meta kernels do not
 // show: workspaces and temporaries, at their peak.
 //
+// Tests: test_simulated_ops.py.
+//
 // Thread safety: functions of their arguments.
 #pragma once
 

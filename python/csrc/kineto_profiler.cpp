@@ -19,7 +19,7 @@
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
-#include "kernels/op_plan.h"
+#include "profiler/op_names.h"
 #include "profiler/timeline/timeline.h"
 #include "profiler/timeline/timeline_rows.h"
 

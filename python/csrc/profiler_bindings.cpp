@@ -6,7 +6,7 @@
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/error.h"
 #include "kernels/lists/deferred_lists.h"
-#include "kernels/op_plan.h"
+#include "profiler/op_names.h"
 #include "profiler/timeline/timeline_writer.h"
 #include "profiler/trace/trace.h"
 #include "profiler/trace/trace_writer.h"

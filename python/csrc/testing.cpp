@@ -17,7 +17,7 @@
 #include "backend/torch/error.h"
 #include "kernels/device_rules.h"
 #include "kernels/lists/deferred_lists.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 #include "kernels/redirect.h"
 #include "kernels/reruns/rerun_rules.h"
 #include "kernels/simulated/kernel_memory.h"
@@ -152,8 +152,8 @@ std::vector<std::pair<std::string, std::string>> rerun_rules() {
         c10::Dispatcher::singleton().findSchemaOrThrow(
             text.substr(0, dot).c_str(),
             dot == std::string::npos ? "" : text.substr(dot + 1).c_str());
-    rules.emplace_back(text, kernels::rerun_rule_name(
-                                 kernels::rerun_rule(op, kernels::OpPlan(op))));
+    rules.emplace_back(text, kernels::rerun_rule_name(kernels::rerun_rule(
+                                 op, kernels::OpTraits(op))));
   }
   return rules;
 }

@@ -97,12 +97,12 @@ class Direct<Return(Arguments...)> {
 
   Direct(const std::string& name, std::string_view schema, Signature* kernel)
       : op_(define_once(name, schema)),
-        plan_(op_),
+        traits_(op_),
         library_(torch::Library::IMPL, name.substr(0, name.find(':')),
                  c10::DispatchKey::CPU, __FILE__, __LINE__) {
     library_.impl(name.c_str(), kernel);
     auto functor = std::make_unique<General>(&handed_on);
-    kernel_.emplace(op_, &plan_,
+    kernel_.emplace(op_, &traits_,
                     c10::BoxedKernel::makeFromFunctor(std::move(functor)));
   }
   Return operator()(Arguments... arguments) const {
@@ -128,7 +128,7 @@ class Direct<Return(Arguments...)> {
   };
 
   c10::OperatorHandle op_;
-  OpPlan plan_;
+  OpTraits traits_;
   torch::Library library_;
   std::optional<DirectKernel<Signature>> kernel_;
 };

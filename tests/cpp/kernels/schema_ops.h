@@ -12,7 +12,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 
 namespace chameleon::kernels {
 
@@ -38,16 +38,17 @@ inline c10::OperatorHandle define(const std::string& name,
   return op_named(name);
 }
 
-// The plan of a new op of a library of its own.
-inline OpPlan plan_for(std::string_view schema,
-                       const std::vector<at::Tag>& tags = {}) {
+// The traits of a new op of a library of its own.
+inline OpTraits plan_for(std::string_view schema,
+                         const std::vector<at::Tag>& tags = {}) {
   static int count = 0;
-  return OpPlan(define("made_up::op" + std::to_string(count++), schema, tags));
+  return OpTraits(
+      define("made_up::op" + std::to_string(count++), schema, tags));
 }
 
 // As "add.Tensor".
-inline OpPlan plan_of_aten(const std::string& name) {
-  return OpPlan(op_named("aten::" + name));
+inline OpTraits plan_of_aten(const std::string& name) {
+  return OpTraits(op_named("aten::" + name));
 }
 
 } // namespace chameleon::kernels

@@ -17,7 +17,7 @@ using torch::jit::Stack;
 class DeferralRulesTest : public DeviceTest {
  protected:
   static bool may(const std::string& op, Stack stack) {
-    return is_deferrable(OpPlan(op_named("aten::_foreach_" + op)), stack,
+    return is_deferrable(OpTraits(op_named("aten::_foreach_" + op)), stack,
                          device());
   }
   static c10::IValue scalars(std::initializer_list<at::Scalar> values) {
@@ -139,14 +139,14 @@ TEST_F(DeferralRulesTest, EachIndexFitsIntoHalfTheBudget) {
 
 TEST_F(DeferralRulesTest, LengthAndDeviceOfLists) {
   const Tensors xs = list(3, {4});
-  const OpPlan plan(op_named("aten::_foreach_add_.Scalar"));
+  const OpTraits traits(op_named("aten::_foreach_add_.Scalar"));
   const Stack stack{9, xs, 1.0}; // the arguments are the last ones
-  EXPECT_EQ(list_length(plan, stack), 3U);
-  EXPECT_EQ(device_of_lists(plan, stack), &device());
-  EXPECT_EQ(list_length(plan, {Tensors{}, 1.0}), 0U);
-  EXPECT_EQ(device_of_lists(plan, {Tensors{at::ones({1})}, 1.0}), nullptr);
+  EXPECT_EQ(list_length(traits, stack), 3U);
+  EXPECT_EQ(device_of_lists(traits, stack), &device());
+  EXPECT_EQ(list_length(traits, {Tensors{}, 1.0}), 0U);
+  EXPECT_EQ(device_of_lists(traits, {Tensors{at::ones({1})}, 1.0}), nullptr);
   // The first that is ours, wherever it is.
-  EXPECT_EQ(device_of_lists(plan, {Tensors{at::ones({1}), xs[0]}, 1.0}),
+  EXPECT_EQ(device_of_lists(traits, {Tensors{at::ones({1}), xs[0]}, 1.0}),
             &device());
 }
 

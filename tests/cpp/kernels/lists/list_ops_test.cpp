@@ -19,8 +19,8 @@ class ListOpsTest : public DeviceTest {
   void SetUp() override { setBudget(8 * 2 * kTensorBytes); }
 
   static bool run(const std::string& name, Stack& stack) {
-    const OpPlan plan(op_named("aten::" + name));
-    return run_in_chunks(plan, plan.handle, stack);
+    const OpTraits traits(op_named("aten::" + name));
+    return run_in_chunks(traits, traits.handle, stack);
   }
   // The result of an op, which must have run in chunks, ...
   static Stack chunked(const std::string& name, Stack stack) {

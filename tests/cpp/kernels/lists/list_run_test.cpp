@@ -20,17 +20,17 @@ class ListRunTest : public DeviceTest {
   void SetUp() override { setBudget(8 * 2 * kTensorBytes); }
 
   // What an op needs to be recorded; lives as long as the process.
-  static const OpPlan& plan(const std::string& name) {
-    return *new OpPlan(op_named(name));
+  static const OpTraits& traits(const std::string& name) {
+    return *new OpTraits(op_named(name));
   }
-  static bool add(ListRun& run, const OpPlan& plan, Stack& stack) {
-    return run.add(plan, plan.handle, stack);
+  static bool add(ListRun& run, const OpTraits& traits, Stack& stack) {
+    return run.add(traits, traits.handle, stack);
   }
   // In place, all with a scalar.
   static bool addScalar(ListRun& run, const std::string& name,
                         const std::vector<at::Tensor>& self, double scalar) {
     Stack stack{self, scalar};
-    return add(run, plan(name), stack);
+    return add(run, traits(name), stack);
   }
   static std::vector<at::Tensor> four() { return list(4, {kElements}); }
 };
@@ -72,7 +72,7 @@ TEST_F(ListRunTest, ResultsAreThereAtOnceAndAreTheDevicesLater) {
   const std::vector<at::Tensor> xs = four();
   ListRun run(device(), xs.size());
   Stack stack{xs, 0.5};
-  ASSERT_TRUE(add(run, plan("aten::_foreach_mul.Scalar"), stack));
+  ASSERT_TRUE(add(run, traits("aten::_foreach_mul.Scalar"), stack));
   ASSERT_EQ(stack.size(), 1U);
   const std::vector<at::Tensor> made = stack.back().toTensorVector();
   stack.clear();
@@ -96,10 +96,10 @@ TEST_F(ListRunTest, ALaterOpReadsWhatAnEarlierOneMakes) {
   const std::vector<at::Tensor> xs = four();
   ListRun run(device(), xs.size());
   Stack stack{xs, 0.5};
-  ASSERT_TRUE(add(run, plan("aten::_foreach_mul.Scalar"), stack));
+  ASSERT_TRUE(add(run, traits("aten::_foreach_mul.Scalar"), stack));
   std::vector<at::Tensor> halves = stack.back().toTensorVector();
   stack.assign({xs, halves, 2.0}); // xs += 2 * halves
-  ASSERT_TRUE(add(run, plan("aten::_foreach_add_.List"), stack));
+  ASSERT_TRUE(add(run, traits("aten::_foreach_add_.List"), stack));
   stack.clear();
   halves.clear(); // nobody holds them but the run
   EXPECT_EQ(pager().stats().logical_bytes, 8 * std::int64_t{kTensorBytes});
@@ -116,7 +116,7 @@ TEST_F(ListRunTest, ScalarsOfEachIndexGoWithTheirChunk) {
   ListRun run(device(), xs.size());
   c10::List<at::Scalar> scalars({1, 10, 100, 1000});
   Stack stack{xs, c10::IValue(scalars)};
-  ASSERT_TRUE(add(run, plan("aten::_foreach_add_.ScalarList"), stack));
+  ASSERT_TRUE(add(run, traits("aten::_foreach_add_.ScalarList"), stack));
   run.execute();
   const std::vector<double> expected{2, 12, 103, 1004};
   for (std::size_t i = 0; i < xs.size(); ++i) {
@@ -133,11 +133,11 @@ TEST_F(ListRunTest, AStorageOfTwoIndicesIsRefusedAndNothingHappened) {
   ASSERT_TRUE(addScalar(run, "aten::_foreach_mul_.Scalar", xs, 3.0));
   const auto version = xs[0]._version();
   Stack stack{xs, turned, 1.0};
-  EXPECT_FALSE(add(run, plan("aten::_foreach_add_.List"), stack));
+  EXPECT_FALSE(add(run, traits("aten::_foreach_add_.List"), stack));
   EXPECT_EQ(stack.size(), 3U);
   const std::vector<at::Tensor> ys = four();
   stack = {ys, turned, 1.0};
-  EXPECT_FALSE(add(run, plan("aten::_foreach_add_.List"), stack));
+  EXPECT_FALSE(add(run, traits("aten::_foreach_add_.List"), stack));
   stack.clear();
   for (const at::Tensor& y : ys) EXPECT_EQ(y.storage().use_count(), 1U);
   EXPECT_EQ(run.opCount(), 1U);
@@ -164,7 +164,7 @@ TEST_F(ListRunTest, OneTensorForAllIndicesIsReadOnly) {
   {
     ListRun run(device(), xs.size());
     Stack stack{xs, factor};
-    ASSERT_TRUE(add(run, plan("aten::_foreach_mul_.Tensor"), stack));
+    ASSERT_TRUE(add(run, traits("aten::_foreach_mul_.Tensor"), stack));
     run.execute();
   }
   EXPECT_TRUE(holds(xs[3], 8.0));
@@ -172,7 +172,7 @@ TEST_F(ListRunTest, OneTensorForAllIndicesIsReadOnly) {
   std::vector<at::Tensor> with_it = list(4, {});
   ListRun run(device(), with_it.size());
   Stack stack{with_it, with_it[0]};
-  EXPECT_FALSE(add(run, plan("aten::_foreach_mul_.Tensor"), stack));
+  EXPECT_FALSE(add(run, traits("aten::_foreach_mul_.Tensor"), stack));
 }
 
 TEST_F(ListRunTest, BelongsToAStream) {
@@ -197,7 +197,7 @@ TEST_F(ListRunTest, WhereMemoryIsShortItTakesFewerIndicesAtATime) {
                   .begin(held, backend::current_stream(0), {&operand, 1},
                          nullptr, "a test", true)
                   .ok());
-  pager().hold(held);
+  pager().keepPins(held);
   ListRun run(device(), xs.size());
   ASSERT_TRUE(addScalar(run, "aten::_foreach_mul_.Scalar", xs, 3.0));
   run.execute();

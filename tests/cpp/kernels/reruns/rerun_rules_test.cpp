@@ -12,12 +12,12 @@ using enum RerunRule;
 RerunRule rule_for(const std::string& name, std::string_view schema,
                    const std::vector<at::Tag>& tags = {}) {
   const c10::OperatorHandle op = define("aten::" + name, schema, tags);
-  return rerun_rule(op, OpPlan(op));
+  return rerun_rule(op, OpTraits(op));
 }
 
 RerunRule rule_of_aten(const std::string& name) {
-  const OpPlan plan = plan_of_aten(name);
-  return rerun_rule(plan.handle, plan);
+  const OpTraits traits = plan_of_aten(name);
+  return rerun_rule(traits.handle, traits);
 }
 
 TEST(RerunRules, TensorsInAndTensorsOutMayRunAgain) {
@@ -29,9 +29,9 @@ TEST(RerunRules, TensorsInAndTensorsOutMayRunAgain) {
 }
 
 TEST(RerunRules, OnlyPyTorchsOpsAndOurCopy) {
-  const OpPlan other = plan_for("(Tensor a) -> Tensor");
+  const OpTraits other = plan_for("(Tensor a) -> Tensor");
   EXPECT_EQ(rerun_rule(other.handle, other), kOtherLibrary);
-  const OpPlan copy(c10::Dispatcher::singleton().findSchemaOrThrow(
+  const OpTraits copy(c10::Dispatcher::singleton().findSchemaOrThrow(
       "chameleon::copy_within_", ""));
   EXPECT_EQ(rerun_rule(copy.handle, copy), kMay);
 }
@@ -112,10 +112,10 @@ TEST(RerunRules, WhatIsWrittenInSilenceHidesUnlessNoResultDependsOnIt) {
 }
 
 TEST(RerunRules, ThePlanTellsTheProfiler) {
-  const OpPlan may = plan_of_aten("mm");
+  const OpTraits may = plan_of_aten("mm");
   EXPECT_TRUE(may.may_rerun);
   EXPECT_TRUE(profiler::op_names().mayRerun(may.number));
-  const OpPlan may_not = plan_of_aten("cumsum");
+  const OpTraits may_not = plan_of_aten("cumsum");
   EXPECT_FALSE(may_not.may_rerun);
   EXPECT_FALSE(profiler::op_names().mayRerun(may_not.number));
 }

@@ -19,8 +19,8 @@ class OpCostsTest : public DeviceTest {
   template <typename Use>
   static auto with(const std::string& op, const Values& arguments,
                    const Values& results, Use use) {
-    const OpPlan plan(op_named("aten::" + op));
-    return use(CallView{plan, plan.handle.schema(), arguments, results});
+    const OpTraits traits(op_named("aten::" + op));
+    return use(CallView{traits, traits.handle.schema(), arguments, results});
   }
   static OpCost cost(const std::string& op, const Values& arguments,
                      const Values& results) {

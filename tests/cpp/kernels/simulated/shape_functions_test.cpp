@@ -63,10 +63,10 @@ class ShapeFunctionsTest : public testing::Test {
 
   // As they are.
   static Stack results(const std::string& op, Stack stack) {
-    const OpPlan plan(op_named("aten::" + op));
-    const ShapeFunction function = find_shape_function(plan.name);
+    const OpTraits traits(op_named("aten::" + op));
+    const ShapeFunction function = find_shape_function(traits.name);
     if (function == nullptr) throw std::runtime_error(op + " is not listed");
-    function(plan, stack);
+    function(traits, stack);
     return stack;
   }
   static std::string shapes(const std::string& op, const Stack& arguments) {

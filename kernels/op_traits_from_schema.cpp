@@ -1,11 +1,14 @@
-// OpPlan's constructor: what follows from an op's schema, its tags and tables.
+// OpTraits's constructor: what follows from an op's schema, its tags and
+// tables.
+//
+// Tests: op_traits_test.cpp.
 #include <algorithm>
 
 #include <ATen/core/jit_type.h>
 
 #include "kernels/algorithm_choice.h"
 #include "kernels/device_rules.h"
-#include "kernels/op_plan.h"
+#include "kernels/op_traits.h"
 #include "kernels/overwriting_ops.h"
 #include "kernels/reruns/rerun_rules.h"
 
@@ -55,14 +58,14 @@ std::optional<ArgumentKind> kind_of(const c10::Argument& argument) {
 
 } // namespace
 
-OpPlan::OpPlan(const c10::OperatorHandle& op)
+OpTraits::OpTraits(const c10::OperatorHandle& op)
     : handle(op),
       name(c10::toString(op.operator_name())),
       number(profiler::op_names().add(name)),
       quick(number),
       argument_count(
           static_cast<std::uint16_t>(op.schema().arguments().size())),
-      searches_plans(kernels::searches_plans(op.schema().name())) {
+      searches_algorithms(kernels::searches_algorithms(op.schema().name())) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
   const auto& schema_arguments = schema.arguments();
@@ -84,18 +87,18 @@ OpPlan::OpPlan(const c10::OperatorHandle& op)
   random = random || op.hasTag(at::Tag::nondeterministic_seeded);
   is_list_op =
       is_element_wise_list_op(base) &&
-      std::any_of(arguments.begin(), arguments.end(), [](const auto& plan) {
-        return plan.kind == ArgumentKind::kTensorList;
+      std::any_of(arguments.begin(), arguments.end(), [](const auto& traits) {
+        return traits.kind == ArgumentKind::kTensorList;
       });
   counts_versions = writes && base.starts_with("aten::_foreach_");
   if (!is_list_op) {
-    std::erase_if(arguments, [](const ArgumentPlan& plan) {
-      return plan.kind == ArgumentKind::kOtherList;
+    std::erase_if(arguments, [](const ArgumentTraits& traits) {
+      return traits.kind == ArgumentKind::kOtherList;
     });
   }
 
   for (const c10::Argument& returned : schema.returns()) {
-    ResultPlan result{ResultKind::kOther, -1};
+    ResultTraits result{ResultKind::kOther, -1};
     const c10::TypePtr& type = returned.type();
     if (type->kind() == c10::TypeKind::TensorType) {
       result.kind = ResultKind::kTensor;

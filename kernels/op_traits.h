@@ -34,7 +34,7 @@ enum class CpuRule : std::uint8_t {
   kNever,  // not even 0-dim: what the op writes, and where CUDA compares all
 };
 
-struct ArgumentPlan {
+struct ArgumentTraits {
   std::uint16_t index; // position among the op's arguments
   ArgumentKind kind;
   bool writes;
@@ -45,29 +45,29 @@ struct ArgumentPlan {
 
 enum class ResultKind : std::uint8_t { kTensor, kTensorList, kOther };
 
-struct ResultPlan {
+struct ResultTraits {
   ResultKind kind;
   std::int16_t written_argument; // index of the argument it is, or -1
 };
 
-struct OpPlan {
-  explicit OpPlan(const c10::OperatorHandle& op); // op_plan_from_schema.cpp
+struct OpTraits {
+  explicit OpTraits(const c10::OperatorHandle& op); // op_traits_from_schema.cpp
 
   c10::OperatorHandle handle;
   std::string name;            // "aten::add.Tensor", for messages
   std::uint32_t number;        // the profiler's, see profiler::op_names()
   profiler::QuickHasher quick; // of its calls' tokens, which begin with it
   std::uint16_t argument_count;
-  std::vector<ArgumentPlan> arguments; // only those of interest, in order
-  std::vector<ResultPlan> results;
+  std::vector<ArgumentTraits> arguments; // only those of interest, in order
+  std::vector<ResultTraits> results;
   bool writes = false;     // any argument
   bool random = false;     // consumes random numbers
   bool is_list_op = false; // element-wise over lists: may run in chunks
   // Its kernel consists of in-place ops, which count a version of what they
   // write: here of alias tensors, which nobody sees.
   bool counts_versions = false;
-  bool may_rerun = false; // rerun_rules.h
-  bool searches_plans;    // algorithm_choice.h
+  bool may_rerun = false;   // rerun_rules.h
+  bool searches_algorithms; // algorithm_choice.h
   mutable memory::OpMemory memory;
   memory::OpKind kind; // the op, to the pager
 
