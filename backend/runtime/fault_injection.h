@@ -4,7 +4,9 @@
 // does the pager where it makes a block. The completion of copies is different:
 // it fails late, and takes the device with it.
 //
-// For tests; off, a point costs one relaxed load. Process-wide.
+// For tests, and in the package too, so that what is tested is what ships. Off,
+// a point costs one relaxed load. Process-wide.
+//
 // Thread safety: all methods may be called from any thread.
 #pragma once
 

@@ -1,6 +1,8 @@
 // Tells a forked child from the process that made an object: threads do not
 // survive fork(), and locks may be left held.
 //
+// Tests: cpu_runtime_test.cpp.
+//
 // Thread safety: any thread; an atomic.
 #pragma once
 

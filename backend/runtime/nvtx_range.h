@@ -6,6 +6,8 @@
 // built, a range costs a test of one pointer; still, not for the way of an op
 // whose operands are all there.
 //
+// Tests: test_nvtx.py.
+//
 // Thread safety: any number at a time, on all threads; each ends on the thread
 // that began it, in reverse order.
 #pragma once

@@ -18,7 +18,7 @@ SOURCES = {".cpp", ".h", ".inc", ".in"}
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 GENERATED = re.compile(
-    r"<!-- (?:(\S+): tests/python/page_parts\.py|[\w/]+\.py) "
+    r"<!-- (?:(\S+): tests/python/page_parts\.py|[\w/]+\.py|ci/test --times) "
     r"writes from here -->.*?<!-- (?:\1: )?to here -->"
     r"|<!-- table: begin -->.*?<!-- table: end -->",  # tests/mutations
     re.S,

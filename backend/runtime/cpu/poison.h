@@ -2,6 +2,8 @@
 // NaN in every floating-point type and takes the whole pages among them out of
 // reach, so that a read of freed or evicted memory cannot go unseen.
 //
+// Tests: cpu_runtime_test.cpp.
+//
 // Thread safety: none; its owner locks.
 #pragma once
 

@@ -1,5 +1,7 @@
 // One GPU: its primary context, the one that PyTorch uses too, kept alive.
 //
+// Tests: cuda_runtime_test.cpp, cuda_failures_test.cpp.
+//
 // Thread safety: every method may be called from any thread.
 #pragma once
 

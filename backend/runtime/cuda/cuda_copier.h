@@ -3,6 +3,8 @@
 // moves inside the device in pieces where source and destination overlap (CUDA
 // has no memmove).
 //
+// Tests: cuda_runtime_test.cpp, cuda_failures_test.cpp.
+//
 // Thread safety: every method may be called from any thread; all need the
 // context to be current. Its lock is held around driver calls that only
 // submit.

@@ -4,6 +4,8 @@
 // lacks that, a range is one plain allocation of what is free: commits and
 // decommits inside it cost nothing and give nothing back.
 //
+// Tests: cuda_runtime_test.cpp, cuda_failures_test.cpp.
+//
 // Thread safety: every method may be called from any thread; callers keep
 // commits of one range apart, as DeviceRuntime asks.
 #pragma once

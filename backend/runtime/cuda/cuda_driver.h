@@ -5,6 +5,8 @@
 // Each row asks for one version of one function by name, so its signature
 // does not depend on the toolkit that we were compiled with.
 //
+// Tests: cuda_runtime_test.cpp, cuda_failures_test.cpp.
+//
 // Thread safety: any thread; the table is filled once and never changes.
 #pragma once
 

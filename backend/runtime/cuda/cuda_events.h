@@ -1,6 +1,8 @@
 // Events from a pool: making one costs more than recording it. Two kinds, with
 // and without timing, since timed ones slow down what waits for them.
 //
+// Tests: cuda_runtime_test.cpp, cuda_failures_test.cpp.
+//
 // Thread safety: every method may be called from any thread; all need the
 // context to be current. The pool's lock is a leaf.
 #pragma once

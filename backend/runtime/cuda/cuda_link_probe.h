@@ -1,5 +1,7 @@
 // Measures the link between one GPU and pinned host memory.
 //
+// Tests: cuda_runtime_test.cpp, cuda_failures_test.cpp.
+//
 // Thread safety: any thread; one probe at a time, or they measure each other.
 #pragma once
 

@@ -5,6 +5,8 @@
 // depends on how fast this machine is, and a run decides what the same run
 // without data does.
 //
+// Tests: decision_log_test.cpp.
+//
 // Thread safety: as DeviceRuntime says; the clock is deterministic only if the
 // threads take turns.
 #pragma once
