@@ -104,7 +104,7 @@ class DirectCall {
   void retry(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
   // ---- calls that are to be recorded (recorded_op.h)
-  bool isRecorded() const noexcept { return call_.recording(); }
+  bool isRecorded() const noexcept { return call_.wantsRecord(); }
   // `arguments` are the caller's. Null: it may not run again.
   std::unique_ptr<RecordedCall> startRecord(
       at::ArrayRef<c10::IValue> arguments) const;

@@ -100,7 +100,7 @@ class NativeCall {
     }
     pinned.held = true;
     std::unique_ptr<RecordedCall> record;
-    if (call_.recording() && !arguments_.areSparse()) [[unlikely]] {
+    if (call_.wantsRecord() && !arguments_.areSparse()) [[unlikely]] {
       record = RecordedCall::make(traits_, arguments_.given(), pins,
                                   arguments_.index());
     }

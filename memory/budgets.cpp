@@ -133,7 +133,7 @@ Admission::Attempt Budgets::tryHostBudget(const Locked& locked,
   // What calls in flight have on the host may go, or be moved, when they end.
   if (pool.usedBytes() > usable) return Admission::Attempt::kLater;
   if (pool.setBudget(bytes)) return Admission::Attempt::kDone;
-  if (pool.lastError().ok() && residency_.host().pack(locked) &&
+  if (pool.lastError().ok() && residency_.host().packDown(locked) &&
       pool.setBudget(bytes)) {
     return Admission::Attempt::kDone;
   }
@@ -181,7 +181,7 @@ bool Budgets::shrinkTo(const Locked& locked, std::size_t budget_bytes,
   }
   if (core_.arena->setBudget(budget_bytes)) return true;
   // What is in use lies too high: slide it down, evict what stays above.
-  compaction_.slideAll(locked, shortage);
+  compaction_.packDown(locked, shortage);
   Extent* extent = core_.arena->extents().first();
   while (extent != nullptr) {
     Extent* const next = extent->next;

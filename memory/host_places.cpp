@@ -95,7 +95,7 @@ bool HostPlaces::joinHoles(const Locked& locked, std::size_t bytes) {
   return true;
 }
 
-bool HostPlaces::pack(const Locked& locked) {
+bool HostPlaces::packDown(const Locked& locked) {
   const PhaseRange range("compact host memory");
   for (Extent* extent = core_.host_pool->extents().first(); extent != nullptr;
        extent = extent->next) {

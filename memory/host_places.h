@@ -33,7 +33,7 @@ class HostPlaces {
   static bool movable(const Extent& extent) noexcept;
   // Moves all that can be moved on the host as far down as it goes. False: it
   // failed, as above; what has moved stays so.
-  bool pack(const Locked& locked) REQUIRES(pager_lock);
+  bool packDown(const Locked& locked) REQUIRES(pager_lock);
   // The host copy of a Resident block is no longer needed or no longer right.
   // A copy to it that has begun still reads the block: whoever uses that next
   // waits for it too.

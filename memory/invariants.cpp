@@ -185,7 +185,7 @@ void InvariantWalker::checkCommitted(const Locked& locked) const {
   }
   CHAMELEON_CHECK(bytes == after.bytes,
                   "committed bytes differ from what is pinned and foreign");
-  CHAMELEON_CHECK(memory_.hole_bytes_ == 0, "a hole is held by no call");
+  CHAMELEON_CHECK(memory_.hole_bytes_ == 0, "a hole is reserved by no call");
 }
 
 void InvariantWalker::checkCopies(const Locked& locked) const {

@@ -10,14 +10,15 @@
 //   P4 no host wait on the common path: waits are between streams.
 //
 // Thread safety: every method may be called from any thread. Lock order is in
-// memory/README.md. The pager's mutex is taken without any other lock of ours
-// held, copy threads never need it, and it is never held while a thread waits
-// for another call or for the GIL, nor on a compute stream. release() takes no
-// lock at all and may run with the GIL held or from a garbage collector.
+// memory/README.md. When the pager's mutex is taken no lock is held
+// but those of kernels/; copy threads never need it, and it is never held while
+// a thread waits for another call or for the GIL, nor on a compute stream.
+// release() takes no lock at all and may run with the GIL held or from a
+// garbage collector.
 //
 // The host waits for device work only
 //   - in read(), write(), synchronize() and lastStep(), where the recording of
-//     a timeline ends, and in level 3 of Invariants::check();
+//     a timeline ends, and in level 3 of InvariantWalker::check();
 //   - when host slabs or mapped memory are given back, and when the pager is
 //     destroyed;
 //   - when bytes move on the host: for the copies of these bytes, and for those
@@ -143,7 +144,7 @@ class Pager {
   // The running call can be run again: what it created, or finished in place,
   // may be dropped from now on (recompute_records.h). After its last adopt(),
   // once. `created`: what it adopted, in the order in which the op gives it
-  // when it runs again. REQUIRES: call.recording(); each operand occurs once.
+  // when it runs again. REQUIRES: call.wantsRecord(); each operand occurs once.
   void record(Call& call, std::unique_ptr<RecordedOp> op,
               std::span<Block* const> created) {
     recomputer_.record(call.state_, std::move(op), created);

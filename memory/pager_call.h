@@ -119,7 +119,7 @@ struct CallState {
   bool failed = false;     // an allocation failed in this attempt
   // No allocation may fail: there is no ordinary retry, or none is left.
   bool must_not_fail = false;
-  bool recording = false;     // as the policy wants
+  bool wants_record = false;  // as the policy wants
   bool rerun = false;         // OpRequest::rerun
   std::uint32_t failures = 0; // attempts that failed so
   int* depth = nullptr;       // calls that its thread is inside of
@@ -189,7 +189,7 @@ class Call {
   // would fail on any device of this size: only a larger budget helps.
   bool hadAll() const noexcept { return state_.has_all; }
   // The call is to be recorded (Pager::record).
-  bool recording() const noexcept { return state_.recording; }
+  bool wantsRecord() const noexcept { return state_.wants_record; }
   // Its number among all calls of the pager; a retry has another one.
   std::uint64_t tick() const noexcept { return state_.tick; }
 

@@ -6,8 +6,7 @@
 // that finds it unpinned, and from then on it is theirs alone.
 //
 // The parts. All but BlockUses, which is made where it is needed, are members
-// of Pager, in this order. Each knows only parts before it, but Recomputer also
-// knows StressHooks:
+// of Pager, in this order. Each knows only parts before it:
 //
 //   BlockUses        which positions on streams use a block
 //   Meter            steps, timed ops, the link
@@ -15,8 +14,8 @@
 //   BlockTable       birth and death
 //   Compaction       moves inside HBM, to make one hole of many
 //   Recomputer       records of ops, and runs them again; is the LastResort
-//   RoomFinder       extents in HBM, whatever it takes; asks LastResort in the
-//                    end
+//   RoomFinder       extents in HBM, whatever it takes; asks the LastResort
+//                    where the host is full
 //   StressHooks      evictions and drops that tests ask for
 //   CallMemory       what kernels allocate
 //   KernelRoom       room for that, made before the kernel begins

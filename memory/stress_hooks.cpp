@@ -57,7 +57,7 @@ void StressHooks::applyStress(const Locked& locked) {
 
 void StressHooks::applyDropStress(const Locked& locked, CallState& call) {
   if (drop_stress_ == DropStress::kNever || call.rerun) return;
-  call.recording = call.observed;
+  call.wants_record = call.observed;
   if (drop_stress_ == DropStress::kRecord) return;
   for (Block* block = table_.firstLive(locked); block != nullptr;
        block = block->next_live) {

@@ -1,6 +1,6 @@
-// Where in the history the ops recorded last have been before. Stateless but
-// for what it need not look at again in a round: it compares recorded ops with
-// those of paths, and binds nothing.
+// Where in the history the ops recorded last have been before. It
+// compares recorded ops with those of paths, and binds nothing. Between ops it
+// keeps only what spares it to compare again.
 //
 // Two ops are the same if their tokens are equal and each pair of operands is
 // one block, or the same output of equal ops, or was carried in from the same
@@ -30,7 +30,8 @@ struct ContextMatch {
   std::uint32_t length = 0;
 };
 
-// An external input is there for rounds: it only seemed to be new.
+// The value was taken for new in each round, but its block has been alive since
+// before the last round.
 inline bool stays(const LiveBlocks& blocks, const PathValue& value,
                   std::uint32_t round) {
   return value.isExternalInput() &&
@@ -40,8 +41,8 @@ inline bool stays(const LiveBlocks& blocks, const PathValue& value,
 
 class ContextSearch {
  public:
-  static constexpr std::uint32_t kWholeContext =
-      256; // of the one that is chosen
+  // Ops that are compared at the place that is chosen, at most.
+  static constexpr std::uint32_t kWholeContext = 256;
 
   // REQUIRES: all outlive it.
   ContextSearch(const LiveBlocks& blocks, OpHistory& history,

@@ -227,7 +227,7 @@ std::optional<CycleMap> CycleBuilder::build(PathId id) {
 
 std::optional<CycleMap> CycleBuilder::buildLast() const {
   const std::optional<PathSnapshot> snapshot =
-      copyOf([&] { return profiler_.rounds().last(); });
+      copyOf([&] { return profiler_.rounds().lastRound(); });
   if (!snapshot) return std::nullopt;
   return cycle(*snapshot);
 }

@@ -15,9 +15,9 @@ class DivergenceLog {
   // REQUIRES: `core` outlives it.
   explicit DivergenceLog(const ProfilerCore& core) : core_(core) {}
 
-  // The op observed last was not the expected one. It counts as a miss; a
-  // divergence it is where a path is followed. With kOperand it was the
-  // expected op, and the cursor is behind it.
+  // The op observed last was not the expected one. Counts a miss and, if a path
+  // is followed, a divergence. kOperand: it was the expected op, on another
+  // block, and the cursor is already past it.
   void missed(std::uint32_t op, Token token, DivergenceKind kind);
   // The run is not as the path has it at `position`; the caller adds what was
   // seen. REQUIRES: a path is followed.

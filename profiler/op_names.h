@@ -1,5 +1,5 @@
-// Numbers for the names of ops, so that records hold four bytes. An op is
-// registered once, when its plan is made; names live as long as the table.
+// Numbers for the names of ops, so that recorded ops hold four bytes. An op is
+// registered once, when its traits are made; names live as long as the table.
 //
 // Thread safety: any thread; add() takes a short lock, no hot path calls it.
 #pragma once

@@ -1,5 +1,7 @@
 #include "profiler/profiler.h"
 
+#include <mutex>
+
 namespace chameleon::profiler {
 
 Profiler::Profiler(std::size_t history_limit_bytes, LiveBlocks::Gone gone)
@@ -125,7 +127,7 @@ void Profiler::leaveAtResult(OpTicket& ticket, std::uint32_t output,
   core_.blocks.setNow(opCount());
   if (!core_.recorder.active()) recordFromResult(ticket, position, output);
   ticket.epoch = ++core_.epoch;
-  if (variants_.produce(position, output, slot)) {
+  if (variants_.goOnAtResult(position, output, slot)) {
     ticket.position = position;
     return;
   }
@@ -175,7 +177,7 @@ void Profiler::finished(const OpTicket& ticket, std::uint64_t workspace_bytes) {
 
 RunCounts Profiler::counts() const noexcept {
   const Guard guard(core_.lock);
-  return {opCount(), steps(), divergences_.misses(), rounds_.previous()};
+  return {opCount(), steps(), divergences_.misses(), rounds_.lastPathId()};
 }
 
 ProfilerState Profiler::state() const {

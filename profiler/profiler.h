@@ -4,29 +4,30 @@
 // What happens where an op is not the expected one is the matter of its parts,
 // which it wires: Rounds, Rejoiner, VariantRounds, DivergenceLog.
 //
-// How it is driven (memory/pager and kernels/), per op call:
+// How it is driven (memory/call and memory/block_table), per op call:
 //
-//   ticket = observe(op, token, operands)   before operands are pinned
+//   observe(op, quick, uses, token, ticket)     before operands are pinned
 //   ... the kernel ...
-//   slot = result(ticket, block)            per result, in order of outputs
-//   finished(ticket, workspace)             where the workspace is measured
-//   freed(slot, when)                       when a released block is drained
-//   resultInPlaceOf(ticket, slot, when, ..) both, where a result takes over
-//                                           the slot of a block that died
+//   slot = result(ticket, identity, bytes, ..)  per result, in their order
+//   finished(ticket, workspace_bytes)           where that is measured
+//   freed(slot, died_at)                        when a released block is
+//   drained resultInPlaceOf(slot, died_at, ticket, ..)  both, where a result
+//   takes over
+//                                               the slot of a block that died
 //
 // born() and result() give a slot that the owner keeps beside the block;
-// freed() takes it back. `when` is opCount() as release() read it: one load at
-// the moment the tensor died, so that the recorded death does not depend on
+// freed() takes it back. `died_at` is opCount() as release() read it: one load
+// at the moment the tensor died, so that the recorded death does not depend on
 // when the queue of released blocks happens to be drained.
 //
 // Ops that begin inside another op's call (allocations, nested calls) are not
 // observed. A chunk of a list op is an op.
 //
 // Thread safety: every method, any thread. One LeafLock guards everything: a
-// thread holds it for some 50 instructions per op, and for as long as copying
-// a step's records takes (under a millisecond for 10,000 ops) when the run
-// leaves or completes a sequence. Under it only `gone` is called, which must be
-// short and take no lock. If several threads run ops at once their ops
+// thread holds it for some hundred instructions per op, and for as long as
+// copying a recording takes (under a millisecond for 10,000 ops) when the
+// run leaves or completes a sequence. Under it only `gone` is called, which
+// must be short and take no lock. If several threads run ops at once their ops
 // interleave: sequences then rarely repeat, and forecasts fail; nothing else
 // does. Autograd's thread and the main thread take turns, and make one
 // sequence.
@@ -36,8 +37,8 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
@@ -91,11 +92,11 @@ class Profiler {
   }
   // Ops observed so far. Lock-free.
   std::uint64_t opCount() const noexcept { return core_.opCount(); }
-  // The block is gone since `op_count`. The slot is free afterwards.
-  void freed(BlockSlot slot, std::uint64_t op_count) noexcept {
+  // The block is gone since `died_at`. The slot is free afterwards.
+  void freed(BlockSlot slot, std::uint64_t died_at) noexcept {
     core_.lock.lock();
     if (rounds_.watchesDeaths()) [[unlikely]]
-      rounds_.recordDeath(core_.blocks[slot], op_count);
+      rounds_.recordDeath(core_.blocks[slot], died_at);
     core_.blocks.remove(slot);
     core_.lock.unlock();
   }
@@ -111,9 +112,9 @@ class Profiler {
     Use use(std::size_t i) const noexcept { return list[i]; }
   };
   // The next op. Each distinct block once; `op` names it. `uses` has size(),
-  // identity(i) and use(i), which cost little. What `token()` returns is only
-  // asked for where the op is not the expected one, outside the lock; `quick`
-  // is the quick half of that.
+  // identity(i) and use(i), which cost little. `token()` is called outside
+  // the lock, and only if the op is not the expected one or the round is being
+  // recorded; `quick` is the quick half of what it returns.
   template <typename Uses, std::invocable MakeToken>
   [[gnu::always_inline]] void observe(std::uint32_t op, QuickToken quick,
                                       Uses uses, MakeToken token,
@@ -146,14 +147,14 @@ class Profiler {
     bindResult(ticket, slot, core_.blocks[slot]);
     return slot;
   }
-  // freed(slot, op_count) and result() in one: the result has the bytes, the
+  // freed(slot, died_at) and result() in one: the result has the bytes, the
   // owner and the slot of the block that is gone.
-  void resultInPlaceOf(BlockSlot slot, std::uint64_t op_count, OpTicket& ticket,
+  void resultInPlaceOf(BlockSlot slot, std::uint64_t died_at, OpTicket& ticket,
                        std::uint64_t identity) noexcept {
     core_.lock.lock();
     LiveBlock& block = core_.blocks[slot];
     if (rounds_.watchesDeaths()) [[unlikely]]
-      rounds_.recordDeath(block, op_count);
+      rounds_.recordDeath(block, died_at);
     block.identity = identity;
     bindResult(ticket, slot, block);
   }
@@ -194,6 +195,7 @@ class Profiler {
     }
     core_.lock.unlock();
   }
+  // Without the lock.
   template <typename Uses, std::invocable MakeToken>
   [[gnu::noinline]] void observeSlowly(std::uint32_t op, Uses uses,
                                        MakeToken token, OpTicket& ticket) {

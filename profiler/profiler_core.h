@@ -4,6 +4,10 @@
 //   matcher    where the run is in what is known: the cursor
 //   variant    how far the round is from the path's sizes
 //   history    the paths
+//   blocks     what is kept of each live block
+//
+// Ops have numbers from 0, in the order in which they were observed; op_count
+// is that of the next one. (LiveBlocks counts from 1.)
 //
 // Parts (rounds.h, rejoiner.h, variant_rounds.h, divergence_log.h) hold a
 // reference to it. Their methods REQUIRE the lock, where nothing else is said.

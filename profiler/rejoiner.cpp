@@ -69,7 +69,7 @@ void Rejoiner::continueAt(const ContextMatch& match) {
   const std::uint32_t entered_at = recorder.path().size() - match.length;
   recorder.setEnteredAt(entered_at);
   if (entered_at == 0) { // this round is that path, so far
-    rounds_.bindNewAgain(recorder.path(), 0, *match.path);
+    rounds_.moveBirths(recorder.path(), 0, *match.path);
     recorder.stop();
     recorder.setEnteredAt(kNone);
     return;
@@ -90,13 +90,13 @@ void Rejoiner::cutIfCertain() {
 void Rejoiner::cutAt(std::uint32_t begin) {
   const std::uint32_t tail = core_.recorder.path().size() - begin;
   core_.matcher.nextRound();
-  rounds_.bindNewAgain(core_.recorder.path(), begin, *core_.matcher.path());
+  rounds_.moveBirths(core_.recorder.path(), begin, *core_.matcher.path());
   rounds_.ended(rounds_.close(core_.recorder.path().part(
                     0, begin, core_.history.nextId())),
                 begin);
   core_.recorder.stop();
   core_.recorder.setEnteredAt(kNone);
-  rounds_.beganBefore(tail);
+  rounds_.setBeganAgo(tail);
   ++core_.epoch;
 }
 
@@ -133,12 +133,12 @@ void Rejoiner::closeLoop(const ContextMatch& match) {
   for (std::uint32_t i = 0; i < match.length; ++i) {
     core_.matcher.bindOp(path, i % period, all, end + i);
   }
-  rounds_.bindNewAgain(all, end, path);
+  rounds_.moveBirths(all, end, path);
   // At its end or inside: a round ends when the next op comes.
   const std::uint32_t position = into == 0 ? period : into;
   core_.matcher.setCursor(&path, position);
   core_.recorder.stop();
-  rounds_.beganBefore(position);
+  rounds_.setBeganAgo(position);
 }
 
 // What was recorded up to `position` is a path, the rest stays a recording.

@@ -85,7 +85,7 @@ bool Rounds::endVariant() {
     return false;
   }
   if (core_.variant.cameBefore(tokens_of(recorder.path()))) return false;
-  bindNewAgain(recorder.path(), 0, *path);
+  moveBirths(recorder.path(), 0, *path);
   recorder.stop();
   ended(*path, path->size());
   last_variant_ = std::move(recorder.path());
@@ -155,7 +155,7 @@ bool Rounds::beginsNext(Token token, std::size_t uses) {
   OpPath* const path = core_.matcher.path();
   if (!core_.recorder.active()) startRecording(core_.matcher.position());
   core_.recorder.setEnteredAt(kNone);
-  beganBefore(1);
+  setBeganAgo(1);
   core_.matcher.startRound(following, path);
   watches_deaths_ = true;
   return true;
@@ -215,8 +215,8 @@ OpPath& Rounds::close(OpPath path) {
   return *known;
 }
 
-void Rounds::bindNewAgain(const OpPath& recording, std::uint32_t begin,
-                          const OpPath& path) {
+void Rounds::moveBirths(const OpPath& recording, std::uint32_t begin,
+                        const OpPath& path) {
   for (const PathValue& value : recording.values()) {
     if (value.carried() || value.birth_op < begin ||
         !core_.blocks.alive(value.slot, value.identity)) {
@@ -270,17 +270,17 @@ void Rounds::leaveGroup() {
   }
   const std::uint32_t ops = position - begin;
   matcher.follow({inner, ops - 1, ops});
-  bindNewAgain(recorder.path(), 0, *inner);
+  moveBirths(recorder.path(), 0, *inner);
   recorder.stop();
 }
 
 // ---- what ended ------------------------------------------------------------
 
 void Rounds::recordDeath(const LiveBlock& block,
-                         std::uint64_t op_count) noexcept {
-  const auto diedAt = [op_count](PathValue& value, std::uint64_t begin) {
-    if (op_count <= begin) return; // earlier: it is heard of late
-    value.free_op = static_cast<std::uint32_t>(op_count - 1 - begin);
+                         std::uint64_t died_at) noexcept {
+  const auto diedAt = [died_at](PathValue& value, std::uint64_t begin) {
+    if (died_at <= begin) return; // earlier: it is heard of late
+    value.free_op = static_cast<std::uint32_t>(died_at - 1 - begin);
   };
   OpRecorder& recorder = core_.recorder;
   if (recorder.active()) {
@@ -303,7 +303,7 @@ void Rounds::recordDeath(const LiveBlock& block,
 // A variant's values have the numbers of its path's. So what a round of that
 // path handed on to this one, this one hands on to the next; and what has not
 // been seen to die yet dies where it does on that path.
-std::shared_ptr<const OpPath> Rounds::last() const {
+std::shared_ptr<const OpPath> Rounds::lastRound() const {
   std::shared_ptr<const OpPath> path = core_.history.share(previous_path_);
   if (!last_variant_ || path == nullptr) return path;
   auto round = std::make_shared<OpPath>(*last_variant_);

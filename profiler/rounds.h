@@ -7,6 +7,7 @@
 // Thread safety: as ProfilerCore has it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -37,10 +38,10 @@ class Rounds {
   // A round begins with the op of that number.
   void begin(std::uint64_t first_op);
   // The round began with the op that was observed so many ops ago.
-  void beganBefore(std::uint64_t ops) noexcept {
+  void setBeganAgo(std::uint64_t ops) noexcept {
     begin_ = core_.opCount() - ops;
   }
-  // A round of that path has ended.
+  // A round of that path has ended, which had so many ops.
   void ended(const OpPath& path, std::uint32_t ops);
 
   // ---- the end of a known path ---------------------------------------------
@@ -52,8 +53,9 @@ class Rounds {
   OpPath* next() const;
 
   // ---- recordings ----------------------------------------------------------
-  // The round so far, up to op `position` of the path that is followed, which
-  // no recording was needed for.
+  // Begins a recording with the ops before `position` of the path followed: the
+  // round so far. (While a path is followed from its beginning nothing is
+  // recorded.)
   void startRecording(std::uint32_t position);
   void record(std::uint32_t op, Token token, std::span<const Use> uses);
   // A finished sequence: the known path that is the same, or a new one. Blocks
@@ -61,8 +63,8 @@ class Rounds {
   OpPath& close(OpPath path);
   // Blocks that were born at recorded ops from `begin` on, and are bound to the
   // values of `path` by now, were born on that path.
-  void bindNewAgain(const OpPath& recording, std::uint32_t begin,
-                    const OpPath& path);
+  void moveBirths(const OpPath& recording, std::uint32_t begin,
+                  const OpPath& path);
 
   // ---- groups --------------------------------------------------------------
   bool inGroup() const noexcept { return !group_.empty(); }
@@ -74,11 +76,11 @@ class Rounds {
 
   // ---- what ended ----------------------------------------------------------
   bool watchesDeaths() const noexcept { return watches_deaths_; }
-  // The last op before the death is number op_count - 1.
-  void recordDeath(const LiveBlock& block, std::uint64_t op_count) noexcept;
-  PathId previous() const noexcept { return previous_path_; } // 0: none
+  // The last op before the death is number died_at - 1.
+  void recordDeath(const LiveBlock& block, std::uint64_t died_at) noexcept;
+  PathId lastPathId() const noexcept { return previous_path_; } // 0: none
   // The round that ended last, with the sizes that it had; null: none has.
-  std::shared_ptr<const OpPath> last() const;
+  std::shared_ptr<const OpPath> lastRound() const;
   std::size_t memoryBytes() const noexcept {
     return last_variant_ ? last_variant_->memoryBytes() : 0;
   }

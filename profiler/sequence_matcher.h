@@ -19,8 +19,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "profiler/context_search.h"
 #include "profiler/live_blocks.h"
@@ -155,9 +157,9 @@ class SequenceMatcher {
   // The first of these alone.
   ContextMatch wholeRound() { return search_.wholeRound(walk_.round); }
 
-  // A path that was recorded when its blocks were new (a first step's weights)
-  // has external inputs that in fact stay from round to round: such a one was
-  // not seen to die, or did not die in the round before the last.
+  // True for an external input that in fact stays from round to round, as the
+  // weights of a first step: its block was never seen to die on this path, or
+  // has been alive since before the last round.
   bool outlives(const PathValue& value) const noexcept;
 
  private:

@@ -10,9 +10,10 @@
 //                     shall become one path. So shall a short round that
 //                     repeats on and on, some hundred ops of it.
 //
-// Where a round ends is decided where ops are matched (Profiler): at the end of
-// the path, where the run jumps to the beginning of another one, and where a
-// recording is seen to repeat itself. In a run that calls step(), only there.
+// Where a round ends is decided where ops are matched (Rounds, Rejoiner): at
+// the end of the path, where the run jumps to the beginning of another one, and
+// where a recording is seen to repeat itself. In a run that calls step(), only
+// there.
 //
 // Bounded: the last kRuns runs of equal rounds. Cost of a round: O(1) while one
 // path repeats, else up to kRuns x kContext comparisons.

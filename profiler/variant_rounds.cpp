@@ -1,7 +1,5 @@
 #include "profiler/variant_rounds.h"
 
-#include <algorithm>
-
 namespace chameleon::profiler {
 
 bool VariantRounds::goOn(std::uint32_t op, Token token,
@@ -39,8 +37,8 @@ bool VariantRounds::goOn(std::uint32_t op, Token token,
   return true;
 }
 
-bool VariantRounds::produce(std::uint32_t position, std::uint32_t output,
-                            BlockSlot slot) {
+bool VariantRounds::goOnAtResult(std::uint32_t position, std::uint32_t output,
+                                 BlockSlot slot) {
   const OpPath* const path = core_.matcher.path();
   if (path == nullptr || !path->rounds().empty() ||
       !core_.matcher.produceInVariant(position, output, slot)) {

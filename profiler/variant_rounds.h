@@ -30,13 +30,15 @@ class VariantRounds {
         rounds_(rounds),
         rejoiner_(rejoiner) {}
 
-  // The op goes on as a variant of the expected one. `is_counted`: as a miss,
-  // already. False: it is no variant; at most a group of rounds was left.
+  // The op goes on as a variant of the expected one. `is_counted`: it
+  // was counted as a miss already. False: it is no variant; at most a group of
+  // rounds was left.
   bool goOn(std::uint32_t op, Token token, std::span<const Use> uses,
             bool is_counted = false);
   // Its result, of another size. False: too far from the path's, or not
   // expected at all.
-  bool produce(std::uint32_t position, std::uint32_t output, BlockSlot slot);
+  bool goOnAtResult(std::uint32_t position, std::uint32_t output,
+                    BlockSlot slot);
   // What it made, beside what the path has there.
   void weighResult(std::uint32_t position, std::uint32_t output,
                    BlockSlot slot) noexcept;

@@ -64,7 +64,7 @@ class Admission {
     bool exclusive;      // the one call in flight runs exclusively
   };
 
-  // ---- any thread, no lock; bytes are multiples of 512 -------------------
+  // ---- any thread, no lock is needed; bytes are multiples of 512 ---------
   Load load() const noexcept {
     return unpack(word_.load(std::memory_order_seq_cst));
   }
@@ -73,13 +73,13 @@ class Admission {
   // the room is cut to what is free.
   //
   // With `exclusive_splits` a call that gets room enters only if it can run
-  // exclusively, and only if so many immovable extents, wherever they lie,
+  // exclusively, and only if so many fixed extents, wherever they lie,
   // leave one free piece of that room.
   struct Entry {
     bool admitted = false;
     bool exclusive = false;
     std::size_t room_bytes = 0;
-    // Of an exclusive call: so many further immovable extents would still leave
+    // Of an exclusive call: so many further fixed extents would still leave
     // one free piece of its room.
     std::size_t more_splits = 0;
   };
@@ -94,7 +94,8 @@ class Admission {
                bool& others) noexcept;
   // Makes the one call in flight exclusive. False: it is not the only one.
   bool makeExclusive() noexcept;
-  // `exclusive`: the call was. The caller must wake() or wakeLocked() then.
+  // `exclusive`: the call had been exclusive. After every subtract() the caller
+  // calls wake() or wakeLocked().
   void subtract(std::uint32_t calls, std::size_t bytes,
                 bool exclusive = false) noexcept;
   void wake() noexcept { // takes the mutex, if anybody waits

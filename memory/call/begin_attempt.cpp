@@ -178,7 +178,7 @@ void BeginAttempt::commit(const Locked& locked) {
     if (wanted.write && block.host != nullptr) {
       parts_.residency.host().freeCopy(locked, block);
     }
-    if (wanted.write) core_.records.written(block, call_.recording);
+    if (wanted.write) core_.records.written(block, call_.wants_record);
     parts_.residency.countPrefetch(block);
     const Position written{block.last_write.load(std::memory_order_acquire)};
     // mutant: fetched-wait

@@ -192,11 +192,11 @@ Extent* CallMemory::cutHole(const Locked& locked, CallState& call,
                             std::size_t offset, std::size_t bytes) {
   if (call.hole_due_bytes != 0) {
     Shortage ignored;
-    holdHole(locked, call,
-             room_.place(locked,
-                         {std::exchange(call.hole_due_bytes, 0), End::kTop,
-                          ExtentUse::kInCall, call.stream},
-                         ignored));
+    reserveHole(locked, call,
+                room_.place(locked,
+                            {std::exchange(call.hole_due_bytes, 0), End::kTop,
+                             ExtentUse::kInCall, call.stream},
+                            ignored));
   }
   Extent* const extent = call.hole.cut(*core_.arena, offset, bytes);
   if (extent != nullptr) {
@@ -375,8 +375,8 @@ void CallMemory::makeForeign(CallState& call, Position position) noexcept {
   call.spare_bytes = 0;
 }
 
-void CallMemory::holdHole(const Locked& /*locked*/, CallState& call,
-                          Extent* hole) noexcept {
+void CallMemory::reserveHole(const Locked& /*locked*/, CallState& call,
+                             Extent* hole) noexcept {
   if (hole == nullptr) return;
   hole_bytes_ += hole->bytes;
   call.hole.reserve(hole);

@@ -39,13 +39,13 @@ class CallMemory {
   void makeForeign(CallState& call, Position position) noexcept;
 
   // ---- the call's hole -----------------------------------------------------
-  void holdHole(const Locked& locked, CallState& call, Extent* hole) noexcept
+  void reserveHole(const Locked& locked, CallState& call, Extent* hole) noexcept
       REQUIRES(pager_lock);
   void freeHole(const Locked& locked, CallState& call) noexcept
       REQUIRES(pager_lock);
 
   // ---- extents that do not move between calls ------------------------------
-  // Foreign extents, and the pins of held calls.
+  // Foreign extents, and kept pins.
   std::size_t fixedExtents() const noexcept {
     return fixed_extents_.load(std::memory_order_relaxed);
   }
@@ -104,7 +104,7 @@ class CallMemory {
 
   // With in-call extents.
   CallState* calls_ GUARDED_BY(pager_lock) = nullptr;
-  // Of all calls' held holes.
+  // Of all calls' reserved holes.
   std::size_t hole_bytes_ GUARDED_BY(pager_lock) = 0;
 };
 

@@ -84,7 +84,7 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
       if (Error error = parts_.meter.stepEnded(call)) return error;
     }
     if (parts_.plans.due(call.ticket)) {
-      call.recording = parts_.plans.fulfil(call);
+      call.wants_record = parts_.plans.fulfil(call);
     }
   } else if (request.rerun) {
     call.rerun = true;
@@ -230,7 +230,7 @@ Error CallPins::begin(CallState& call, const OpRequest& request) {
     }
     call.pins.assign(operands);
   }
-  if (call.recording) call.token = request.identity->whole();
+  if (call.wants_record) call.token = request.identity->whole();
   call.active = true;
   call.depth = &CallState::of_thread;
   ++*call.depth;
@@ -274,7 +274,7 @@ Error CallPins::beginSlow(CallState& call, std::span<const Operand> operands,
         parts_.stress.apply(locked, call);
         parts_.recomputer.noteHostUse(locked);
         if (parts_.recomputer.recordsAll(locked) && !call.rerun) {
-          call.recording = call.observed;
+          call.wants_record = call.observed;
         }
       }
       BeginAttempt attempt(parts_, call, operands, waits, wanted_);

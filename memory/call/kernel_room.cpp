@@ -59,12 +59,12 @@ bool KernelRoom::makeRoomForKernel(const Locked& locked, CallState& call,
   if (call.chooses) return makeRoomToChoose(locked, call, alone, shortage);
   const bool must_not_fail = call.must_not_fail;
   if (call.failures >= CallState::kMaxRetries)
-    return holdAll(locked, call, alone, shortage);
+    return reserveAll(locked, call, alone, shortage);
   if (must_not_fail && !hasSeen(call.memory, call.operand_bytes)) {
     const std::size_t bytes =
         roomForUnseen(roomGuessed(*call.memory, call.operand_bytes), call);
     if (room_.largestRun(locked, /*moving=*/false, bytes) < bytes) {
-      return holdAll(locked, call, alone, shortage);
+      return reserveAll(locked, call, alone, shortage);
     }
   }
   const bool guess = call.memory != nullptr &&
@@ -85,7 +85,7 @@ bool KernelRoom::makeRoomForKernel(const Locked& locked, CallState& call,
     call.hole_due_bytes = call.exclusive ? bytes : 0;
     if (call.exclusive) return true;
   }
-  memory_.holdHole(
+  memory_.reserveHole(
       locked, call,
       room_.place(locked, {bytes, End::kTop, ExtentUse::kInCall, call.stream},
                   shortage));
@@ -97,7 +97,7 @@ bool KernelRoom::makeRoomForKernel(const Locked& locked, CallState& call,
   if (shortage.failure || (must_not_fail && others_may_end)) return false;
   shortage = {};
   return !must_not_fail ||
-         holdAll(locked, call, alone, shortage); // maybe it needs less
+         reserveAll(locked, call, alone, shortage); // maybe it needs less
 }
 
 // For a kernel whose library chooses by what it gets: so much in one piece that
@@ -112,7 +112,7 @@ bool KernelRoom::makeRoomToChoose(const Locked& locked, CallState& call,
     return true;
   if (shortage.failure) return false;
   shortage = {};
-  return holdAll(locked, call, alone, shortage);
+  return reserveAll(locked, call, alone, shortage);
 }
 
 // False: when the others have ended. (A thread that is inside a call is never
@@ -127,14 +127,14 @@ bool KernelRoom::takeAlone(const Locked& /*locked*/, CallState& call,
 
 // All that the operands leave of HBM, in one piece but for what else cannot
 // move, and no other call beside it: what does not fit now never will.
-bool KernelRoom::holdAll(const Locked& locked, CallState& call, bool alone,
-                         Shortage& shortage) {
+bool KernelRoom::reserveAll(const Locked& locked, CallState& call, bool alone,
+                            Shortage& shortage) {
   if (!takeAlone(locked, call, alone)) return false;
   while (room_.evictNext(locked, shortage, core_.arena->usedBytes())) {
   }
   if (shortage.failure) return false;
   shortage = {}; // what the host cannot take moves as well
-  compaction_.slideAll(locked, shortage);
+  compaction_.packDown(locked, shortage);
   if (shortage.failure) return false;
   const std::size_t bytes = core_.arena->largestFree();
   call.has_all = bytes + call.operand_bytes >= core_.admission.budgetBytes();
@@ -151,7 +151,7 @@ bool KernelRoom::holdAll(const Locked& locked, CallState& call, bool alone,
     core_.admission.add(0, bytes - call.room_bytes);
     call.room_bytes = bytes;
   }
-  memory_.holdHole(locked, call, hole);
+  memory_.reserveHole(locked, call, hole);
   return true;
 }
 
@@ -166,7 +166,8 @@ void KernelRoom::makeLargeRoom(const Locked& locked, std::size_t bytes,
   if (table_.giveBackSpares(locked) && core_.arena->largestFree() >= bytes)
     return;
   while (core_.arena->largestFree() < bytes && !shortage.failure) {
-    if (!compaction_.moveFor(locked, bytes, stream, /*needed_at=*/0, shortage))
+    if (!compaction_.compactIfCheaper(locked, bytes, stream, /*needed_at=*/0,
+                                      shortage))
       return;
   }
 }

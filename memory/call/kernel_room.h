@@ -89,8 +89,8 @@ class KernelRoom {
   std::size_t roomLeft(const CallState& call) const noexcept;
   bool makeRoomToChoose(const Locked& locked, CallState& call, bool alone,
                         Shortage& shortage) REQUIRES(pager_lock);
-  bool holdAll(const Locked& locked, CallState& call, bool alone,
-               Shortage& shortage) REQUIRES(pager_lock);
+  bool reserveAll(const Locked& locked, CallState& call, bool alone,
+                  Shortage& shortage) REQUIRES(pager_lock);
   bool takeAlone(const Locked& locked, CallState& call, bool alone) noexcept
       REQUIRES(pager_lock);
   void makeLargeRoom(const Locked& locked, std::size_t bytes,

@@ -51,7 +51,6 @@ class PlanModel {
   void run(std::int32_t op);
 
   bool isPlaced(ValueIndex value) const { return values_[value].placed; }
-  bool isDirty(ValueIndex value) const { return values_[value].dirty; }
   std::int64_t room() const { return room_; } // free bytes, in host order
   // What run(op) takes beside what it needs and finds in HBM.
   std::int64_t roomFor(std::int32_t op) const;

@@ -17,7 +17,7 @@ constinit thread_local profiler::QuickToken Recomputer::quick_of_rerun = 0;
 
 void Recomputer::record(CallState& call, std::unique_ptr<RecordedOp> op,
                         std::span<Block* const> created) {
-  CHAMELEON_CHECK(call.active && call.recording && !call.rerun,
+  CHAMELEON_CHECK(call.active && call.wants_record && !call.rerun,
                   "record() of a call that is not to be recorded");
   for (const Block* const block : created) {
     const auto is_it = [=](const Block* each) { return each == block; };

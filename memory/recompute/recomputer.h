@@ -15,6 +15,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "memory/block_table.h"
@@ -33,7 +34,7 @@ class Recomputer final : public LastResort {
              BlockTable& table)
       : core_(core), meter_(meter), residency_(residency), table_(table) {}
 
-  // Of the op that this thread is about to run again.
+  // The quick token of the op that this thread is running again.
   static constinit thread_local profiler::QuickToken quick_of_rerun;
 
   // ---- records and drops ---------------------------------------------------
@@ -50,8 +51,8 @@ class Recomputer final : public LastResort {
       REQUIRES(pager_lock) {
     return host_short_;
   }
-  // Tests: a record that was run again stays where `keeps` says so, so that it
-  // may have to once more. Empty: none does, while the host has room.
+  // For tests: a record is kept after its re-run if `keeps()` says so. Empty:
+  // it goes, unless the host is short.
   void keepRecordsIf(const Locked& /*locked*/, std::function<bool()> keeps)
       REQUIRES(pager_lock) {
     keeps_record_ = std::move(keeps);
@@ -74,7 +75,8 @@ class Recomputer final : public LastResort {
   runtime::Error restoreFor(PagerLock& locked, const Operand& operand,
                             std::string_view purpose)
       REQUIRES(pager_lock) NO_THREAD_SAFETY_ANALYSIS;
-  // Makes what is Dropped and could not run again within that budget.
+  // Before the budget falls: makes every Dropped block whose record could not
+  // run in `budget_bytes`.
   runtime::Error restoreBefore(std::size_t budget_bytes);
 
  private:

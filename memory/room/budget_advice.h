@@ -1,6 +1,6 @@
 // The budget that an error names: with it an op fits beside what others have
-// pinned. That lies where it lies, so the pieces of the op must fit between it
-// or beyond it.
+// pinned. Pinned bytes do not move, so each piece of the op must fit into a gap
+// between them, or behind the last.
 //
 // Thread safety: functions of their arguments; arithmetic only, no lock.
 #pragma once
@@ -18,8 +18,8 @@ struct PinnedRange {
 };
 
 // A budget that is enough for `pieces`, each in one piece: first fit, the
-// largest first. Where nothing is pinned it is their sum, and none less would
-// do. REQUIRES: `pinned` is in address order and does not overlap.
+// largest first. If nothing is pinned it is their sum, the smallest that is
+// enough. REQUIRES: `pinned` is in address order and does not overlap.
 std::size_t budget_for(std::vector<std::size_t> pieces,
                        std::span<const PinnedRange> pinned);
 

@@ -97,15 +97,15 @@ std::vector<Extent*> extents_around_holes(const ExtentMap& map,
 
 // It takes a victim as it is: one that is larger than what is missing is worth
 // more.
-bool Compaction::moveFor(const Locked& locked, std::size_t bytes,
-                         StreamIndex stream, std::uint64_t needed_at,
-                         Shortage& shortage) {
+bool Compaction::compactIfCheaper(const Locked& locked, std::size_t bytes,
+                                  StreamIndex stream, std::uint64_t needed_at,
+                                  Shortage& shortage) {
   std::size_t spared = bytes;
   const Block* const victim =
       core_.policy->nextVictim(&Residency::evictable, {needed_at, bytes});
   if (victim != nullptr) spared = std::max(spared, victim->rounded_bytes);
   const std::size_t most = kMovesPerVictim * (spared + kCopyBytes);
-  return compactFor(locked, bytes, most + 1, stream, shortage);
+  return compactBelow(locked, bytes, most + 1, stream, shortage);
 }
 
 // In bytes to move, and what the move waits for.
@@ -117,9 +117,9 @@ std::size_t Compaction::costOfMove(const Locked& /*locked*/, const Block& block,
              : kUnderWay * bytes;
 }
 
-bool Compaction::compactFor(const Locked& locked, std::size_t bytes,
-                            std::size_t limit, StreamIndex stream,
-                            Shortage& shortage) {
+bool Compaction::compactBelow(const Locked& locked, std::size_t bytes,
+                              std::size_t limit, StreamIndex stream,
+                              Shortage& shortage) {
   if (core_.arena->freeBytes() < bytes) return false;
   const PhaseRange range("compact");
   const ExtentMap& map = core_.arena->extents();
@@ -182,7 +182,7 @@ bool Compaction::evacuate(const Locked& locked,
   return true;
 }
 
-void Compaction::slideAll(const Locked& locked, Shortage& shortage) {
+void Compaction::packDown(const Locked& locked, Shortage& shortage) {
   for (Extent* extent = core_.arena->extents().first(); extent != nullptr;
        extent = extent->next) {
     if (extent->use != ExtentUse::kBlock || extent->previous == nullptr ||

@@ -2,7 +2,7 @@
 // that is cheaper than to have blocks leave. Decides what moves where;
 // Residency moves it.
 //
-// Tests: room_finder_test.cpp, begin_attempt_test.cpp.
+// Tests: begin_attempt_test.cpp, evacuation_test.cpp, room_finder_test.cpp.
 //
 // Thread safety: needs the pager's lock.
 #pragma once
@@ -25,14 +25,15 @@ class Compaction {
 
   // Makes one hole of `bytes` by moves, while that is cheaper than to have the
   // next victim leave; `needed_at` as Policy::Need has it. True: look again.
-  bool moveFor(const Locked& locked, std::size_t bytes, StreamIndex stream,
-               std::uint64_t needed_at, Shortage& shortage)
-      REQUIRES(pager_lock);
-  // The same by moves that cost less than `limit` bytes, if there is a way.
-  bool compactFor(const Locked& locked, std::size_t bytes, std::size_t limit,
-                  StreamIndex stream, Shortage& shortage) REQUIRES(pager_lock);
+  bool compactIfCheaper(const Locked& locked, std::size_t bytes,
+                        StreamIndex stream, std::uint64_t needed_at,
+                        Shortage& shortage) REQUIRES(pager_lock);
+  // The same by moves that cost less than `limit_bytes`. True: look again.
+  bool compactBelow(const Locked& locked, std::size_t bytes,
+                    std::size_t limit_bytes, StreamIndex stream,
+                    Shortage& shortage) REQUIRES(pager_lock);
   // Moves everything that can be moved as far down as it goes.
-  void slideAll(const Locked& locked, Shortage& shortage) REQUIRES(pager_lock);
+  void packDown(const Locked& locked, Shortage& shortage) REQUIRES(pager_lock);
 
  private:
   Part partOf(const Locked& locked, const Extent& extent,

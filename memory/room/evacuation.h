@@ -40,16 +40,18 @@ struct Evacuation {
   std::size_t cost;
 };
 
-// Looks that a search may take: a millisecond or two.
+// How many parts a search looks at, at most: a millisecond or two.
 inline constexpr std::size_t kMostLooks = std::size_t{1} << 16;
 
-// Of the ways to a hole of `bytes` that cost less than `most_cost` the
-// cheapest that was found: a place of that size whose blocks go into the holes
-// outside, the largest first, each into the smallest one that takes it (of
-// those that need no wait, if there are any), and where none does, blocks slide
-// together for it first; or a place where sliding alone is enough. Nothing: no
-// such way was found. Among very many parts not all places are tried: after
-// some `most_looks` pieces the search gives up.
+// The cheapest way found to a hole of `bytes` that costs less than `most_cost`.
+// Two kinds of place are tried:
+//   - one whose blocks go into holes outside, the largest block first, each
+//   into
+//     the smallest hole that takes it, if possible one that needs no wait;
+//     where no hole is large enough, blocks slide together for it first;
+//   - one where sliding alone is enough.
+// Nothing: no such way was found. After some `most_looks` parts the search
+// gives up.
 std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
                                           std::size_t bytes,
                                           std::size_t most_cost,

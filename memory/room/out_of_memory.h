@@ -26,8 +26,9 @@ struct RoomLeft {
   std::size_t resident_bytes;    // in use
   std::size_t largest_run_bytes; // by evicting: RoomFinder::largestRun()
 };
-// The one did not fit into the other. A device's error goes before that. The
-// budget that the text names is enough where others hold no more than now.
+// `needs` did not fit into `left`. If the device failed or lost bytes, that
+// error is returned instead. The budget that the text names is enough where
+// others pin no more than now.
 runtime::Error out_of_memory(const Locked& locked, const PagerCore& core,
                              const CallState& call, const OpNeeds& needs,
                              const RoomLeft& left, Shortage& shortage)
@@ -40,7 +41,7 @@ runtime::Error out_of_logical_memory(const Locked& locked,
     REQUIRES(pager_lock);
 runtime::Error out_of_addresses(const PagerCore& core, std::size_t bytes,
                                 std::size_t range_bytes);
-// Blocks were to leave, and one could not. None: there was nothing in the way.
+// Why eviction stopped before all was out; empty if only pins were in the way.
 runtime::Error eviction_error(const Locked& locked, const PagerCore& core,
                               Shortage& shortage) REQUIRES(pager_lock);
 // An op needs a block whose bytes the device failed to bring back.

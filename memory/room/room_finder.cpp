@@ -80,7 +80,8 @@ bool RoomFinder::climb(const Locked& locked, std::size_t bytes,
                        Shortage& shortage) {
   if (core_.arena->freeBytes() >= bytes) {
     // Enough, but in pieces: moving a few blocks is cheaper than evicting.
-    if (compaction_.moveFor(locked, bytes, stream, needed_at, shortage)) {
+    if (compaction_.compactIfCheaper(locked, bytes, stream, needed_at,
+                                     shortage)) {
       return true;
     }
     if (shortage.failure ||
@@ -98,7 +99,7 @@ bool RoomFinder::climb(const Locked& locked, std::size_t bytes,
   }
   // What is fetched ahead is not worth moves without end.
   return !shortage.failure && needed_at == 0 &&
-         compaction_.compactFor(locked, bytes, SIZE_MAX, stream, shortage);
+         compaction_.compactBelow(locked, bytes, SIZE_MAX, stream, shortage);
 }
 
 bool RoomFinder::evictNext(const Locked& locked, Shortage& shortage,

@@ -5,8 +5,8 @@
 //   2. spare blocks given back
 //   3. moves, where enough is free
 //   4. evictions, as the policy says
-//   5. what the LastResort gives up
-//   6. moves at any price
+//   5. where the host is full: what the LastResort gives up
+//   6. moves at any price, but not for what is fetched ahead
 //
 // Thread safety: needs the pager's lock.
 #pragma once
@@ -51,9 +51,11 @@ class RoomFinder {
   // Makes a hole of `bytes`, and does not take it. False: see `shortage`.
   bool makeFree(const Locked& locked, std::size_t bytes, StreamIndex stream,
                 Shortage& shortage) REQUIRES(pager_lock);
-  // Evicts what the policy would miss least, `bytes` or more; small blocks that
-  // follow each other share a batch. False: none can be evicted; `shortage`
-  // says why, if it is not for pins alone.
+  // Gives back spare blocks, or else evicts what the policy would miss least:
+  // `bytes` or more, perhaps less with need.piece_bytes; small blocks that
+  // follow each other share a batch. Or else, where the host is full, asks the
+  // LastResort. True: there is more room, look again. False: nothing could go;
+  // `shortage` says why, unless pins alone are the reason.
   bool evictNext(const Locked& locked, Shortage& shortage,
                  std::size_t bytes = 1, const Policy::Need& need = {})
       REQUIRES(pager_lock);
@@ -70,7 +72,7 @@ class RoomFinder {
  private:
   Extent* allocateFree(const Locked& locked, const RoomRequest& request)
       REQUIRES(pager_lock);
-  // One rung, for whoever found no hole of `bytes`. True: look again.
+  // Rungs 3 to 6, until one of them helps. True: look again.
   bool climb(const Locked& locked, std::size_t bytes, StreamIndex stream,
              std::uint64_t needed_at, Shortage& shortage) REQUIRES(pager_lock);
 

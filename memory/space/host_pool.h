@@ -6,7 +6,8 @@
 //
 // A request gets the hole that fits best of those whose bytes are there
 // already, as low as it can in it, so that upper units stay empty. A slab
-// without any extent in use is given back on trim(), where the budget is
+// without any extent in use is given back on trim(), at the end of a step where
+// the last steps did not need it (giveBackUnneeded()), where the budget is
 // lowered below it, and where the machine refuses another one.
 //
 // Thread safety: none; the pager's lock guards it. An extent's fence says which

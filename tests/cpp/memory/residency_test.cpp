@@ -172,7 +172,7 @@ TEST_F(HostMovesTest, WhereAHostThreadIsAtTheBytesNothingMoves) {
     EXPECT_EQ(residency->evict(locked, large, shortage),
               Residency::Evicted::kHostFull);
     EXPECT_FALSE(shortage.failure);
-    EXPECT_TRUE(residency->host().pack(locked));
+    EXPECT_TRUE(residency->host().packDown(locked));
     EXPECT_EQ(kept[0]->host_address, place);
     kept[0]->host_pins = 0;
     kept[0]->host_writing = false;
@@ -188,7 +188,7 @@ TEST_F(HostMovesTest, WhatMovesIsFilledFirst) {
   open(16 * kKiB);
   const PagerLock locked(*core);
   holes(locked, 2); // no copy has begun
-  EXPECT_TRUE(residency->host().pack(locked));
+  EXPECT_TRUE(residency->host().packDown(locked));
   expectKept(locked);
 }
 
@@ -207,7 +207,7 @@ TEST_F(HostMovesTest, WhatIsFetchedFromAPlaceIsThereBeforeItIsReused) {
   finish();
   table->destroy(locked, low);
   ASSERT_TRUE(fetch(locked, high)); // it has not begun
-  EXPECT_TRUE(residency->host().pack(locked));
+  EXPECT_TRUE(residency->host().packDown(locked));
   finish();
   EXPECT_EQ(high.device_address[0], std::byte{0});
   EXPECT_EQ(high.device_address[8 * kKiB - 1], std::byte{2});
@@ -229,7 +229,7 @@ TEST_F(HostMovesTest, MovesAcrossUnits) {
     }
   }
   for (Block* block : others) table->destroy(locked, *block);
-  EXPECT_TRUE(residency->host().pack(locked));
+  EXPECT_TRUE(residency->host().packDown(locked));
   EXPECT_EQ(kept[4]->host->offset, 4 * 24 * kKiB);
   for (Block* block : kept) {
     ASSERT_TRUE(fetch(locked, *block));
