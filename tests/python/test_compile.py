@@ -14,7 +14,7 @@ from support import MIB, evicting, moved, same_bits, values
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.debugging import boxed_nop
-from torch_chameleon import _inductor
+from torch_chameleon._patches import inductor
 
 
 @pytest.fixture(autouse=True)
@@ -282,8 +282,8 @@ WITH_INDUCTOR = [
 def test_inductor_is_refused_in_a_sentence(case):
     with pytest.raises(NotImplementedError) as error:
         case()
-    assert str(error.value) == _inductor._REFUSAL
-    assert 'backend="aot_eager"' in _inductor._REFUSAL
+    assert str(error.value) == inductor._REFUSAL
+    assert 'backend="aot_eager"' in inductor._REFUSAL
 
 
 @pytest.mark.slow
@@ -302,13 +302,13 @@ def test_a_training_in_its_place_has_the_same_bits():
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
-        _inductor._warn.cache_clear()
+        inductor._warn.cache_clear()
         ours = trained("chameleon", torch.compile)
         torch._dynamo.reset()
         assert agree(ours, trained("chameleon", torch.compile))
     assert agree(ours, native)
     texts = [str(one.message) for one in caught]
-    assert texts.count(_inductor._REPLACED) == 1
+    assert texts.count(inductor._REPLACED) == 1
 
 
 @pytest.mark.slow
@@ -317,7 +317,7 @@ def test_a_graph_whose_devices_nobody_told():
         return ((x.to("chameleon") * 2).cpu(),)
 
     graph = torch.fx.symbolic_trace(compute)
-    with pytest.raises(Exception, match=re.escape(_inductor._REFUSAL)) as error:
+    with pytest.raises(Exception, match=re.escape(inductor._REFUSAL)) as error:
         torch._inductor.compile(graph, [torch.ones(3)])(torch.ones(3))
     assert "\n" not in str(error.value)
 
@@ -334,7 +334,7 @@ def test_code_for_ahead_of_time_is_refused(choice, tmp_path):
         torch._inductor.aoti_compile_and_package(
             program, package_path=str(tmp_path / "program.pt2")
         )
-    assert str(error.value) == _inductor._REFUSAL_AHEAD_OF_TIME
+    assert str(error.value) == inductor._REFUSAL_AHEAD_OF_TIME
 
 
 @pytest.mark.slow
@@ -346,5 +346,5 @@ def test_other_devices_have_inductor():
 
     with torch_chameleon.config.patch(compile="eager"):
         graph = torch.fx.symbolic_trace(nn.Linear(2, 2))
-        _inductor._checked(compile_fx)(graph, [torch.ones(2)])
+        inductor._checked(compile_fx)(graph, [torch.ones(2)])
     assert seen == [(graph, seen[0][1])]

@@ -11,7 +11,7 @@ import torch_chameleon
 from support import MIB, same_bits
 from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
-from torch_chameleon import _module_to
+from torch_chameleon._patches import module_to
 
 
 def bits(module):
@@ -410,7 +410,7 @@ def test_no_second_copy_of_the_model():
         live.append(torch.chameleon.memory_allocated())
         return real(tensor.shape).copy_(tensor)
 
-    conversion = _module_to._Conversion(model, keep_views=True)
+    conversion = module_to._Conversion(model, keep_views=True)
     with conversion.part(loses_values=False):
         conversion.apply(model, convert, recurse=True)
     steps = [a - b for a, b in itertools.pairwise(live)]
@@ -424,7 +424,7 @@ def test_other_devices_are_untouched(monkeypatch):
     def forbidden(*_):
         raise AssertionError
 
-    monkeypatch.setattr(_module_to._Conversion, "apply", forbidden)
+    monkeypatch.setattr(module_to._Conversion, "apply", forbidden)
     model = nn.Linear(2, 2).to("cpu").double().half().bfloat16().float()
     with torch.device("meta"):
         nn.Linear(2, 2).to_empty(device="cpu")
@@ -458,7 +458,7 @@ def test_swap_flag_is_not_set():
 
 
 def test_the_state_is_per_thread():
-    assert _module_to._thread.conversion is None
+    assert module_to._thread.conversion is None
     with pytest.raises(MemoryError):
         Fails().to("chameleon")
-    assert _module_to._thread.conversion is None
+    assert module_to._thread.conversion is None
