@@ -1,8 +1,9 @@
-"""Helpers of the tests in both folders."""
+"""Helpers of all tests in Python."""
 
 import contextlib
 import importlib.util
 import itertools
+import pathlib
 import subprocess
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch_chameleon
 from torch._C._profiler import _EventType
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]  # of the checkout
 MIB = 1 << 20
 
 WITHOUT_TESTING = "built without CHAMELEON_TESTING=1"

@@ -2,7 +2,7 @@
 
 A page says each of these words for word, line breaks aside. A figure that no
 sentence here has and FACTS does not know stands on no page
-(tests/python/test_pages.py).
+(tests/python/pages/test_pages.py).
 """
 
 import json

@@ -6,7 +6,7 @@ Out of tests/benchmarks/policy/results.jsonl.
 import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 BENCHMARKS = ROOT / "tests" / "benchmarks"
 sys.path += [str(BENCHMARKS), str(BENCHMARKS / "policy")]
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "python" / "docs"
 FENCE = re.compile(
     r"(?:^<!-- (?P<mark>[^:\n]*): (?P<reason>[^\n]+) -->\n)?"

@@ -1,6 +1,6 @@
 """The generated parts of the pages for users, each between two marks.
 
-    python tests/python/page_parts.py
+    python tests/python/pages/page_parts.py
 
 writes all of them. The table of python/docs/measured.md is not among them:
 `./ci/gpu table` writes it.
@@ -63,8 +63,8 @@ class Part(NamedTuple):
     def split(self):
         """The page before, within and behind the marks."""
         begin = (
-            f"<!-- {self.name}: tests/python/page_parts.py writes from here "
-            "-->\n"
+            f"<!-- {self.name}: tests/python/pages/page_parts.py "
+            "writes from here -->\n"
         )
         end = f"<!-- {self.name}: to here -->"
         return marked_part.split(DOCS / self.page, begin, end)

@@ -7,7 +7,8 @@ import page_parts
 import pytest
 import torch_chameleon
 from page_figures import FACTS, SAID
-from test_docs import DOCS, FOR_USERS, ROOT, markdown
+from support import ROOT
+from test_docs import DOCS, FOR_USERS, markdown
 
 MOST_CHARACTERS = 119  # of a line of prose
 MOST_WORDS = 1000  # of a folder's page, and of a part of memory/
@@ -18,7 +19,8 @@ SOURCES = {".cpp", ".h", ".inc", ".in"}
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 GENERATED = re.compile(
-    r"<!-- (?:(\S+): tests/python/page_parts\.py|[\w/]+\.py|ci/test --times) "
+    r"<!-- (?:(\S+): tests/python/pages/page_parts\.py|[\w/]+\.py|"
+    r"ci/test --times) "
     r"writes from here -->.*?<!-- (?:\1: )?to here -->"
     r"|<!-- table: begin -->.*?<!-- table: end -->",  # tests/mutations
     re.S,
@@ -170,7 +172,7 @@ def test_pages_are_short(path):
 def test_generated_parts_are_not_stale(part):
     _, body, _ = part.split()
     assert body.strip() == part.make().strip(), (
-        "python tests/python/page_parts.py writes it"
+        "python tests/python/pages/page_parts.py writes it"
     )
 
 

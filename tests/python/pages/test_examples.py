@@ -6,12 +6,12 @@ import pkgutil
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch_chameleon
+from support import ROOT
 
-EXAMPLES = Path(__file__).parents[2] / "python" / "examples"
+EXAMPLES = ROOT / "python" / "examples"
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(
