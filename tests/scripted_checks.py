@@ -6,12 +6,14 @@ module reports them one by one.
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
 import emulated_cuda
 import pytest
 
+HERE = pathlib.Path(__file__).resolve().parent
 PHYSICAL = [
     "cpu",
     pytest.param(
@@ -47,7 +49,7 @@ def outcomes(script, request, schedule):
 
 
 def _on_cpu(script):
-    path = [str(script.parents[1]), os.environ.get("PYTHONPATH", "")]
+    path = [str(HERE), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},

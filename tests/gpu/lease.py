@@ -159,8 +159,9 @@ class Lease:
                 for side in ("one", "other")
             ]
         if kind == "first":
+            scripts = HERE / "python/as_cuda"
             return [
-                self._step(name, sys.executable, HERE / f"python/{script}.py")
+                self._step(name, sys.executable, scripts / f"{script}.py")
                 for name, script in rows.FIRST.items()
             ]
         if kind == "scripts":

@@ -8,7 +8,7 @@ WORKLOADS = ("adamw_fused", "adamw_foreach", "convolutions", "transformer")
 WORKLOADS += ("attention", "lstm", "random_numbers", "scaled_sgd", "gru")
 WORKLOADS += ("streams", "deterministic_llama")
 
-# Checks in one process each, under tests/python.
+# Checks in one process each, of tests/python/as_cuda.
 FIRST = {"first": "on_emulated_cuda", "as_cuda": "on_as_cuda"}
 
 # Workloads that are left out: what only a GPU has.

@@ -407,7 +407,7 @@ MUTATIONS = (
         "a workspace in the arena",
         "workspace",
         GONE,
-        ("tests/python/test_cuda_emulated.py",),
+        ("tests/python/as_cuda/test_cuda_emulated.py",),
     ),
     Mutation(
         "an op is run again with today's generator",
@@ -443,7 +443,7 @@ MUTATIONS = (
         "an unannounced writer is missing",
         "unannounced",
         GONE,
-        ("tests/python/test_cuda_emulated.py",),
+        ("tests/python/as_cuda/test_cuda_emulated.py",),
     ),
     Mutation(
         "a version is not counted",

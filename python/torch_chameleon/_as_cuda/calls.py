@@ -14,7 +14,8 @@ from torch.utils import _device
 from torch_chameleon import _C
 from torch_chameleon._C import Unsaid
 
-# By owner. tests/python/test_as_cuda.py looks for others in torch's schemas.
+# By owner. tests/python/as_cuda/test_as_cuda.py looks for others in torch's
+# schemas.
 _FACTORIES = (
     *("arange", "bartlett_window", "blackman_window", "empty"),
     *("empty_permuted", "empty_quantized", "empty_strided", "eye", "full"),
