@@ -359,28 +359,34 @@ MUTATIONS = (
         "the shape of an out= operand is not synced back",
         "out-shape",
         GONE,
-        ("tests/python/test_views.py", "tests/python/test_overwrites.py"),
+        (
+            "tests/python/ops/test_views.py",
+            "tests/python/ops/test_overwrites.py",
+        ),
     ),
     Mutation(
         "memory that an out= operand grew into is not synced back",
         "out-growth",
         ("alias.data() != before", "before == nullptr"),
-        ("tests/python/test_overwrites.py", "tests/python/test_storage.py"),
+        ("tests/python/ops/test_overwrites.py", "tests/python/test_storage.py"),
     ),
     Mutation(
         "a result that is an operand becomes another one",
         "result-operand",
         ("outers_[i]", "outers_[0]"),
         (
-            "tests/python/test_direct_kernels.py",
-            "tests/python/test_custom_ops.py",
+            "tests/python/ops/test_direct_kernels.py",
+            "tests/python/ops/test_custom_ops.py",
         ),
     ),
     Mutation(
         "a storage that two results share is adopted twice",
         "shared-result",
         ("storage.device_type() != kChameleon", "storage.nbytes() != 0"),
-        ("tests/python/test_custom_ops.py", "tests/python/test_layouts.py"),
+        (
+            "tests/python/ops/test_custom_ops.py",
+            "tests/python/ops/test_layouts.py",
+        ),
     ),
     Mutation(
         "an overwrite of a part is taken for whole",
@@ -389,13 +395,13 @@ MUTATIONS = (
             "argument->overwrites && is_all_of_storage(impl)",
             "argument->overwrites",
         ),
-        ("tests/python/test_overwrites.py",),
+        ("tests/python/ops/test_overwrites.py",),
     ),
     Mutation(
         "an operand that is read and overwritten is not fetched",
         "read-and-overwritten",
         GONE,
-        ("tests/python/test_overwrites.py",),
+        ("tests/python/ops/test_overwrites.py",),
     ),
     Mutation(
         "arenas are copied as if they were mapped for both devices",
@@ -413,31 +419,31 @@ MUTATIONS = (
         "an op is run again with today's generator",
         "re-run-generator",
         GONE,
-        ("tests/python/test_recompute.py",),
+        ("tests/python/ops/test_recompute.py",),
     ),
     Mutation(
         "a re-run leaves the default generator in the old state",
         "generator-restored",
         GONE,
-        ("tests/python/test_recompute.py",),
+        ("tests/python/ops/test_recompute.py",),
     ),
     Mutation(
         "a list run lets an operand go that a later op reads",
         "last-reader",
         GONE,
-        ("tests/python/test_deferred_lists.py",),
+        ("tests/python/ops/test_deferred_lists.py",),
     ),
     Mutation(
         "the last tensor of a long list is left out",
         "list-end",
         ("first < lists.length()", "first + 1 < lists.length()"),
-        ("tests/python/test_deferred_lists.py",),
+        ("tests/python/ops/test_deferred_lists.py",),
     ),
     Mutation(
         "a transposed tensor is copied as if it were not",
         "transposed-copy",
         ("from.strides() == to.strides() &&", ""),
-        ("tests/python/test_layouts.py", "tests/python/test_storage.py"),
+        ("tests/python/ops/test_layouts.py", "tests/python/test_storage.py"),
     ),
     Mutation(
         "an unannounced writer is missing",
@@ -449,7 +455,10 @@ MUTATIONS = (
         "a version is not counted",
         "version",
         ("counts_versions_", "!counts_versions_"),
-        ("tests/python/test_in_place.py", "tests/python/test_autograd.py"),
+        (
+            "tests/python/ops/test_in_place.py",
+            "tests/python/ops/test_autograd.py",
+        ),
     ),
     Mutation(
         "a result for the CPU keeps the device's memory",
@@ -458,7 +467,7 @@ MUTATIONS = (
             "!pinned.pager.contains(tensor.storage().data())",
             "tensor.defined() || pinned.held",
         ),
-        ("tests/python/test_custom_ops.py",),
+        ("tests/python/ops/test_custom_ops.py",),
     ),
     Mutation(
         "resize_ loses the values",

@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from support import moved, same_bits
+from support import ROOT, moved, same_bits
 from torch_chameleon import _C
 
-_ROOT = Path(__file__).parents[2]
 _SIZE = 1000
 
 
@@ -136,6 +134,6 @@ def test_empty_does_not_overwrite():
 
 def test_the_list_is_that_of_the_installed_torch():
     subprocess.run(
-        [sys.executable, _ROOT / "ci/list_overwriting_ops", "--check"],
+        [sys.executable, ROOT / "ci/list_overwriting_ops", "--check"],
         check=True,
     )

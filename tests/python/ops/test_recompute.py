@@ -12,7 +12,7 @@ import re
 import pytest
 import torch
 import torch_chameleon
-from support import dropping, evicting, moved, on_both, same_bits, values
+from support import ROOT, dropping, evicting, moved, on_both, same_bits, values
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -366,9 +366,8 @@ NOT_BITS = {
 
 def test_each_setting_of_pytorch_is_held_or_does_not_matter():
     header = pathlib.Path(torch.__file__).parent / "include/ATen/Context.h"
-    root = pathlib.Path(__file__).parents[2]
     settable = set(re.findall(r"\b(_?set[A-Z]\w+)\(", header.read_text()))
-    ours = (root / "kernels" / "bit_settings.cpp").read_text()
+    ours = (ROOT / "kernels" / "bit_settings.cpp").read_text()
     held = set(re.findall(r"(?:\.|::)(_?set[A-Z]\w+)\(", ours))
     left = {
         name for name in settable - held if not name.startswith(tuple(NOT_BITS))
