@@ -368,7 +368,10 @@ MUTATIONS = (
         "memory that an out= operand grew into is not synced back",
         "out-growth",
         ("alias.data() != before", "before == nullptr"),
-        ("tests/python/ops/test_overwrites.py", "tests/python/test_storage.py"),
+        (
+            "tests/python/ops/test_overwrites.py",
+            "tests/python/device/test_storage.py",
+        ),
     ),
     Mutation(
         "a result that is an operand becomes another one",
@@ -407,7 +410,7 @@ MUTATIONS = (
         "arenas are copied as if they were mapped for both devices",
         "peer-copy",
         ("to_device != from_device", "to_device == from_device"),
-        ("tests/python/test_several_devices.py",),
+        ("tests/python/device/test_several_devices.py",),
     ),
     Mutation(
         "a workspace in the arena",
@@ -443,7 +446,10 @@ MUTATIONS = (
         "a transposed tensor is copied as if it were not",
         "transposed-copy",
         ("from.strides() == to.strides() &&", ""),
-        ("tests/python/ops/test_layouts.py", "tests/python/test_storage.py"),
+        (
+            "tests/python/ops/test_layouts.py",
+            "tests/python/device/test_storage.py",
+        ),
     ),
     Mutation(
         "an unannounced writer is missing",
@@ -473,6 +479,6 @@ MUTATIONS = (
         "resize_ loses the values",
         "resized-values",
         ("kept > 0", "kept > bytes"),
-        ("tests/python/test_storage.py",),
+        ("tests/python/device/test_storage.py",),
     ),
 )

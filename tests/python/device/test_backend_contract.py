@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import on_both, same_bits, values
-
-ROOT = Path(__file__).parents[2]
+from support import ROOT, on_both, same_bits, values
 
 
 def test_the_table_names_tests_that_are_there():

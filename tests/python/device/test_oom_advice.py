@@ -14,6 +14,7 @@ import re
 import pytest
 import torch
 import torch_chameleon
+from support import ROOT
 
 ADVICE = re.compile(
     r"inside the kernel (?P<inside>.*)\); .*hbm_budget to at least "
@@ -62,7 +63,7 @@ def run(budget, action, operand):
 def alone(fresh):
     """Runs a program alone in a process, which finds the tests' modules."""
     here = pathlib.Path(__file__).parent
-    paths = [here, here.parent, os.environ.get("PYTHONPATH", "")]
+    paths = [here, ROOT / "tests", os.environ.get("PYTHONPATH", "")]
     return functools.partial(fresh, PYTHONPATH=os.pathsep.join(map(str, paths)))
 
 
