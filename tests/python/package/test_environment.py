@@ -4,12 +4,10 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support import ROOT
 from torch_chameleon import _environment, config
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
