@@ -7,12 +7,11 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
+from support import ROOT
 
-ROOT = Path(__file__).parents[2]
 SOURCES = ("backend", "kernels", "memory", "profiler", "ci/cmake", "python")
 
 

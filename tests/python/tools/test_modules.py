@@ -1,9 +1,8 @@
 """Test modules can be imported by their names alone."""
 
 import collections
-import pathlib
 
-ROOT = pathlib.Path(__file__).parents[2]
+from support import ROOT
 
 
 def test_every_name_is_one_module(pytestconfig):

@@ -1,9 +1,9 @@
 """What runs before a commit is what ci/lint runs."""
 
-import pathlib
 import re
 
-ROOT = pathlib.Path(__file__).parents[2]
+from support import ROOT
+
 HOOKS = {
     "mirrors-clang-format": "clang-format",
     "ruff-pre-commit": "ruff",

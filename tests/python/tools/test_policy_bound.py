@@ -4,7 +4,6 @@ import functools
 import heapq
 import itertools
 import math
-import pathlib
 import random
 
 import pytest
@@ -17,8 +16,9 @@ from bound import (
     lower_bound_ns,
     window_bound_ns,
 )
+from support import ROOT
 
-TRACES = pathlib.Path(__file__).parents[1] / "benchmarks/policy/traces"
+TRACES = ROOT / "tests/benchmarks/policy/traces"
 UNIT = Links(1e9, 1e9, 2e9)  # one byte a nanosecond, each way
 HALF = Links(1e9, 1e9, 1e9)  # one way at a time
 FAIR = Links(0.5e9, 0.5e9, 2e9 / 3)  # both ways at once at two thirds each

@@ -1,13 +1,13 @@
 """The planted bugs of tests/mutations still apply, and each has its catcher."""
 
-import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
+from support import ROOT
 
-_FOLDER = pathlib.Path(__file__).parents[1] / "mutations"
+_FOLDER = ROOT / "tests/mutations"
 sys.path.append(str(_FOLDER))  # its `run` is not the only one
 
 import planting  # noqa: E402

@@ -6,15 +6,14 @@ the table that names a function or a version that no driver knows shows here,
 and not on the first GPU.
 """
 
-import pathlib
 import re
 import shutil
 import subprocess
 
 import emulated_cuda
 import pytest
+from support import ROOT
 
-_ROOT = pathlib.Path(__file__).parents[2]
 _PACKAGE = "libcuda1"
 # Not among a machine's usual sources: its licence is not free.
 _SOURCE = "deb http://deb.debian.org/debian bookworm non-free\n"
@@ -103,7 +102,7 @@ def test_every_row_resolves(library, tmp_path):
     headers = emulated_cuda.cuda_headers()
     subprocess.run(
         [
-            *("c++", "-std=c++20", f"-I{_ROOT}", "-isystem", headers),
+            *("c++", "-std=c++20", f"-I{ROOT}", "-isystem", headers),
             *(source, "-o", program, "-ldl"),
         ],
         check=True,
