@@ -3,7 +3,7 @@
 Composites decide by the device, its capabilities, dtypes and shapes. Natively
 PyTorch's own CUDA code decides, on the emulated GPU; here chameleon's does, on
 the same one. What differs is in `op_sequence_differences`, with its reason.
-(On `cpu`, `conformance/test_parity` compares with the CPU.)
+(On `cpu`, `conformance/databases/test_parity` compares with the CPU.)
 """
 
 import json

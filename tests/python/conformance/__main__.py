@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-from conformance import counting
+from conformance.harness import counting
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -1,13 +1,13 @@
 """Process-wide settings of the conformance tests.
 
-CONFORMANCE_COUNTS      a file for the counts (counting.py)
-CONFORMANCE_PART        a part of the tests (selection.py)
+CONFORMANCE_COUNTS      a file for the counts (harness/counting.py)
+CONFORMANCE_PART        a part of the tests (harness/selection.py)
 """
 
 import pytest
 import torch_chameleon
 
-from conformance import counting, selection
+from conformance.harness import counting, selection
 
 
 def pytest_configure():

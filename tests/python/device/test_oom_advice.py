@@ -3,7 +3,7 @@
 Before a kernel has begun only its operands are known, which the text says.
 Once it was refused inside, a kernel that allocates its result alone runs in the
 budget that the text names, and in none that is smaller.
-tests/python/conformance/test_smallest_budget.py has every op.
+tests/python/conformance/databases/test_smallest_budget.py has every op.
 """
 
 import functools

@@ -1,0 +1,1 @@
+"""PyTorch's own databases of operators, modules and optimizers."""

@@ -1,0 +1,1 @@
+"""What PyTorch has no database of."""
