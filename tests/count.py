@@ -44,8 +44,8 @@ _PROGRAMS = {  # and whether they run on the emulated driver as well
     "memory_pager_stress_test": True,
 }
 _PYTHON = (
-    "tests/integration/test_faults.py",
-    "tests/integration/test_soak.py",
+    "tests/integration/faults/test_faults.py",
+    "tests/integration/faults/test_soak.py",
 )
 _LIMIT_S = 3600
 

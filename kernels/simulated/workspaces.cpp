@@ -110,9 +110,10 @@ std::size_t logsumexp(const CallView& call) {
 using Formula = std::size_t (*)(const CallView&);
 
 // After what PyTorch 2.11's kernels are known to allocate. Losses and logsumexp
-// are the same code on the CPU, where tests/integration/test_workspaces.py
-// compares them, and names for each of the others why it cannot be compared;
-// those are CUDA's own and were not measured on a GPU.
+// are the same code on the CPU, where
+// tests/integration/simulated/test_workspaces.py compares them, and names for
+// each of the others why it cannot be compared; those are CUDA's own and were
+// not measured on a GPU.
 //
 // Not here, because their size is the library's secret: workspaces of cuDNN
 // convolutions, and cuBLAS' (one a stream, kept, 32 MiB on Hopper).

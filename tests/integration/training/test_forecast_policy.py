@@ -1,18 +1,17 @@
 """The forecast policy on whole trainings, on the cpu runtime."""
 
 import json
-from pathlib import Path
 
 import pytest
-from support import needs_testing
+from support import ROOT, needs_testing
 
 pytestmark = needs_testing
 
-_HERE = Path(__file__).parent
+_TESTS = ROOT / "tests"
 
 _PRELUDE = f"""
 import sys
-sys.path[:0] = {[str(_HERE), str(_HERE.parent)]!r}
+sys.path[:0] = {[str(_TESTS / "integration"), str(_TESTS)]!r}
 import json, os, time
 import torch
 import torch_chameleon

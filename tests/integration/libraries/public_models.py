@@ -7,9 +7,9 @@ scikit-learn's digits, text from this repository, tokens from a seed.
 import math
 import os
 import warnings
-from pathlib import Path
 
 import torch
+from support import ROOT
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 from torch.optim import lr_scheduler, swa_utils
@@ -70,7 +70,7 @@ VOCABULARY = 256
 
 def bytes_of_text(steps, batch, tokens):
     """Rows of bytes of this repository's front page."""
-    text = (Path(__file__).parents[2] / "README.md").read_bytes()
+    text = (ROOT / "README.md").read_bytes()
     needed = steps * batch * tokens
     text = text * math.ceil(needed / len(text))
     rows = torch.tensor(list(text[:needed])).view(steps, batch, tokens)

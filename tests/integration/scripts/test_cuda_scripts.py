@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-SCRIPTS = Path(__file__).with_name("cuda_scripts")
+SCRIPTS = ROOT / "tests/integration/cuda_scripts"
 KIB = 1 << 10
 ANSWER_S = 30  # of a processor's time, for an answer of plan
 HANGS_S = 300  # of anyone's: the machine may have other work

@@ -1,18 +1,18 @@
 """CHAMELEON_DEBUG: everything is checked, and no bit is another."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 
 import pytest
+from support import ROOT
 
-_HERE = pathlib.Path(__file__).parent
+_TESTS = ROOT / "tests"
 
 _TRAINING = f"""
 import sys
-sys.path[:0] = {[str(_HERE), str(_HERE.parent)]!r}
+sys.path[:0] = {[str(_TESTS / "integration"), str(_TESTS)]!r}
 import torch_chameleon
 from trainings import *
 with budget(budget_for("gpt_adamw", 3)):

@@ -2,16 +2,14 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
 import emulated_cuda
 import pytest
 from benchmark_trainings import TRAININGS
-from support import needs_testing
+from support import ROOT, needs_testing
 
-ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "benchmarks" / "training"
 WAYS = ("chameleon", "checkpoint", "save_on_cpu", "micro_batch")
 WAYS += ("fsdp2_offload", "fsdp2_offload_checkpoint", "trl_offload")

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ADVERSARIES, needs_testing
+from support import ADVERSARIES, ROOT, needs_testing
 
 pytestmark = needs_testing
 
@@ -33,7 +33,7 @@ def run(path, select, adversary):
             *(str(HERE / path), "-k", select),
         ],
         env={**os.environ, "CHAMELEON_TEST_ADVERSARY": adversary},
-        cwd=HERE.parents[1],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,

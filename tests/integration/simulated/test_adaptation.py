@@ -6,16 +6,13 @@ Programs and figures of full size: tests/benchmarks/policy/adaptation.py.
 import itertools
 import json
 import os
-import pathlib
 import sys
 
 import pytest
 
 pytestmark = pytest.mark.slow
 
-_PATH = os.pathsep.join(
-    [str(pathlib.Path(__file__).resolve().parents[1]), *sys.path]
-)
+_PATH = os.pathsep.join(sys.path)
 
 # With 1 / k of the memory that a step needs.
 _RUN = """

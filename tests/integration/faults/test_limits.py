@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_chameleon
-from support import MIB, moved
+from support import MIB, ROOT, moved
 from torch_chameleon import _C
 from trainings import budget
 
@@ -194,7 +194,7 @@ def test_many_small_tensors(count):
 
 # ---- fragmentation
 
-TRACES = Path(__file__).parents[1] / "benchmarks/policy/traces"
+TRACES = ROOT / "tests/benchmarks/policy/traces"
 
 
 def sizes_of(trace, largest):

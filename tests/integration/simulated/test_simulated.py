@@ -6,7 +6,6 @@ The target is fixed once a process, so these tests run in others.
 import ast
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -33,7 +32,7 @@ def timed(action):
 """
 
 
-_PATH = os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])
+_PATH = os.pathsep.join(sys.path)
 
 # Runs what comes in, one JSON text a line, and answers with what it printed.
 _LOOP = """

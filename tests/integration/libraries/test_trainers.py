@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch_chameleon
-from support import same_bits
+from support import ROOT, same_bits
 from trainings import budget
 
-EXAMPLES = Path(__file__).parents[2] / "python" / "examples"
+EXAMPLES = ROOT / "python" / "examples"
 
 
 @pytest.fixture(autouse=True)

@@ -11,11 +11,10 @@ import time
 import emulated_cuda
 import emulated_cudnn
 import pytest
-from support import needs_testing
+from support import ROOT, needs_testing
 
 pytestmark = needs_testing
 
-ROOT = pathlib.Path(__file__).parents[2]
 GPU = ROOT / "tests" / "gpu"
 sys.path.insert(0, str(GPU))
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from random_programs.comparison import Difference
@@ -15,11 +14,11 @@ from random_programs.modes import MODES
 from random_programs.program import MILDEST, Program
 from random_programs.runner import Result
 from random_programs.shrinker import Shrinker
-from support import needs_testing
+from support import ROOT, needs_testing
 
 pytestmark = needs_testing
 
-HERE = Path(__file__).parent
+TESTS = ROOT / "tests"
 SEEDS = range(8)  # of each mode
 
 
@@ -30,7 +29,7 @@ class Server:
     """
 
     def __init__(self):
-        paths = [HERE, HERE.parent, os.environ.get("PYTHONPATH", "")]
+        paths = [TESTS / "integration", TESTS, os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, paths)),

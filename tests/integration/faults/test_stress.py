@@ -1,9 +1,7 @@
 """Trainings leave the native bits whatever is evicted, and whenever."""
 
-from pathlib import Path
-
 import pytest
-from support import ADVERSARIES, evicting, needs_testing
+from support import ADVERSARIES, ROOT, evicting, needs_testing
 from trainings import TRAININGS, budget, budget_for, differences
 
 
@@ -29,10 +27,10 @@ _WORST = ADVERSARIES[-1]  # late, out of order and slow at once
 )
 def test_adversarial_copies(adversary, fresh):
     """Copies that finish late, out of order or only when awaited."""
-    here = Path(__file__).parent
+    tests = ROOT / "tests"
     code = f"""
 import sys
-sys.path[:0] = {[str(here), str(here.parent)]!r}
+sys.path[:0] = {[str(tests / "integration"), str(tests)]!r}
 import torch
 import torch_chameleon
 from torch_chameleon import _C, _testing
