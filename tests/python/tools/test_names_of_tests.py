@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ("backend", "profiler", "memory", "kernels")
 PARTS = sorted(
     path.relative_to(ROOT).with_suffix("").as_posix()
