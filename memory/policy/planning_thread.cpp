@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "backend/runtime/nvtx_range.h"
+#include "memory/policy/cycle_signature.h"
 #include "memory/policy/swapping/planner.h"
-#include "profiler/cycle_signature.h"
 
 namespace chameleon::memory {
 
@@ -239,7 +239,7 @@ PlanningThread::SearchPtr PlanningThread::begin(
   PlanSearch::Request request{order.key, order.link,
                               keptBytes(order.key.budget_bytes), recompute_,
                               order.headroom_level};
-  request.signature = profiler::signature_of(map);
+  request.signature = signature_of(map);
   std::optional<SavedPlan> saved;
   if (saved_ != nullptr) {
     saved = saved_->take(request.signature, map.cycle, order.key.budget_bytes,

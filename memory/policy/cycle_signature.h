@@ -12,8 +12,8 @@
 
 #include "profiler/cycle_builder.h"
 
-namespace chameleon::profiler {
+namespace chameleon::memory {
 
-std::uint64_t signature_of(const CycleMap& map);
+std::uint64_t signature_of(const profiler::CycleMap& map);
 
-} // namespace chameleon::profiler
+} // namespace chameleon::memory

@@ -1,37 +1,38 @@
-#include "profiler/cycle_signature.h"
+#include "memory/policy/cycle_signature.h"
 
 #include <string_view>
 
 #include "profiler/op_names.h"
 #include "profiler/token.h"
 
-namespace chameleon::profiler {
+namespace chameleon::memory {
 
 namespace {
 
-void add(TokenHasher& hasher, std::string_view text) {
+void add(profiler::TokenHasher& hasher, std::string_view text) {
   hasher.add(text.size());
   for (const char c : text) hasher.add(static_cast<unsigned char>(c));
 }
 
 } // namespace
 
-std::uint64_t signature_of(const CycleMap& map) {
-  const Cycle& cycle = map.cycle;
-  TokenHasher hasher(cycle.ops());
+std::uint64_t signature_of(const profiler::CycleMap& map) {
+  const profiler::Cycle& cycle = map.cycle;
+  profiler::TokenHasher hasher(cycle.ops());
   for (std::size_t op = 0; op < cycle.ops(); ++op) {
-    add(hasher, op_names().name(map.op_names[op]));
+    add(hasher, profiler::op_names().name(map.op_names[op]));
     hasher.add(cycle.may_rerun.empty() ? 0 : cycle.may_rerun[op]);
     hasher.add(cycle.operandsOf(op).size());
-    for (const Operand operand : cycle.operandsOf(op)) {
+    for (const profiler::Operand operand : cycle.operandsOf(op)) {
       hasher.add(operand.value());
       hasher.add(operand.flags());
     }
     hasher.add(cycle.freedAfter(op).size());
-    for (const ValueIndex value : cycle.freedAfter(op)) hasher.add(value);
+    for (const profiler::ValueIndex value : cycle.freedAfter(op))
+      hasher.add(value);
   }
   for (const std::uint64_t bytes : cycle.value_bytes) hasher.add(bytes);
   return hasher.token();
 }
 
-} // namespace chameleon::profiler
+} // namespace chameleon::memory
