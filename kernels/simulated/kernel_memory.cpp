@@ -38,19 +38,19 @@ KernelMemory::~KernelMemory() { script().running = nullptr; }
 
 // Plays up to the next event of a result, or `results` and all others.
 bool KernelMemory::play(bool results) {
-  using Kind = KernelMemoryEvent::Kind;
+  using EventKind = KernelMemoryEvent::Kind;
   Script& all = script();
   for (; all.next < all.events.size(); ++all.next) {
     const KernelMemoryEvent& event = all.events[all.next];
     if (event.call != number_) break;
-    if (event.kind == Kind::kEnd) {
+    if (event.kind == EventKind::kEnd) {
       if (results) ++all.next;
       break;
     }
-    if (event.kind == Kind::kAllocate) {
+    if (event.kind == EventKind::kAllocate) {
       allocations_.push_back(
           backend::value_or_throw(pager_.allocate(call_, event.bytes)));
-    } else if (event.kind == Kind::kFree) {
+    } else if (event.kind == EventKind::kFree) {
       pager_.free(&call_, allocations_.at(event.allocation));
     } else if (!results) {
       return true;
