@@ -1,88 +1,70 @@
 """The truth that lets a script go on, by what the code does with it."""
 
+import json
+import os
+import shutil
+import subprocess
 import sys
-import textwrap
+from pathlib import Path
 
 import pytest
+import truth_cases
 from torch_chameleon.plan import truths
 
-
-class Value:
-    """Whoever asks whether it is true gets what `plan` would say, or False."""
-
-    def __init__(self):
-        self.said = []
-
-    def __bool__(self):
-        self.said.append(truths.expected(sys._getframe(1)))
-        return bool(self.said[-1])
-
-    def item(self):
-        self.said.append(truths.expected(sys._getframe(1)))
-        return bool(self.said[-1])
+_OTHERS = [
+    f"3.{minor}" for minor in range(10, 15) if minor != sys.version_info.minor
+]
 
 
-def said(text):
-    """What is said to code, which ends without an error.
-
-    It is compiled here: pytest writes its own asserts anew.
-    """
-    value, names = Value(), {}
-    body = textwrap.indent(textwrap.dedent(text), "    ")
-    exec(f"import sys\ndef run(v):\n{body}", names)
-    names["run"](value)
-    return value.said
+@pytest.mark.parametrize(("text", "expected"), truth_cases.ASSERTED)
+def test_what_is_asserted_is_true(text, expected):
+    assert truth_cases.said(text, truths) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "truths"),
-    [
-        ("assert v", [True]),
-        ("assert not v", [False]),
-        ("assert v, f'a {v.item() if v else 1} message'", [True]),
-        ("assert not (\n  # behind a comment\n  v\n), 'a message'", [False]),
-        ("assert v.item()", [True]),
-        ("assert not bool(v)", [False]),
-        ("assert v and not v", [True, False]),
-        ("assert v or v", [None, True]),
-        ("assert v and (not not v or v)", [True, None, True]),
-    ],
-)
-def test_what_is_asserted_is_true(text, truths):
-    assert said(text) == truths
+@pytest.mark.parametrize(("text", "expected"), truth_cases.FAILING)
+def test_what_ends_in_an_error_is_not_so(text, expected):
+    assert truth_cases.said(text, truths) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "truths"),
-    [
-        ("if v: raise KeyError", [False]),
-        ("if not v: raise KeyError", [True]),
-        ("if v:\n  print('no')\n  sys.exit(1)", [False]),
-        ("if v: pass\nelif not v: raise KeyError", [None, True]),
-        ("if v: pass\nelse: raise KeyError(f'{3 if v else 4}')", [True]),
-        ("for _ in range(2):\n  if v: raise KeyError", [False, False]),
-        ("while True:\n  if v: raise KeyError\n  break", [False]),
-        ("if v or v:\n  raise KeyError", [False, False]),
-        ("if v and v:\n  raise KeyError", [None]),
-        ("try:\n  if v: raise KeyError\nfinally: pass", [False]),
-    ],
-)
-def test_what_ends_in_an_error_is_not_so(text, truths):
-    assert said(text) == truths
+@pytest.mark.parametrize(("text", "expected"), truth_cases.KEPT)
+def test_what_is_kept_is_followed_to_where_it_is_asked_for(text, expected):
+    assert truth_cases.said(text, truths) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "if v: pass",
-        "while v: pass",
-        "a = 1 if v else 2",
-        "a = v.item()",
-        "assert [v.item()] != []",
-        "assert v.item() == False",
-        "if v: return 3\nraise_it = 4",
-        "for _ in range(9):\n  if not v: break",
-    ],
-)
-def test_others_decide_for_themselves(text):
-    assert said(text) == [None]
+@pytest.mark.parametrize(("text", "expected"), truth_cases.FREE)
+def test_others_decide_for_themselves(text, expected):
+    assert truth_cases.said(text, truths) == expected
+
+
+@pytest.mark.parametrize("version", _OTHERS)
+def test_each_python_has_its_own_bytecode(version):
+    python = _python(version)
+    if python is None:
+        pytest.skip(f"no Python {version} is on this machine")
+    printed = subprocess.run(
+        [python, "-S", truth_cases.__file__, truths.__file__],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    found = zip(truth_cases.ALL, json.loads(printed), strict=True)
+    assert [
+        (text, said) for (text, expected), said in found if said != expected
+    ] == []
+
+
+def _python(version):
+    """Where that Python is, in PATH or among pyenv's; None: nowhere."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [
+        *sorted(root.glob(f"versions/{version}.*/bin/python")),
+        shutil.which(f"python{version}"),
+    ]
+    for each in filter(None, found):
+        # One of pyenv's shims may stand there for a Python that is not.
+        asked = subprocess.run(
+            [each, "-S", "-c", "pass"], check=False, capture_output=True
+        )
+        if asked.returncode == 0:
+            return each
+    return None
