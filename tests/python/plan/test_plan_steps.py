@@ -213,17 +213,25 @@ def test_what_a_killed_plan_left_is_removed(tmp_path):
         subprocess.Popen([*PLAN, "sleep.py"], **quiet) as killed,
         subprocess.Popen([*PLAN, "sleep.py"], **quiet) as alive,
     ):
-        wait_until(lambda: len(started()) == 2 and all(started()))
-        scripts = started()
-        killed.kill()
-        killed.wait()
-        wait_until(lambda: sum(map(is_running, scripts)) == 1)
-        assert len(list(temporary.iterdir())) == 2
-        subprocess.run(
-            [*PLAN, "train.py"], check=True, stdout=subprocess.DEVNULL, **quiet
-        )
-        assert len(list(temporary.iterdir())) == 1
-        alive.terminate()
+        try:
+            wait_until(lambda: len(started()) == 2 and all(started()))
+            scripts = started()
+            killed.kill()
+            killed.wait()
+            wait_until(lambda: sum(map(is_running, scripts)) == 1)
+            assert len(list(temporary.iterdir())) == 2
+            subprocess.run(
+                [*PLAN, "train.py"],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                **quiet,
+            )
+            assert len(list(temporary.iterdir())) == 1
+            alive.terminate()
+        except BaseException:  # neither is waited for
+            killed.kill()
+            alive.kill()
+            raise
 
 
 def is_running(process):
