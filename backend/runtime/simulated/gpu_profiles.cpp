@@ -73,6 +73,9 @@ constexpr double kBandwidthFraction = 4.0 / 4.8;
 
 struct Figures {
   const char* name;
+  const char* product;
+  int major, minor; // compute capability
+  int multiprocessors;
   double memory_gib;
   std::size_t host_gib;
   double hbm_gb_per_s;
@@ -84,59 +87,50 @@ struct Figures {
 };
 
 constexpr Figures kFigures[] = {
-    // name        GiB  host  GB/s  fp64  fp32  tf32  fp16   bf16   link
-    {"h200", 141, 256, 4800, 66.9, 66.9, 494.7, 989.4, 989.4, kPcie5}, // [1]
-    {"h100", 80, 256, 3350, 66.9, 66.9, 494.7, 989.4, 989.4, kPcie5},  // [2]
-    {"a100-80gb", 80, 256, 2039, 19.5, 19.5, 156, 312, 312, kPcie4},   // [3]
-    {"a100-40gb", 40, 128, 1555, 19.5, 19.5, 156, 312, 312, kPcie4},   // [3]
-    {"l40s", 45, 128, 864, 1.43, 91.6, 183, 362.05, 362.05, kPcie4},   // [4]
-    {"rtx4090", 24, 64, 1008, 1.29, 82.6, 82.6, 165.2, 165.2, kPcie4,  // [5]
+    // Name, product, capability, multiprocessors;
+    // GiB, host, GB/s, fp64, fp32, tf32, fp16, bf16, link.
+    {"h200", "NVIDIA H200", 9, 0, 132, 141, 256, 4800, 66.9, 66.9, 494.7, 989.4,
+     989.4, kPcie5}, // [1]
+    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 80, 256, 3350, 66.9, 66.9,
+     494.7, 989.4, 989.4, kPcie5}, // [2]
+    {"a100-80gb", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 80, 256, 2039, 19.5, 19.5,
+     156, 312, 312, kPcie4}, // [3]
+    {"a100-40gb", "NVIDIA A100-SXM4-40GB", 8, 0, 108, 40, 128, 1555, 19.5, 19.5,
+     156, 312, 312, kPcie4}, // [3]
+    {"l40s", "NVIDIA L40S", 8, 9, 142, 45, 128, 864, 1.43, 91.6, 183, 362.05,
+     362.05, kPcie4}, // [4]
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 8, 9, 128, 24, 64, 1008, 1.29, 82.6,
+     82.6, 165.2, 165.2, kPcie4, // [5]
      160.0 / 165.2, 1000.0 / 1008.0},
-    {"rtx5090", 32, 128, 1792, 1.64, 104.8, 104.8, 209.5, 209.5, kPcie5}, // [6]
-    {"rtx3090", 24, 64, 936, 0.556, 35.6, 35.6, 71, 71, kPcie4},          // [7]
-    {"v100-16gb", 16, 64, 900, 7.8, 15.7, 15.7, 125, 15.7, kPcie3,        // [8]
+    {"rtx5090", "NVIDIA GeForce RTX 5090", 12, 0, 170, 32, 128, 1792, 1.64,
+     104.8, 104.8, 209.5, 209.5, kPcie5}, // [6]
+    {"rtx3090", "NVIDIA GeForce RTX 3090", 8, 6, 82, 24, 64, 936, 0.556, 35.6,
+     35.6, 71, 71, kPcie4}, // [7]
+    {"v100-16gb", "Tesla V100-SXM2-16GB", 7, 0, 80, 16, 64, 900, 7.8, 15.7,
+     15.7, 125, 15.7, kPcie3, // [8]
      kComputeFraction, kBandwidthFraction, false},
-    {"v100-32gb", 32, 64, 900, 7.8, 15.7, 15.7, 125, 15.7, kPcie3, // [8]
+    {"v100-32gb", "Tesla V100-SXM2-32GB", 7, 0, 80, 32, 64, 900, 7.8, 15.7,
+     15.7, 125, 15.7, kPcie3, // [8]
      kComputeFraction, kBandwidthFraction, false},
-    {"t4", 15, 64, 320, 0.253, 8.1, 8.1, 65, 8.1, kPcie3, // [9]
+    {"t4", "Tesla T4", 7, 5, 40, 15, 64, 320, 0.253, 8.1, 8.1, 65, 8.1,
+     kPcie3, // [9]
      kComputeFraction, kBandwidthFraction, false},
-    {"a10", 22.5, 64, 600, 0.488, 31.2, 62.5, 125, 125, kPcie4},       // [10]
-    {"l4", 22.5, 64, 300, 0.473, 30.3, 60, 121, 121, kPcie4},          // [11]
-    {"rtx4080", 16, 64, 716.8, 0.762, 48.7, 48.7, 97.5, 97.5, kPcie4}, // [12]
-    {"rtx4070", 12, 64, 504.2, 0.455, 29.1, 29.1, 58.3, 58.3, kPcie4}, // [12]
+    {"a10", "NVIDIA A10", 8, 6, 72, 22.5, 64, 600, 0.488, 31.2, 62.5, 125, 125,
+     kPcie4}, // [10]
+    {"l4", "NVIDIA L4", 8, 9, 58, 22.5, 64, 300, 0.473, 30.3, 60, 121, 121,
+     kPcie4}, // [11]
+    {"rtx4080", "NVIDIA GeForce RTX 4080", 8, 9, 76, 16, 64, 716.8, 0.762, 48.7,
+     48.7, 97.5, 97.5, kPcie4}, // [12]
+    {"rtx4070", "NVIDIA GeForce RTX 4070", 8, 9, 46, 12, 64, 504.2, 0.455, 29.1,
+     29.1, 58.3, 58.3, kPcie4}, // [12]
 };
 
-// In the same order.
-struct Product {
-  const char* name;
-  ComputeCapability capability;
-  int multiprocessors;
-};
-constexpr Product kProducts[] = {
-    {"NVIDIA H200", {9, 0}, 132},
-    {"NVIDIA H100 80GB HBM3", {9, 0}, 132},
-    {"NVIDIA A100-SXM4-80GB", {8, 0}, 108},
-    {"NVIDIA A100-SXM4-40GB", {8, 0}, 108},
-    {"NVIDIA L40S", {8, 9}, 142},
-    {"NVIDIA GeForce RTX 4090", {8, 9}, 128},
-    {"NVIDIA GeForce RTX 5090", {12, 0}, 170},
-    {"NVIDIA GeForce RTX 3090", {8, 6}, 82},
-    {"Tesla V100-SXM2-16GB", {7, 0}, 80},
-    {"Tesla V100-SXM2-32GB", {7, 0}, 80},
-    {"Tesla T4", {7, 5}, 40},
-    {"NVIDIA A10", {8, 6}, 72},
-    {"NVIDIA L4", {8, 9}, 58},
-    {"NVIDIA GeForce RTX 4080", {8, 9}, 76},
-    {"NVIDIA GeForce RTX 4070", {8, 9}, 46},
-};
-static_assert(std::size(kProducts) == std::size(kFigures));
-
-GpuProfile profile_of(const Figures& figures, const Product& product) {
+GpuProfile profile_of(const Figures& figures) {
   GpuProfile profile;
   profile.name = figures.name;
-  profile.product = product.name;
-  profile.capability = product.capability;
-  profile.multiprocessors = product.multiprocessors;
+  profile.product = figures.product;
+  profile.capability = {figures.major, figures.minor};
+  profile.multiprocessors = figures.multiprocessors;
   profile.memory_bytes =
       static_cast<std::size_t>(figures.memory_gib * static_cast<double>(kGiB));
   profile.host_memory_bytes = figures.host_gib * kGiB;
@@ -335,6 +329,11 @@ bool fits(Unit unit, double number) {
   }
 }
 
+// As in 24G, which is memory.
+bool is_short_unit(std::string_view text) {
+  return text.find_last_of("kmgtKMGT") + 1 == text.size() && !text.empty();
+}
+
 std::optional<Figure> parse_value(Unit unit, std::string_view text) {
   Figure value;
   value.text = text;
@@ -350,6 +349,7 @@ std::optional<Figure> parse_value(Unit unit, std::string_view text) {
     }
     case Unit::kBytesPerSecond: {
       if (rest.ends_with("/s")) rest.remove_suffix(2);
+      if (is_short_unit(rest)) break; // of a rate G is 1e9 to all others
       const Result<std::size_t> bytes = parse_bytes(rest);
       if (!bytes.ok()) break;
       value.number = static_cast<double>(bytes.value());
@@ -475,8 +475,8 @@ Result<GpuProfile> parse_figures(std::string_view text) {
 std::span<const GpuProfile> gpu_profiles() {
   static const auto* const all = [] { // leaked, as the options are
     auto* list = new std::vector<GpuProfile>;
-    for (std::size_t i = 0; i < std::size(kFigures); ++i) {
-      list->push_back(profile_of(kFigures[i], kProducts[i]));
+    for (const Figures& figures : kFigures) {
+      list->push_back(profile_of(figures));
     }
     return list;
   }();
