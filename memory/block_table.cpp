@@ -18,8 +18,8 @@ BlockTable::BlockTable(PagerCore& core, Residency& residency, Pager* owner,
     : core_(core),
       residency_(residency),
       owner_(owner),
-      logical_limit_bytes_(logical_limit_bytes(core.limits.oversubscription,
-                                               core.limits.hbm_budget_bytes)),
+      logical_limit_bytes_(
+          logical_limit_bytes(core.limits, core.limits.hbm_budget_bytes)),
       space_(std::move(space)) {}
 
 BlockTable::~BlockTable() {

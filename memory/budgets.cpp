@@ -55,11 +55,10 @@ Admission::Attempt Budgets::tryHbmBudget(const Locked& locked,
                   format_bytes(core_.arena->rangeBytes()));
   }
   const std::size_t live = table_.logicalBytes();
-  if (live > logical_limit_bytes(core_.limits.oversubscription, bytes)) {
+  if (live > logical_limit_bytes(core_.limits, bytes)) {
     return refuse("is too low: " + format_bytes(live) +
                   " of tensors are live and the limit would be " +
-                  format_bytes(logical_limit_bytes(
-                      core_.limits.oversubscription, bytes)) +
+                  format_bytes(logical_limit_bytes(core_.limits, bytes)) +
                   " (oversubscription x hbm_budget)");
   }
   // With the gate closed and the budget in force no call can pin past it.
@@ -74,8 +73,7 @@ Admission::Attempt Budgets::tryHbmBudget(const Locked& locked,
   core_.admission.open();
   if (fits) {
     core_.limits.hbm_budget_bytes = bytes;
-    table_.setLogicalLimit(
-        logical_limit_bytes(core_.limits.oversubscription, bytes));
+    table_.setLogicalLimit(logical_limit_bytes(core_.limits, bytes));
     core_.policy->budgetChanged(bytes);
     core_.admission.wakeLocked(); // there may be more room now
     return Admission::Attempt::kDone;
@@ -144,7 +142,7 @@ Admission::Attempt Budgets::tryHostBudget(const Locked& locked,
   return Admission::Attempt::kLater;
 }
 
-Error Budgets::setOversubscription(double factor) {
+Error Budgets::setOversubscription(double factor, double live_fraction) {
   const PagerLock locked(core_);
   const std::size_t live = table_.logicalBytes();
   if (!(factor > 0)) {
@@ -152,8 +150,11 @@ Error Budgets::setOversubscription(double factor) {
             "torch_chameleon.config.oversubscription = " +
                 std::to_string(factor) + " is not allowed; it must be > 0"};
   }
+  Limits limits = core_.limits;
+  limits.oversubscription = factor;
+  limits.live_fraction = live_fraction;
   const std::size_t limit =
-      logical_limit_bytes(factor, core_.limits.hbm_budget_bytes);
+      logical_limit_bytes(limits, limits.hbm_budget_bytes);
   if (live > limit) {
     return {ErrorCode::kInvalidArgument,
             "torch_chameleon.config.oversubscription = " +
@@ -161,7 +162,7 @@ Error Budgets::setOversubscription(double factor) {
                 " of tensors are live and the limit would be " +
                 format_bytes(limit) + " (oversubscription x hbm_budget)"};
   }
-  core_.limits.oversubscription = factor;
+  core_.limits = limits;
   table_.setLogicalLimit(limit);
   return {};
 }

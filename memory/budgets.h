@@ -37,7 +37,8 @@ class Budgets {
   // kInvalidArgument where what was evicted does not fit; what lies too high
   // moves. `growth_share`: see HostPool.
   runtime::Error setHostBudget(std::size_t bytes, double growth_share = 0);
-  runtime::Error setOversubscription(double factor);
+  // `live_fraction`: see Limits.
+  runtime::Error setOversubscription(double factor, double live_fraction = 1);
   Limits limits() const;
 
  private:

@@ -16,6 +16,9 @@ struct Limits {
   // of nothing (HostPool::followMachine()).
   double host_growth_share = 0;
   bool recompute = false; // plans may drop blocks and run ops again
+  // Of the logical limit, what a program allows itself:
+  // set_per_process_memory_fraction.
+  double live_fraction = 1;
 };
 
 // oversubscription x budget, as far as a size_t goes.
@@ -24,6 +27,11 @@ inline std::size_t logical_limit_bytes(double oversubscription,
   constexpr double kMost = 9.0e18;
   return static_cast<std::size_t>(std::min(
       oversubscription * static_cast<double>(hbm_budget_bytes), kMost));
+}
+inline std::size_t logical_limit_bytes(const Limits& limits,
+                                       std::size_t hbm_budget_bytes) {
+  return logical_limit_bytes(limits.oversubscription * limits.live_fraction,
+                             hbm_budget_bytes);
 }
 
 } // namespace chameleon::memory

@@ -18,7 +18,6 @@ namespace chameleon::backend {
 namespace {
 
 constexpr double kDefaultOversubscription = 4.0;
-constexpr double kAlmostNothing = 1e-30; // 0 is no factor
 
 struct Fraction {
   std::atomic<double> value{1};
@@ -28,10 +27,6 @@ std::array<Fraction, kMaxDevices> fractions; // by device
 double oversubscription_from_options() {
   return runtime::option_number("oversubscription")
       .value_or(kDefaultOversubscription);
-}
-
-double part_of_oversubscription(double fraction) {
-  return std::max(fraction * oversubscription_from_options(), kAlmostNothing);
 }
 
 } // namespace
@@ -49,7 +44,7 @@ void set_memory_fraction(c10::DeviceIndex index, double fraction) {
   try_finish_deferred_work();
   if (DeviceContext* const used = context_if_used(index)) {
     const auto error = used->pager->budgets().setOversubscription(
-        part_of_oversubscription(fraction));
+        oversubscription_from_options(), fraction);
     TORCH_CHECK_VALUE(error.ok(), "set_per_process_memory_fraction(", fraction,
                       "): more than that is live on chameleon:",
                       static_cast<int>(index), " already; free tensors first");
@@ -73,7 +68,8 @@ memory::Limits limits_from_options(const runtime::DeviceRuntime& device,
     limits.host_growth_share =
         runtime::kDefaultHostShare / static_cast<double>(devices);
   }
-  limits.oversubscription = part_of_oversubscription(memory_fraction(index));
+  limits.oversubscription = oversubscription_from_options();
+  limits.live_fraction = memory_fraction(index);
   limits.recompute = runtime::option_text("recompute") == "auto";
   return limits;
 }
@@ -93,8 +89,8 @@ void set_option(std::string_view key, std::optional<std::string_view> text) {
       applied = used->pager->budgets().setHostBudget(limits.host_budget_bytes,
                                                      limits.host_growth_share);
     } else if (key == "oversubscription") {
-      applied =
-          used->pager->budgets().setOversubscription(limits.oversubscription);
+      applied = used->pager->budgets().setOversubscription(
+          limits.oversubscription, limits.live_fraction);
     } else if (key == "recompute") {
       applied = used->pager->policy().setRecompute(limits.recompute);
     } else if (key == "max_slowdown") {

@@ -4,30 +4,12 @@
 #include <vector>
 
 #include "backend/torch/deferred_work.h"
-#include "backend/torch/device_options.h"
 #include "backend/torch/error.h"
 #include "backend/torch/stream.h"
 
 namespace chameleon::backend {
 
 constinit std::atomic<const StorageObserver*> storage_observer{nullptr};
-
-namespace {
-
-[[noreturn]] void throw_refusal(const runtime::Error& error,
-                                c10::DeviceIndex index) {
-  const double fraction = memory_fraction(index);
-  if (fraction == 1 ||
-      error.code() != runtime::ErrorCode::kOutOfLogicalMemory) {
-    throw_error(error);
-  }
-  throw_error({error.code(),
-               c10::str(error.message(), ", or the ", fraction,
-                        " that was given to set_per_process_memory_fraction "
-                        "and lowers that limit")});
-}
-
-} // namespace
 
 void release_block(void* context) noexcept {
   auto* block = static_cast<memory::Block*>(context);
@@ -47,7 +29,7 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
   if (!block.ok()) [[unlikely]] {
     const StorageObserver* observer = storage_observer.load();
     if (observer != nullptr) observer->refused(bytes, index);
-    throw_refusal(block.error(), index);
+    throw_error(block.error());
   }
   return own_block(*block, index);
 }

@@ -1,6 +1,7 @@
 #include "memory/room/out_of_memory.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -120,6 +121,14 @@ Error out_of_logical_memory(const Locked& /*locked*/, const PagerCore& core,
                             std::size_t bytes, std::size_t live_bytes,
                             std::size_t limit_bytes) {
   const std::size_t budget_bytes = core.limits.hbm_budget_bytes;
+  const double fraction = core.limits.live_fraction;
+  char lowered[96] = "";
+  if (fraction != 1) {
+    std::snprintf(lowered, sizeof lowered,
+                  ", or the %g that was given to "
+                  "set_per_process_memory_fraction and lowers that limit",
+                  fraction);
+  }
   // No op could use what is larger than that.
   const char* raise = bytes > budget_bytes
                           ? "). Raise torch_chameleon.config.hbm_budget to "
@@ -131,7 +140,7 @@ Error out_of_logical_memory(const Locked& /*locked*/, const PagerCore& core,
               " does not fit beside the " + format_bytes(live_bytes) +
               " of live tensors; the limit is " + format_bytes(limit_bytes) +
               " (oversubscription x hbm_budget of " +
-              format_bytes(budget_bytes) + raise};
+              format_bytes(budget_bytes) + raise + lowered};
 }
 
 Error out_of_addresses(const PagerCore& core, std::size_t bytes,

@@ -344,6 +344,20 @@ def test_fraction_limits_what_is_allocated(memory_fraction, tight):
     torch.empty(96 * MIB, dtype=torch.uint8, device="chameleon")
 
 
+def test_fraction_limits_what_ops_return(memory_fraction, tight):
+    tight(64 * MIB)
+    x = torch.zeros(24 * MIB, dtype=torch.uint8, device="chameleon")
+    gc.collect()
+    live = torch.chameleon.memory_allocated()
+    fraction = (live + 16 * MIB) / torch.chameleon.mem_get_info()[1]
+    memory_fraction(fraction)
+    named = f"or the {fraction:g} that was given to set_per_process_memory_"
+    with pytest.raises(torch.OutOfMemoryError, match=re.escape(named)):
+        print(x + x)
+    memory_fraction(1.0)
+    assert len(x + x) == len(x)
+
+
 def test_fraction_of_less_than_is_live(memory_fraction):
     x = torch.zeros(4 * MIB, dtype=torch.uint8, device="chameleon")
     with pytest.raises(ValueError, match="live on chameleon:0 already"):
