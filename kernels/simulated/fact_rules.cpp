@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -262,34 +263,31 @@ bool is_reduced_to_one(const Call& call) {
   return call.known && call.results == 1 && call.tensor(1) == nullptr;
 }
 
-// The largest of all elements; `least` the smallest.
-Known most(const Call& call) {
-  if (!is_reduced_to_one(call)) return std::nullopt;
-  const Fact& fact = *call.known;
+// The smallest and the largest element.
+std::optional<std::pair<Fact, Fact>> ends_of(const Fact& fact) {
+  const auto number = [](std::int64_t value) { return parts_of_sum(value, 1); };
   switch (fact.kind) {
     case Kind::kTrue:
-      return share_of_true(fact.share > 0 ? 1 : 0);
+      return std::pair(share_of_true(fact.share < 1 ? 0 : 1),
+                       share_of_true(fact.share > 0 ? 1 : 0));
     case Kind::kChoice:
-      return parts_of_sum(fact.parts - 1, 1);
+      return std::pair(number(0), number(fact.parts - 1));
     case Kind::kParts:
-      return parts_of_sum((fact.total + fact.parts - 1) / fact.parts, 1);
+      return std::pair(number(fact.total / fact.parts),
+                       number((fact.total + fact.parts - 1) / fact.parts));
     default:
       return std::nullopt;
   }
 }
 Known least(const Call& call) {
   if (!is_reduced_to_one(call)) return std::nullopt;
-  const Fact& fact = *call.known;
-  switch (fact.kind) {
-    case Kind::kTrue:
-      return share_of_true(fact.share < 1 ? 0 : 1);
-    case Kind::kChoice:
-      return parts_of_sum(0, 1);
-    case Kind::kParts:
-      return parts_of_sum(fact.total / fact.parts, 1);
-    default:
-      return std::nullopt;
-  }
+  const auto ends = ends_of(*call.known);
+  return ends ? Known(ends->first) : Known();
+}
+Known most(const Call& call) {
+  if (!is_reduced_to_one(call)) return std::nullopt;
+  const auto ends = ends_of(*call.known);
+  return ends ? Known(ends->second) : Known();
 }
 
 // ---- made and copied -------------------------------------------------------
@@ -317,9 +315,21 @@ Known uniform(const Call& call) {
   if (!usual || !is_whole(*call.self)) return std::nullopt;
   return Fact{.kind = Kind::kUniform};
 }
+// Each is 1 as often as its own probability says.
+Known drawn_by(const Known& probabilities) {
+  if (!probabilities) return std::nullopt;
+  if (probabilities->kind == Kind::kUniform) return share_of_true(0.5);
+  return probabilities->kind == Kind::kTrue ? probabilities : Known();
+}
 Known bernoulli(const Call& call) {
-  const auto p = call.number(1);
-  return p && is_whole(*call.self) ? Known(share_of_true(*p)) : Known();
+  if (!is_whole(*call.result)) return std::nullopt;
+  if (const auto p = call.number(1)) return share_of_true(*p);
+  return drawn_by(call.tensor(1) == nullptr ? call.known : call.of(1));
+}
+// What is made of numbers alone: no argument is a tensor.
+Known made(std::string_view name, const Call& call) {
+  // Each of them once.
+  return name == "randperm" ? Known(choice_of(call.results)) : Known();
 }
 Known random(const Call& call) { // from 0, or from a number, to another
   const auto first = call.number(1);
@@ -420,7 +430,20 @@ std::string_view rule_name(std::string_view op) {
   return name;
 }
 
-// Indices beside the values that were chosen, and counts beside what is unique.
+// Along which `unique` compares rows; none: single elements.
+std::optional<std::int64_t> dim_of_unique(const Call& call,
+                                          std::string_view name) {
+  const std::size_t argument = name.starts_with("unique_dim") ? 1 : 3;
+  if (name.starts_with('_') || call.self->dim() == 0 ||
+      !call.view.arguments[argument].isInt()) {
+    return std::nullopt;
+  }
+  return c10::maybe_wrap_dim(call.view.arguments[argument].toInt(),
+                             call.self->dim());
+}
+
+// Indices beside the values that were chosen, and counts and places beside what
+// is unique.
 void note_other_results(const CallView& view, std::string_view name,
                         const Call& call) {
   const auto tell = [&](std::size_t result, const Known& known) {
@@ -434,12 +457,14 @@ void note_other_results(const CallView& view, std::string_view name,
     tell(1, dimension(call, view.arguments.size() - 2));
   } else if (name == "max" || name == "min" || name == "mode") {
     tell(1, dimension(call, 1));
-  } else if (name == "_unique2" || name.starts_with("unique")) {
-    const c10::TensorImpl* const found =
-        view.results.size() > 2 ? view.result(2) : nullptr;
-    if (found != nullptr && found->numel() > 0) {
-      tell(2, parts_of_sum(call.self->numel(), found->numel()));
-    }
+  } else if (call.result != nullptr &&
+             (name.starts_with("_unique") || name.starts_with("unique"))) {
+    const std::optional<std::int64_t> dim = dim_of_unique(call, name);
+    const std::int64_t all = dim ? call.self->size(*dim) : call.self->numel();
+    const std::int64_t found = dim ? call.result->size(*dim) : call.results;
+    if (found == 0) return;
+    tell(1, choice_of(found));
+    tell(2, parts_of_sum(all, found));
   }
 }
 
@@ -474,8 +499,12 @@ void note_call(const CallView& view) {
   const Call call{view, self, self == nullptr ? Known() : fact_of(*self),
                   result, result == nullptr ? 0 : result->numel()};
   Known known;
-  if (rule != rules().end() && self != nullptr && result != nullptr) {
-    known = rule->second(call);
+  if (result != nullptr) {
+    if (self == nullptr) {
+      known = made(name, call);
+    } else if (rule != rules().end()) {
+      known = rule->second(call);
+    }
   }
   if (view.traits.writes) forget_written(view);
   if (known && (!view.traits.writes || is_whole(*result))) {

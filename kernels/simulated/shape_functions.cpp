@@ -416,7 +416,8 @@ void unique_rows(Frame& frame, int64_t dim, bool inverse, bool counts) {
   int64_t& found =
       sizes[static_cast<std::size_t>(c10::maybe_wrap_dim(dim, self.dim()))];
   // Rows may differ where their elements do not.
-  found = frame.guess(Tensor(), rows);
+  found = frame.guess(self.dim() == 1 ? self : Tensor(), rows,
+                      /*distinct=*/true);
   frame.finish({at::empty(sizes, self.options()),
                 at::empty({inverse ? rows : 0}, longs(self)),
                 at::empty({counts ? found : 0}, longs(self))});

@@ -102,6 +102,19 @@ ONE_HOT = f"(hot := F.one_hot({TOP}, experts))"
         ("x[torch.isnan(x) | torch.isinf(x)]", [0]),
         ("(torch.rand(1000) < 0.25).nonzero()", [250, 1]),
         ("torch.empty(1000).bernoulli_(0.125).bool().nonzero()", [125, 1]),
+        ("torch.bernoulli(torch.rand(1000)).bool().nonzero()", [500, 1]),
+        (
+            "(torch.rand(1000) < 0.25).float().bernoulli().bool().nonzero()",
+            [250, 1],
+        ),
+        ("(torch.randperm(100) < 25).nonzero()", [25, 1]),
+        ("x[torch.randperm(64)[:10]]", [10, 4]),
+        (f"torch.unique({TOP}.view(-1), dim=0)", [8]),
+        (f"torch.unique({TOP}, dim=0, return_counts=True)[1].sum().item()", 64),
+        (
+            f"(torch.unique({TOP}, return_inverse=True)[1] == 3).nonzero()",
+            [16, 2],
+        ),
         ("labels[labels == 3]", [5]),
         ("labels[labels != -100]", [50]),
         (
@@ -149,6 +162,12 @@ def test_sizes(simulated, expression, found):
         ("bool((labels >= 0).all())", True),
         ("bool((labels > 9).any())", False),
         ("labels.max().item()", 9),
+        ("labels.min().item()", 0),
+        ("(labels == 3).max().item()", True),
+        ("(labels == 3).min().item()", False),
+        ("labels.bincount().max().item()", 5),
+        ("torch.randn(10, 4).argmax(-1).bincount().min().item()", 2),
+        ("torch.randperm(100).max().item()", 99),
         ("bool(labels.max() < 10)", True),
         ("bool(labels.max() == 9)", True),
         ("bool((x > 0).all())", False),  # nobody knows
