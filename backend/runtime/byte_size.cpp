@@ -29,6 +29,10 @@ std::optional<double> unit_bytes(std::string_view unit) {
       {"mb", 1e6},
       {"gb", 1e9},
       {"tb", 1e12},
+      {"k", 1024.0}, // as other programs say it
+      {"m", 1024.0 * 1024},
+      {"g", 1024.0 * 1024 * 1024},
+      {"t", 1024.0 * 1024 * 1024 * 1024},
       {"kib", 1024.0},
       {"mib", 1024.0 * 1024},
       {"gib", 1024.0 * 1024 * 1024},

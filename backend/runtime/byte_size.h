@@ -12,7 +12,8 @@
 namespace chameleon::runtime {
 
 // "512MiB" -> bytes. Accepts a plain count, decimals ("1.5GiB"), KB/MB/GB/TB
-// (powers of 1000) and KiB/MiB/GiB/TiB (powers of 1024), any case, spaces.
+// (powers of 1000) and KiB/MiB/GiB/TiB, also as K/M/G/T (powers of 1024), any
+// case, spaces.
 // Fractions of a byte are cut off. kInvalidArgument: negative, not finite,
 // above 2^62, or no such text.
 Result<std::size_t> parse_bytes(std::string_view text);

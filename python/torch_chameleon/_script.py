@@ -35,15 +35,6 @@ def lacks_unit(size: str, below: float = math.inf) -> str | None:
     return f'"{size}" has no unit: say "{size.strip()}GiB" or "MiB"'
 
 
-def with_unit(size: str) -> str:
-    """The size with its whole unit: 24G, as other programs say, is 24GiB.
-
-    Args:
-        size: As it was given.
-    """
-    return re.sub(r"(?i)(?<=[\d.])(\s*[kmgt])\s*$", r"\1iB", size)
-
-
 class CommandParser(argparse.ArgumentParser):
     """Of `python -m torch_chameleon ...`: says what is wrong in a sentence."""
 
@@ -69,6 +60,26 @@ class CommandParser(argparse.ArgumentParser):
         except OSError:
             self.error(f"{option} = {path}: {folder} is not writable")
 
+    def say_unit(self, size: str) -> None:
+        """Says how 24G is read, which is 24e9 bytes to some programs.
+
+        Args:
+            size: As it was given.
+        """
+        found = re.fullmatch(r"(.*[\d.]\s*)([KMGTkmgt])\s*", size)
+        if found is not None:
+            whole = f"{found[1]}{found[2].upper()}iB"
+            self.say(f"{size} is read as {whole}")
+
+    def say(self, sentence: str) -> None:
+        """Tells the user something, on stderr.
+
+        Args:
+            sentence: What.
+        """
+        name = self.prog.removeprefix("python -m ")
+        print(f"{name}: {sentence}", file=sys.stderr)
+
     def warn_of_ours_behind(self, script: str, arguments: list[str]) -> None:
         """Says which of our options stand behind the script, which gets them.
 
@@ -79,10 +90,9 @@ class CommandParser(argparse.ArgumentParser):
             arguments: What follows it.
         """
         for name in self._ours_among(script, arguments):
-            print(
-                f"{self.prog.removeprefix('python -m ')}: {name} stands behind "
-                f"{script} and goes to the script; for us it stands before it",
-                file=sys.stderr,
+            self.say(
+                f"{name} stands behind {script} and goes to the script; for us "
+                "it stands before it"
             )
 
     def _ours_among(self, script: str, arguments: list[str]) -> list[str]:

@@ -47,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
                 os.environ[f"CHAMELEON_{key.upper()}"] = text
     except ValueError as error:
         parser.error(str(error))
+    if options.hbm_budget:
+        parser.say_unit(options.hbm_budget)
     as_cuda()
     run = _script.run_module if options.is_module else _script.run_script
     page = options.report

@@ -1,13 +1,13 @@
 """The command line of `python -m torch_chameleon plan`."""
 
 import argparse
+import functools
 import importlib.util
 import os
 import pathlib
-import sys
 
 from torch_chameleon import _C
-from torch_chameleon._script import CommandParser, lacks_unit, with_unit
+from torch_chameleon._script import CommandParser, lacks_unit
 
 _DESCRIPTION = """\
 Runs the first steps of a training script, as it is, on a simulated GPU, and
@@ -103,7 +103,7 @@ def _parser() -> CommandParser:
     add(
         "--budget",
         metavar="SIZE",
-        type=_size,
+        type=functools.partial(_size, reader),
         help='device memory to live in, such as "16GiB" (default: '
         "CHAMELEON_HBM_BUDGET, or what the device takes by itself, 90 %% of "
         "what is free on the card beside a context)",
@@ -111,7 +111,7 @@ def _parser() -> CommandParser:
     add(
         "--host",
         metavar="SIZE",
-        type=_size,
+        type=functools.partial(_size, reader),
         help='host memory to move tensors to, such as "64GiB" (default: '
         "CHAMELEON_HOST_BUDGET, or 80 %% of this machine's)",
     )
@@ -197,20 +197,17 @@ def _times(text: str) -> float:
     return value
 
 
-def _size(text: str) -> int:
+def _size(reader: CommandParser, text: str) -> int:
     wrong = lacks_unit(text)
     if wrong is not None:
         raise argparse.ArgumentTypeError(wrong)
-    whole = with_unit(text)
     try:
-        size = _C.parse_bytes(whole)
+        size = _C.parse_bytes(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if size < 1 << 20:
         raise argparse.ArgumentTypeError(f'"{text}" is less than 1 MiB')
-    if whole != text:
-        note = f"torch_chameleon plan: {text} is read as {whole}"
-        print(note, file=sys.stderr)
+    reader.say_unit(text)
     return size
 
 

@@ -29,6 +29,10 @@ TEST(ParseBytes, Accepts) {
       {"4Gb", 4000000000},
       {"1TB", 1000000000000},
       {"1TiB", std::size_t{1} << 40},
+      {"24G", std::size_t{24} << 30}, // as other programs say it
+      {"512 m", 512u << 20},
+      {"1.5k", 1536},
+      {"2T", std::size_t{2} << 40},
   };
   for (const auto& row : rows) {
     const Result<std::size_t> bytes = parse_bytes(row.text);
@@ -39,7 +43,7 @@ TEST(ParseBytes, Accepts) {
 
 TEST(ParseBytes, Refuses) {
   for (const char* text : {"", " ", "-1", "-1GiB", "+1", "nan", "inf", "infGiB",
-                           "GiB", "1 2", "8G", "8 GiBs", "1,5GiB", "0x10",
+                           "GiB", "G", "1 2", "8Gi", "8 GiBs", "1,5GiB", "0x10",
                            "1e999", "1.2.3", "12 K iB", "1_000"}) {
     const Result<std::size_t> bytes = parse_bytes(text);
     ASSERT_FALSE(bytes.ok()) << text;

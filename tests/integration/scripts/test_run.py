@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch_chameleon
 from torch_chameleon import __main__ as commands
 from torch_chameleon import run
 
@@ -204,6 +205,18 @@ def test_a_wrong_command_line_is_one_sentence(
     assert said.startswith(f"torch_chameleon run: {sentence}")
     assert said.count("\n") == 1
     assert "CHAMELEON_AS_CUDA" not in os.environ
+
+
+def test_g_is_gib(folder, monkeypatch, capsys):
+    monkeypatch.setattr(run, "as_cuda", lambda: None)
+    monkeypatch.setattr(run._script, "run_script", lambda *given: None)
+    for name in ("CHAMELEON_HBM_BUDGET", "CHAMELEON_AS_CUDA"):
+        monkeypatch.setenv(name, "")
+    with torch_chameleon.config.patch(hbm_budget="1GiB"):
+        run.main(["--budget", "0.5g", "sub/program.py"])
+        assert torch_chameleon.config.hbm_budget == 512 << 20
+    said = "torch_chameleon run: 0.5g is read as 0.5GiB\n"
+    assert capsys.readouterr().err == said
 
 
 def test_the_command_is_listed():

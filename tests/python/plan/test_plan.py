@@ -477,7 +477,7 @@ def test_g_is_gib(tmp_path, capsys):
     assert (options.budget, options.host) == (3 << 29, 3 << 20)
     assert capsys.readouterr().err == (
         "torch_chameleon plan: 1.5G is read as 1.5GiB\n"
-        "torch_chameleon plan: 3 m is read as 3 miB\n"
+        "torch_chameleon plan: 3 m is read as 3 MiB\n"
     )
 
 

@@ -134,6 +134,10 @@ TEST(GpuProfiles, RefusalsInOneSentence) {
             "bf16 = \"989GB/s\" must be floating point operations per second "
             "from 1e6 to 1e18, "
             "such as 989e12 or \"989TFLOP/s\"");
+  // Of memory G is GiB; of a rate it would be 1e9, so nobody guesses.
+  EXPECT_EQ(failure("base=h200, memory=96G"), "no failure");
+  EXPECT_NE(failure("base=h200, link_in=55G/s"), "no failure");
+  EXPECT_NE(failure("base=h200, link_in=55g"), "no failure");
   EXPECT_EQ(failure("base=h200, compute_fraction=70"),
             "compute_fraction = \"70\" must be a fraction, more than 0 and at "
             "most 1");
