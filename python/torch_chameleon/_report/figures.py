@@ -3,11 +3,14 @@
 import bisect
 import collections
 import dataclasses
+import os
 import re
+import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch_chameleon import _C, _build_info
+from torch_chameleon._changes import advice, lives
 from torch_chameleon._report.recording import Recording
 from torch_chameleon._report.residency import Tensor, residency
 
@@ -71,6 +74,8 @@ class Figures:
     link_out: list[float] = dataclasses.field(default_factory=list)
     tensors: list[Tensor] = dataclasses.field(default_factory=list)
     tensors_left_out: int = 0
+    # What would lower the peak, as `plan` says it.
+    changes: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
 
     @property
@@ -131,6 +136,8 @@ def gather(recording: Recording | None, index: int = 0) -> Figures:
         _add_recording(figures, recording)
     if figures.fits:
         _say_that_it_fits(figures)
+    elif figures.step is not None and recording is not None:
+        _add_changes(figures, recording, index)
     return figures
 
 
@@ -296,6 +303,28 @@ def _add_recording(figures: Figures, recording: Recording) -> None:
         )
     else:
         figures.tensors, figures.tensors_left_out = residency(recording)
+
+
+def _add_changes(figures: Figures, recording: Recording, index: int) -> None:
+    """Tries changes on the trace of the last step, if that is a slow one."""
+    known: dict[str, Any] = {
+        "fits": "swapped",
+        "step_ns": figures.step_ns,
+        "in_memory_ns": figures.compute_ns,
+        "peak_bytes": max((row[1] for row in recording.memory), default=0),
+        "to_fuse": recording.optimizers.to_fuse(),
+        "states": recording.optimizers.states(),
+    }
+    if not advice.is_wanted(known):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        trace = os.path.join(folder, "trace")
+        _C.export_trace(index, trace)
+        after = lives.peaks_after(
+            trace, known["peak_bytes"], sum(known["states"].values())
+        )
+    after.pop("before", None)
+    figures.changes = advice.advice(known | {"peaks_after": after})
 
 
 def apart_from_reruns(timeline: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:

@@ -135,6 +135,12 @@ def _warnings(figures: Figures) -> str:
         f'<div class="warning"><b>{escape(what)}</b>{breakable(todo)}</div>'
         for what, todo in found
     ]
+    if figures.changes:
+        changes = "; ".join(figures.changes) + "."
+        rows.append(
+            '<div class="warning"><b>Less memory would do with a change.</b>'
+            f"{breakable(changes)}</div>"
+        )
     rows += [f'<p class="muted">{escape(note)}</p>' for note in figures.notes]
     if not rows:
         return ""

@@ -20,6 +20,7 @@ from torch.optim.optimizer import (
 from torch.types import Device
 
 from torch_chameleon import _C, _steps
+from torch_chameleon._changes.optimizers import Optimizers
 from torch_chameleon.chameleon._utils import _get_device_index
 
 _MOST_DECISIONS = 1 << 21
@@ -44,6 +45,7 @@ class Recording:
         self.end_call = 0
         self.marks: list[Mark] = [Mark(0, OUTSIDE)]
         self.step_ends: list[int] = []  # calls
+        self.optimizers = Optimizers()
         # Of parameters, buffers and optimizer state, by logical address; they
         # live to the end.
         self.names: dict[int, str] = {}
@@ -177,6 +179,7 @@ class Recording:
         self, optimizer: Optimizer, args: Any, kwargs: Any
     ) -> None:
         self._mark(OUTSIDE)
+        self.optimizers.stepped(optimizer)
         for parameter, state in optimizer.state.items():
             name = self._name_of(parameter)
             for key, value in state.items():

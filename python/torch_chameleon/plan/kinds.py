@@ -7,7 +7,7 @@ import torch
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.module import register_module_forward_hook
 
-from torch_chameleon.plan.traces import ops_of
+from torch_chameleon._changes.traces import ops_of
 
 # Measured beside an H100: the host took 8.0 ms for a step of 386 ops. Where the
 # card is faster than that, the host decides how long a step takes.

@@ -7,7 +7,7 @@ from torch_chameleon import _C
 _FOR_PROGRAMS = 0.99
 CONTEXT_BYTES = 512 << 20
 _OF_WHAT_IS_FREE = 0.9  # config.hbm_budget's default on `cuda`
-_OF_THE_HOST = 0.8  # config.host_budget's default
+OF_THE_HOST = 0.8  # config.host_budget's default
 _ROOM = "2TiB"
 
 
@@ -41,9 +41,9 @@ def default_host(gpu: str) -> tuple[int, str]:
     """
     if "host_memory" in _figures(gpu):
         total = _C.gpu_profile(gpu)["host_memory_bytes"]
-        return int(total * _OF_THE_HOST), "80 % of its host's"
+        return int(total * OF_THE_HOST), "80 % of its host's"
     total = _C.machine_memory_bytes()
-    return int(total * _OF_THE_HOST), "80 % of this machine's"
+    return int(total * OF_THE_HOST), "80 % of this machine's"
 
 
 def with_room(gpu: str) -> str:

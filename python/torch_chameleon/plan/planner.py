@@ -8,14 +8,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from torch_chameleon import _C
-from torch_chameleon.plan import advice, lives, machine, sizes
+from torch_chameleon._changes import advice, lives
+from torch_chameleon._units import size
+from torch_chameleon.plan import machine, sizes
 from torch_chameleon.plan.kinds import kind_of
 from torch_chameleon.plan.process import ScriptError
 from torch_chameleon.plan.runs import Figures, Runs
 from torch_chameleon.plan.steps import figures_of, middle, usual
 from torch_chameleon.plan.traces import largest_op
 from torch_chameleon.plan.trust import trust
-from torch_chameleon.plan.units import size
 
 _T = TypeVar("_T")
 _SURELY = 1.25  # times its peak holds a script, whatever its holes
@@ -65,6 +66,7 @@ class Planner:
             "budget_source": self.options.budget_source,
             "host_budget_bytes": self.runs.host,
             "host_source": self.runs.host_source,
+            "host_share": self.runs.host_share,
             _OPTION: self.oversubscription,
             f"{_OPTION}_source": self._source(),
             "peak_bytes": self.peak,
@@ -84,6 +86,7 @@ class Planner:
             ),
             "evaluation": seen["evaluation"],
             "to_fuse": seen["to_fuse"],
+            "states": seen["states"],
             "peaks_after": {},
             "curve": [],
         }
@@ -91,7 +94,8 @@ class Planner:
             return figures | {"fits": "not known", "failure": seen["failure"]}
         figures |= self._answer(figures["budget_bytes"], roomy["duration_ns"])
         if advice.is_wanted(figures):
-            figures["peaks_after"] = self._peaks_after(roomy)
+            states = sum(seen["states"].values())
+            figures["peaks_after"] = self._peaks_after(roomy, states)
         return figures
 
     def _answer(self, budget: int, in_memory_ns: int) -> Figures:
@@ -114,7 +118,7 @@ class Planner:
             key=lambda pair: pair[1],
         )
 
-    def _peaks_after(self, roomy: Figures) -> dict[str, int]:
+    def _peaks_after(self, roomy: Figures, states: int) -> dict[str, int]:
         """The peak of all steps after a change of the script, by its name.
 
         Empty where it is not known.
@@ -122,8 +126,9 @@ class Planner:
         found = []
         for step in sizes.last_of_each(self.steps):
             trace = f"{roomy['trace']}.{step['number']}"
-            found.append(lives.peaks_after(trace, step["peak_bytes"]))
-        return lives.highest(found, self.peak, roomy["peak_behind_bytes"])
+            found.append(lives.peaks_after(trace, step["peak_bytes"], states))
+        behind = roomy["peak_behind_bytes"]
+        return lives.highest(found, self.peak, behind, states)
 
     def _source(self) -> str:
         asked = self.options.oversubscription

@@ -3,8 +3,9 @@
 import textwrap
 from typing import Any
 
+from torch_chameleon._changes.advice import advice
+from torch_chameleon._units import decimal, duration, size
 from torch_chameleon.plan import overlay
-from torch_chameleon.plan.advice import advice
 from torch_chameleon.plan.reads import named
 from torch_chameleon.plan.sentences import (
     in_memory,
@@ -14,7 +15,6 @@ from torch_chameleon.plan.sentences import (
     swapped,
     why_not,
 )
-from torch_chameleon.plan.units import decimal, duration, size
 
 
 def text_of(figures: dict[str, Any], columns: int | None = None) -> str:

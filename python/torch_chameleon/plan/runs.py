@@ -25,8 +25,10 @@ class Runs:
         self.sizes: dict[str, list[str]] = {}  # as `Reads.sizes` has them
         self.least = 0  # steps that show all sizes
         self.host, self.host_source = options.host, options.host_source
+        self.host_share = 1.0  # of its memory, that `host` is
         if self.host is None:
             self.host, self.host_source = machine.default_host(options.gpu)
+            self.host_share = machine.OF_THE_HOST
         self._options = options
         self._folder = folder
         self._notes: set[str] = set()

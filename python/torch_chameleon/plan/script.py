@@ -27,6 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torch_chameleon import _C, _script, _steps, config
 from torch_chameleon._as_cuda import as_cuda
+from torch_chameleon._changes.optimizers import Optimizers
 from torch_chameleon._patches.after_import import after_import
 from torch_chameleon.plan import machine, no_uploads, no_values, overlay
 from torch_chameleon.plan.budgets import (
@@ -36,7 +37,6 @@ from torch_chameleon.plan.budgets import (
     EnoughStepsError,
 )
 from torch_chameleon.plan.card import Card
-from torch_chameleon.plan.optimizers import Optimizers
 from torch_chameleon.plan.reads import EndlessLoopError, Reads
 from torch_chameleon.plan.run import Run
 
@@ -216,6 +216,7 @@ def _train(run: Run) -> dict[str, Any]:
         "ended": ended,
         "seen": budgets.seen,
         "to_fuse": optimizers.to_fuse(),
+        "states": optimizers.states(),
         "reads": reads.places(),
         "sizes": reads.sizes(),
     }

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from torch_chameleon.plan.units import duration, size
+from torch_chameleon._units import duration, size
 
 Figures = dict[str, Any]
 

@@ -1,24 +1,9 @@
 """What a traced step tells of memory: its largest op, and swapping alone."""
 
-import json
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 
 from torch_chameleon import _C
-
-
-def ops_of(trace: str) -> Iterator[dict[str, Any]]:
-    """The ops of a traced step, in order.
-
-    Args:
-        trace: A file that `export_trace` wrote.
-    """
-    with open(trace) as lines:
-        for record in map(json.loads, lines):
-            if "op" in record:
-                yield record
+from torch_chameleon._changes.traces import ops_of
 
 
 def swapping_ns(trace: str, budget: int | None) -> int | None:

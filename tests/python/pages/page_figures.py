@@ -32,11 +32,11 @@ FACTS = {
     ),
     ("docs/plan.md", "90 %"): (_OPTIONS, "90 % of free HBM"),
     ("docs/plan.md", "1.05 times"): (
-        "python/torch_chameleon/plan/advice.py",
+        "python/torch_chameleon/_changes/advice.py",
         "_SLOW = 1.05  # times",
     ),
     ("docs/plan.md", "5 %"): (
-        "python/torch_chameleon/plan/advice.py",
+        "python/torch_chameleon/_changes/advice.py",
         "_WORTH = 0.95  # of the peak",
     ),
     ("docs/troubleshooting.md", "80 %"): (_OPTIONS, "none: 80 % of"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from torch_chameleon import _C
+from torch_chameleon import _units as units
 from torch_chameleon.plan import (
     arguments,
     cards,
@@ -18,7 +19,6 @@ from torch_chameleon.plan import (
     sizes,
     steps,
     traces,
-    units,
 )
 
 MEGA = 1_000_000
@@ -99,6 +99,7 @@ FIGURES = {
     "memory_bytes": 24 << 30,
     "host_budget_bytes": 64 << 30,
     "host_source": "--host",
+    "host_share": 1.0,
     "oversubscription": 4.0,
     "oversubscription_source": "the default of config.oversubscription",
     "peak_bytes": 30 << 30,

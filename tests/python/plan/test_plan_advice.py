@@ -1,11 +1,14 @@
-"""`plan` names what would lower a peak, and by how much."""
+"""`plan` and `report` name what would lower a peak, and by how much."""
 
+import gc
 import json
 import pathlib
 
 import pytest
+import torch
 from plan_trials import run_plan, run_text
-from torch_chameleon.plan import advice, lives
+from torch_chameleon._changes import advice, lives
+from torch_chameleon._changes.optimizers import Optimizers
 
 SLOW = {
     "fits": "swapped",
@@ -41,12 +44,38 @@ def test_what_helps_most_is_first():
     assert "80.0 MiB, modelled" in fused
 
 
+def test_no_more_than_three_are_said():
+    states = {"states": {"AdamW": 8 << 20, "SGD": 4 << 20}}
+    after = {**SLOW["peaks_after"], "states": 65 << 20}
+    said = advice.advice(SLOW | states | {"peaks_after": after})
+    assert [each[:4] for each in said] == ["half", "stat", "zero"]
+    assert said[1] == (
+        "states of AdamW and SGD in bfloat16, by an optimizer that keeps them "
+        "so: a peak of 65.0 MiB, modelled"
+    )
+
+
+def test_a_host_that_is_large_enough_is_first():
+    small = SLOW | {"fits": "no", "why": "host", "host_bytes": 8 << 30}
+    first, *others = advice.advice(small | {"host_share": 0.8})
+    assert first == (
+        "a host with 10.0 GiB of memory, of which tensors that wait may take "
+        "80%"
+    )
+    assert [each[:4] for each in others] == ["half", "zero"]
+    first, *_ = advice.advice(small | {"host_share": 1.0})
+    assert first == "8.00 GiB of the host's memory for tensors that wait"
+
+
 @pytest.mark.parametrize(
     ("changed", "starts"),
     [
         ({"to_fuse": []}, ["half", "zero"]),
         ({"fits": "no", "limit": "op"}, ["half"]),
-        ({"fits": "no", "why": "host"}, ["half", "zero", "fuse"]),
+        (
+            {"fits": "no", "why": "host", "host_bytes": 9, "host_share": 1},
+            ["9 by", "half", "zero"],
+        ),
         ({"peak_bytes": 72 << 20}, ["half"]),
         ({"peaks_after": {}}, []),
     ],
@@ -87,12 +116,42 @@ def test_lists_that_foreach_makes_would_not_be_there(tmp_path):
     assert lives.peaks_after(trace, 15) == {}  # it has more
 
 
+def test_states_are_there_all_the_time(tmp_path):
+    trace = written(tmp_path, ("aten::mm", [1], [2], []), STEP)
+    assert lives.peaks_after(trace, 100, states=40)["states"] == 80
+    assert lives.peaks_after(trace, 100)["states"] == 100
+
+
+def test_optimizers_say_what_they_have():
+    seen = Optimizers()
+    weights = [
+        torch.nn.Parameter(torch.ones(64, dtype=dtype, device="chameleon"))
+        for dtype in (torch.float32, torch.float32, torch.bfloat16)
+    ]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    adam = torch.optim.Adam(weights[:1])
+    kept = [adam, torch.optim.SGD(weights[1:], momentum=0.9)]
+    for optimizer in [torch.optim.Adam(weights), *kept]:
+        optimizer.step()
+        seen.stepped(optimizer)
+    del optimizer
+    gc.collect()
+    adam.zero_grad()
+    adam.step()
+    seen.stepped(adam)
+    assert seen.states() == {"Adam": 512, "SGD": 256}
+    assert seen.to_fuse() == ["Adam", "SGD"]
+
+
 def test_the_step_that_stays_highest_counts():
     one = {"before": 90, "fused": 80, "half": 45}
     other = {"before": 100, "fused": 60, "half": 50}
     both = [one, {}, other]
     assert lives.highest(both, 100, 10) == {"fused": 80, "half": 50}
     assert lives.highest(both, 100, 70) == {"fused": 80, "half": 70}
+    states = {"before": 100, "states": 80}
+    assert lives.highest([states], 100, 90, states=40) == {"states": 80}
     assert lives.highest(both, 120, 10) == {}  # of no step that is known
     assert lives.highest([{}], 100, 100) == {}
 
@@ -178,6 +237,11 @@ USUAL = {
     "rows": 2048,
     "behind": "",
 }
+MOMENTUM = "net.parameters(), momentum=0.9, foreach=False"
+IN_BFLOAT16 = """optimizer.zero_grad()
+    for each in net.parameters():
+        optimizer.state[each].setdefault(
+            "momentum_buffer", torch.zeros_like(each, dtype=torch.bfloat16))"""
 CHANGES = {
     "fused": (
         {"rows": 16},
@@ -186,6 +250,10 @@ CHANGES = {
     "freed": ({"before": "optimizer.zero_grad(set_to_none=False)"}, {}),
     "late": ({"before": "", "behind": "optimizer.zero_grad()"}, {}),
     "half": ({}, {"rows": 1024}),
+    "states": (
+        {"rows": 16, "optimizer": f"SGD({MOMENTUM})"},
+        {"rows": 16, "optimizer": f"SGD({MOMENTUM})", "before": IN_BFLOAT16},
+    ),
 }
 
 
@@ -196,8 +264,13 @@ def test_a_change_does_what_was_said(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     before, after = (LAYERS.format(**USUAL | each) for each in CHANGES[name])
     pathlib.Path("train.py").write_text(before)
-    done = run_plan("--budget", "16MiB", "--json", "plan.json", "train.py")
-    begin = {"fused": "fused=True for AdamW", "half": "half as many"}
+    budget = "8MiB" if name == "states" else "16MiB"
+    done = run_plan("--budget", budget, "--json", "plan.json", "train.py")
+    begin = {
+        "fused": "fused=True for AdamW",
+        "half": "half as many",
+        "states": "states of SGD in bfloat16",
+    }
     assert f"change     {begin.get(name, 'zero_grad()')}" in done.stdout
     figures = json.loads(pathlib.Path("plan.json").read_text())
     said = figures["peaks_after"]["freed" if name == "late" else name]
@@ -214,4 +287,4 @@ def test_what_cannot_be_fused_is_not_told_to_be(tmp_path, monkeypatch):
     pathlib.Path("train.py").write_text(LAYERS.format(**USUAL | given))
     done = run_plan("--budget", "16MiB", "train.py")
     assert "yes, by swapping" in done.stdout
-    assert "change" not in done.stdout
+    assert "fused=True" not in done.stdout

@@ -11,6 +11,8 @@ from page_checker import check_page
 from support import MIB
 from torch import nn
 from torch_chameleon import _C
+from torch_chameleon import _units as text_of_plan
+from torch_chameleon._changes import lives
 from torch_chameleon._replace_file import write_private
 from torch_chameleon._report import (
     advice,
@@ -407,6 +409,32 @@ def test_waiting_means_one_thing(a_run):
         assert "waited" not in finding or f" {share} " in finding
     waited = text_of.duration(gathered.waited_ns)
     assert f"Where compute waited for those {waited}" in text
+
+
+def test_changes_that_would_help_are_said_as_by_plan(a_run, tmp_path):
+    recording, gathered, _ = a_run
+    trace = str(tmp_path / "trace")
+    _C.export_trace(0, trace)
+    peak = max(row[1] for row in recording.memory)
+    states = recording.optimizers.states()
+    assert states["SGD"] > 0
+    after = lives.peaks_after(trace, peak, states["SGD"])
+    least = text_of_plan.size(min(after["half"], after["states"]))
+    assert 1 <= len(gathered.changes) <= 3
+    assert f"a peak of {least}" in gathered.changes[0]
+    text = check_page(page.html_of(gathered, "now"))
+    assert "Less memory would do with a change" in text
+
+
+def test_no_change_is_said_of_what_fits():
+    torch_chameleon.step()
+    recording = Recording()
+    recording.start()
+    train(4)
+    recording.stop()
+    gathered = figures.gather(recording)
+    assert gathered.fits
+    assert gathered.changes == []
 
 
 def test_another_step_than_the_planners_is_said(a_run):

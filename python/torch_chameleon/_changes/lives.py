@@ -5,7 +5,7 @@ import itertools
 import sys
 from typing import Any
 
-from torch_chameleon.plan.traces import ops_of
+from torch_chameleon._changes.traces import ops_of
 
 _FOREACH = "aten::_foreach_"
 _OPTIMIZER = (_FOREACH, "aten::_fused_")  # what reads gradients
@@ -44,19 +44,21 @@ class _Life:
         return bool(self.maker) and self.end < _FOREVER
 
 
-def peaks_after(trace: str, peak: int) -> dict[str, int]:
+def peaks_after(trace: str, peak: int, states: int = 0) -> dict[str, int]:
     """The peak that a step would have after a change.
 
     Args:
         trace: A file that `export_trace` wrote.
         peak: Bytes of tensors, as it was.
+        states: Of those, bytes of optimizers' states in float32.
 
     Returns:
         Bytes, by name; as "before" what is given. "fused": lists of tensors
         that `_foreach` ops make for others of them are not made. "freed":
         gradients of the step before are not there until they are made again.
         "half": what the step makes and does not keep, but for gradients and
-        what else the optimizer reads, has half the size. Empty where the trace
+        what else the optimizer reads, has half the size. "states": those have
+        half the size, and are there all the time. Empty where the trace
         has a much higher peak, as of the first steps: it is not known yet what
         dies behind them.
     """
@@ -89,18 +91,20 @@ def peaks_after(trace: str, peak: int) -> dict[str, int]:
         name: min(peak, others + _peak(spans + _negative(less)))
         for name, less in gone.items()
     }
-    return {"before": peak, **after}
+    return {"before": peak, **after, "states": peak - states // 2}
 
 
 def highest(
-    found: list[dict[str, int]], peak: int, behind: int
+    found: list[dict[str, int]], peak: int, behind: int, states: int = 0
 ) -> dict[str, int]:
     """The highest peak of several steps after a change.
 
     Args:
         found: What `peaks_after` gives for each.
         peak: That of all steps, as it was.
-        behind: The peak behind the last one, which no change is known to lower.
+        behind: The peak behind the last one, which only smaller states are
+            known to lower.
+        states: As for `peaks_after`.
 
     Returns:
         Bytes, by name. Empty where no trace has that peak.
@@ -109,8 +113,9 @@ def highest(
     most = max((each["before"] for each in known), default=0)
     if max(most, behind) < (1 - _EXACT) * peak:
         return {}
+    least = {"states": behind - states // 2}
     return {
-        name: max(behind, *(each[name] for each in known))
+        name: max(least.get(name, behind), *(each[name] for each in known))
         for name in (known[0] if known else ())
         if name != "before"
     }
