@@ -201,7 +201,7 @@ class Planner:
             point: Steps within the budget; None: it did not get along, or
                 nobody asked, since that does not depend on them.
         """
-        in_memory = {"fits": "in memory", "step_ns": in_memory_ns}
+        in_memory: Figures = {"fits": "in memory", "step_ns": in_memory_ns}
         if budget >= _SURELY * self.peak:
             return in_memory
         if budget < self.least():
@@ -210,11 +210,13 @@ class Planner:
             return {"fits": "no", "why": "budget", "limit": limit}
         if point is None:
             return self._why_not(gpu, budget)
+        moved = [step["bytes_in"] + step["bytes_out"] for step in point["each"]]
         # What the first one moves may be from before it.
-        if self.steps[0]["peak_bytes"] <= budget and not any(
-            step["bytes_in"] or step["bytes_out"] for step in point["each"][1:]
-        ):
+        if self.steps[0]["peak_bytes"] <= budget and not any(moved[1:]):
             return in_memory
+        # Sizes that change leave holes, until a plan knows what comes.
+        if self.peak <= budget and not any(moved[len(moved) // 2 :]):
+            return in_memory | {"first_moved_bytes": sum(moved)}
         step = self.compared(point)
         names = ("stall_ns", "bound_ns", "bytes_in", "bytes_out", "host_bytes")
         return {name: step[name] for name in names} | {

@@ -131,7 +131,10 @@ def _sizes(figures: dict[str, Any]) -> list[tuple[str, str]]:
 def _fits(figures: dict[str, Any]) -> str:
     budget = figures["budget_bytes"]
     if figures["fits"] == "in memory":
-        return f"yes, {size(budget)} hold all of it"
+        first = figures.get("first_moved_bytes")
+        return f"yes, {size(budget)} hold all of it" + (
+            f"; the first steps moved {decimal(first)}" if first else ""
+        )
     if figures["fits"] == "swapped":
         return (
             "yes, by swapping and running ops again: a step takes "

@@ -158,6 +158,10 @@ FIGURES = {
             "it needs 7.50 GiB, for aten::mm alone",
         ),
         (
+            {"fits": "in memory", "first_moved_bytes": 3_000_000},
+            "yes, 24.0 GiB hold all of it; the first steps moved 3.00 MB",
+        ),
+        (
             {"fits": "no", "why": "budget", "limit": "run", "error": "OOM"},
             "no, not into 24.0 GiB: a run within it ended with OOM",
         ),
@@ -468,6 +472,36 @@ def test_the_limit_that_binds(
     if limit is not None:
         answer = found.answer_of("t4", bytes_, 1, None)
         assert answer == {"fits": "no", "why": "budget", "limit": limit}
+
+
+@pytest.mark.parametrize(
+    ("peak", "moved", "answer"),
+    [
+        (90, [0, 0, 0, 0], "in memory"),
+        (90, [9, 0, 0, 0], "in memory"),
+        (90, [9, 7, 0, 0], "in memory, but for 16"),
+        (90, [0, 7, 0, 0, 0, 0], "in memory, but for 7"),
+        (90, [9, 7, 0, 1], "swapped"),
+        (90, [9, 7, 1, 0], "swapped"),
+        (110, [9, 7, 0, 0], "swapped"),  # there is no room for all
+        (110, [9, 0, 0, 0], "swapped"),  # nor was there in the first
+    ],
+)
+def test_the_first_steps_may_move_what_fits(tmp_path, peak, moved, answer):
+    options = arguments.parse([__file__])
+    found = planner.Planner(options, runs.Runs(options, tmp_path))
+    found.peak, found.op_bytes, found.oversubscription = peak, 10, 4.0
+    found.steps = [step_of(10, 100) | {"peak_bytes": peak} for _ in moved]
+    each = [
+        step_of(10, 100)
+        | {"bytes_in": count, "bytes_out": 0, "number": number}
+        | {"stall_ns": 0, "bound_ns": 0, "host_bytes": 0}
+        for number, count in enumerate(moved)
+    ]
+    point = point_of(100, 100) | {"each": each, "peak_host_bytes": 0}
+    got = found.answer_of("t4", 100, 100, point | {"settled": True})
+    first = got.get("first_moved_bytes")
+    assert got["fits"] + (f", but for {first}" if first else "") == answer
 
 
 def test_g_is_gib(tmp_path, capsys):
