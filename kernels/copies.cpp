@@ -117,7 +117,9 @@ void simulate_copy_to_cpu(const at::Tensor& from, const at::Tensor& to) {
   const Place place = place_of(from);
   backend::throw_if(place.block->pager->read(
       *place.block, place.offset, nullptr, span_bytes(from), place.stream));
-  if (!simulated::fill_known(from, to)) to.zero_();
+  if (simulated::fill_known(from, to)) return;
+  to.zero_();
+  simulated::read_unknown();
 }
 
 void copy_from_cpu(const at::Tensor& from, const at::Tensor& to) {
@@ -256,7 +258,10 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
       {}, at::TensorOptions().dtype(self.scalar_type()).device(at::kCPU));
   if (!backend::target().holds_data) {
     simulated::read_zeros("item()");
-    if (!simulated::fill_known(self, value)) value.zero_();
+    if (!simulated::fill_known(self, value)) {
+      value.zero_();
+      simulated::read_unknown();
+    }
   }
   backend::throw_if(place.block->pager->read(
       *place.block, place.offset,

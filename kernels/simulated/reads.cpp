@@ -10,6 +10,7 @@ namespace chameleon::kernels::simulated {
 namespace {
 
 std::atomic<GuessListener> guess_listener{nullptr};
+std::atomic<ReadListener> read_listener{nullptr};
 
 void refuse(std::string_view op) {
   TORCH_CHECK(runtime::option_text("simulated_reads") != "raise", op,
@@ -41,5 +42,11 @@ void guessed(std::string_view op, bool known) {
 }
 
 void set_guess_listener(GuessListener listener) { guess_listener = listener; }
+
+void read_unknown() {
+  if (const ReadListener listener = read_listener.load()) listener();
+}
+
+void set_read_listener(ReadListener listener) { read_listener = listener; }
 
 } // namespace chameleon::kernels::simulated

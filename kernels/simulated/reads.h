@@ -24,4 +24,10 @@ void guessed(std::string_view op, bool known = false);
 using GuessListener = void (*)(bool known);
 void set_guess_listener(GuessListener listener);
 
+// Zeros were read, of which nothing is known; no lock is held.
+void read_unknown();
+// Is told of it, on the thread that reads, and may throw. Null: nobody.
+using ReadListener = void (*)();
+void set_read_listener(ReadListener listener);
+
 } // namespace chameleon::kernels::simulated

@@ -136,6 +136,19 @@ void on_guessed_size(py::object told) {
   kernels::simulated::set_guess_listener(&tell_of_guess);
 }
 
+py::object* read_callback = nullptr;
+
+void tell_of_read() {
+  const py::gil_scoped_acquire gil;
+  (*read_callback)();
+}
+
+// Calls `told` where something reads zeros of which nothing is known.
+void on_unknown_read(py::object told) {
+  read_callback = new py::object(std::move(told));
+  kernels::simulated::set_read_listener(&tell_of_read);
+}
+
 // What a tensor without values stands for, on the CPU; None: nobody knows.
 std::optional<at::Tensor> known_values(const at::Tensor& tensor) {
   backend::finish_deferred_work();
@@ -153,6 +166,7 @@ void bind_plan(py::module_& m) {
   m.def("gpu_profiles", &gpu_profiles);
   m.def("gpu_profile", &gpu_profile);
   m.def("on_guessed_size", &on_guessed_size);
+  m.def("on_unknown_read", &on_unknown_read);
   m.def("known_values", &known_values);
   m.def("machine_memory_bytes", &machine_memory_bytes);
 }

@@ -97,11 +97,29 @@ FREE = [
 
 ALL = [*ASSERTED, *FAILING, *KEPT, *FREE]
 
+# Whether the innermost loop is one of `while`.
+LOOPS = [
+    ("v.item()", [False]),
+    ("while not v.item(): pass", [False, True]),
+    ("while True:\n  if v.item(): break", [True]),
+    ("n = 0\nwhile not v and n < 2:\n  n += 1", [False, True]),
+    ("for _ in 'a': v.item()", [False]),
+    ("for _ in 'a':\n  while not v.item(): pass", [False, True]),
+    ("while True:\n  for _ in 'a': v.item()\n  break", [False]),
+    ("while True:\n  [v.item() for _ in 'a']\n  break", [False]),
+    ("def f(): return v.item()\nwhile not f(): pass", [False, True]),
+    ("def f(): return v.item()\nfor _ in 'a': f()", [False]),
+]
 
-def said(text, truths):
-    """What `truths` says to code, which ends without an error.
+
+def said(text, ask):
+    """What is said to code, which ends without an error.
 
     It is compiled here: pytest writes its own asserts anew.
+
+    Args:
+        text: The code, which asks the value `v`.
+        ask: Of `truths`; is given the frame.
     """
     said = []
 
@@ -109,20 +127,19 @@ def said(text, truths):
         """Gets what `plan` would say, or False."""
 
         def __bool__(self):
-            said.append(truths.expected(sys._getframe(1)))
+            said.append(ask(sys._getframe(1)))
             return bool(said[-1])
 
         def item(self):
-            said.append(truths.expected(sys._getframe(1)))
+            said.append(ask(sys._getframe(1)))
             return bool(said[-1])
 
         def all(self):
             return self
 
-    names = {}
     body = textwrap.indent(textwrap.dedent(text), "    ")
-    exec(f"import sys\ndef run(v):\n{body}", names)
-    names["run"](Value())
+    text = f"import sys\ndef run(v):\n{body}\nrun(v)"
+    exec(text, {"v": Value()})
     return said
 
 
@@ -130,7 +147,9 @@ def _main(file):
     spec = importlib.util.spec_from_file_location("truths", file)
     truths = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(truths)
-    print(json.dumps([said(text, truths) for text, _ in ALL]))
+    truth = [said(text, truths.expected) for text, _ in ALL]
+    loop = [said(text, truths.waits) for text, _ in LOOPS]
+    print(json.dumps(truth + loop))
 
 
 if __name__ == "__main__":

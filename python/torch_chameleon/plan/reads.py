@@ -4,8 +4,9 @@ Where something is known of them (`kernels/simulated/facts.h`) it is read: that
 nothing is NaN, or how many tokens go to an expert. A truth that is asserted, or
 that ends in an error, is the one that lets the script go on (`truths`). Else a
 number is 1, which can be divided by, counted with and taken the logarithm of,
-and a truth False. Each line of the script that reads one is noted, and each
-that makes a size of values, for what depends on it may be otherwise.
+and a truth False; what is copied to the CPU is 0 there. Each line of the script
+that reads one is noted, and each that makes a size of values, for what depends
+on it may be otherwise.
 """
 
 import os
@@ -29,7 +30,11 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _MOST = 1000
 _NAMED = 3
-_PATIENCE = 100_000  # reads at one place; a step of reinforcement has fewer
+_SAVING = os.path.join("torch", "serialization.py")
+# Reads at one place: a loop over so many things reads each of them once, and a
+# `while` that reads so often waits for what it reads.
+_PATIENCE = 100_000
+_PATIENCE_OF_WHILE = 10_000  # a step of reinforcement has fewer
 
 
 class EndlessLoopError(BaseException):
@@ -53,6 +58,7 @@ class Reads:
         for found in (torch, Tensor):
             found.allclose = self._finding_close(found.allclose)
         _C.on_guessed_size(self._note_size)
+        _C.on_unknown_read(self._note_copy)
 
     def sizes(self) -> dict[str, list[str]]:
         """Lines whose sizes depend on values, as "file:line".
@@ -113,6 +119,15 @@ class Reads:
         if place is not None and len(self._sizes) < _MOST:
             self._sizes[place] = known and self._sizes.get(place, True)
 
+    def _note_copy(self) -> None:
+        frame = sys._getframe(1)
+        each: FrameType | None = frame
+        while each is not None:
+            if each.f_code.co_filename.endswith(_SAVING):
+                return  # what is in a file decides nothing
+            each = each.f_back
+        self._note(frame)
+
     def _note(self, frame: FrameType | None) -> None:
         place = self._place(frame)
         if place is None:
@@ -120,12 +135,15 @@ class Reads:
         if len(self._places) < _MOST:
             self._places[place] = None
         self._since_step[place] += 1
-        if self._since_step[place] > _PATIENCE:
+        count = self._since_step[place]
+        if count > _PATIENCE or (
+            count > _PATIENCE_OF_WHILE and truths.waits(frame)
+        ):
             file, line = place
             raise EndlessLoopError(
-                f"{file}:{line} has read {_PATIENCE:,} values since the last "
-                "step; under plan each is 1 or False, so a loop that waits for "
-                "another one never ends: bound its number of turns"
+                f"{file}:{line} has read {count - 1:,} values since the last "
+                "step; under plan each is 1, 0 or False, so a loop that waits "
+                "for another one never ends: bound its number of turns"
             )
 
     def _place(self, frame: FrameType | None) -> tuple[str, int] | None:

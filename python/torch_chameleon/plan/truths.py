@@ -26,6 +26,25 @@ def expected(frame: FrameType) -> bool | None:
     return _code(frame.f_code).expected(frame.f_lasti)
 
 
+def waits(frame: FrameType | None) -> bool:
+    """Whether the innermost loop around a read is one of `while`.
+
+    One of `for` ends where what it goes over ends; that of `while` may wait for
+    what is read.
+
+    Args:
+        frame: Who reads it, in the midst of it.
+    """
+    while frame is not None:
+        loop = _code(frame.f_code).loop(frame.f_lasti)
+        if loop:
+            return loop == "while"
+        if frame.f_code.co_name == "<module>":
+            break  # what runs the script has loops of its own
+        frame = frame.f_back
+    return False
+
+
 class _Instruction(NamedTuple):
     """One that does one thing.
 
@@ -69,6 +88,7 @@ class _Code:
             self._number.setdefault(each.offset, number)
         self._offsets = list(self._number)
         self._known: dict[int, bool | None] = {}  # by offset
+        self._loops: dict[int, str] = {}  # by offset
 
     def expected(self, offset: int) -> bool | None:
         """The truth that lets the code go on; None: either does.
@@ -77,13 +97,32 @@ class _Code:
             offset: Of the instruction that reads it.
         """
         if offset not in self._known:
-            # It may be that of a cache behind the instruction.
-            at = bisect.bisect_right(self._offsets, offset) - 1
-            number = self._number[self._offsets[at]]
+            number = self._at(offset)
             here = self._all[number]
             takes = here.is_branch or here.name == "UNARY_NOT"
             self._known[offset] = self._wanted(number + (not takes))
         return self._known[offset]
+
+    def loop(self, offset: int) -> str:
+        """The innermost loop around an instruction: "for", "while" or ""."""
+        if offset not in self._loops:
+            here = self._at(offset)
+            begins = [
+                self._target(number)
+                for number, each in enumerate(self._all)
+                if each.name in _JUMPS
+                and self._target(number) <= here <= number
+            ]
+            name = self._all[max(begins)].name if begins else ""
+            waits = name and name not in ("FOR_ITER", "SEND")
+            self._loops[offset] = "while" if waits else name and "for"
+        return self._loops[offset]
+
+    def _at(self, offset: int) -> int:
+        """The number of the instruction there."""
+        # An offset may be that of a cache behind the instruction.
+        at = bisect.bisect_right(self._offsets, offset) - 1
+        return self._number[self._offsets[at]]
 
     def _wanted(self, number: int) -> bool | None:
         """The truth of what lies on the stack before an instruction."""

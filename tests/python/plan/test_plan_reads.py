@@ -11,7 +11,8 @@ def seen(monkeypatch):
         monkeypatch.setattr(torch.Tensor, name, getattr(torch.Tensor, name))
     for owner in (torch, torch.Tensor):
         monkeypatch.setattr(owner, "allclose", owner.allclose)
-    monkeypatch.setattr(reads, "_PATIENCE", 3)
+    monkeypatch.setattr(reads, "_PATIENCE", 30)
+    monkeypatch.setattr(reads, "_PATIENCE_OF_WHILE", 3)
     made = reads.Reads(__file__)
     made.install()
     return made
@@ -30,6 +31,17 @@ def test_a_loop_that_waits_for_a_value_ends(seen):
         wait()
 
 
+def test_a_loop_over_values_may_read_each(seen):
+    values = torch.zeros(20, device="chameleon")
+    total = 0
+    for value in values:
+        total += value.item()
+    assert total == 20
+    assert len(seen.places()) == 1
+    with pytest.raises(reads.EndlessLoopError, match="has read 30 values"):
+        print([values.sum().item() for _ in range(99)])
+
+
 def test_steps_may_read_as_often_as_they_like(seen):
     x = torch.zeros(2, device="chameleon")
     for _ in range(20):
@@ -39,7 +51,6 @@ def test_steps_may_read_as_often_as_they_like(seen):
 
 
 def test_what_is_asserted_of_values_is_true(seen, monkeypatch):
-    monkeypatch.setattr(reads, "_PATIENCE", 9)
     x = torch.zeros(2, device="chameleon")
     checks = compile(
         "assert (x > 3).all(), 'a check'\n"

@@ -18,22 +18,27 @@ _OTHERS = [
 
 @pytest.mark.parametrize(("text", "expected"), truth_cases.ASSERTED)
 def test_what_is_asserted_is_true(text, expected):
-    assert truth_cases.said(text, truths) == expected
+    assert truth_cases.said(text, truths.expected) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), truth_cases.FAILING)
 def test_what_ends_in_an_error_is_not_so(text, expected):
-    assert truth_cases.said(text, truths) == expected
+    assert truth_cases.said(text, truths.expected) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), truth_cases.KEPT)
 def test_what_is_kept_is_followed_to_where_it_is_asked_for(text, expected):
-    assert truth_cases.said(text, truths) == expected
+    assert truth_cases.said(text, truths.expected) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), truth_cases.FREE)
 def test_others_decide_for_themselves(text, expected):
-    assert truth_cases.said(text, truths) == expected
+    assert truth_cases.said(text, truths.expected) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), truth_cases.LOOPS)
+def test_a_while_may_wait_for_what_it_reads(text, expected):
+    assert truth_cases.said(text, truths.waits) == expected
 
 
 @pytest.mark.parametrize("version", _OTHERS)
@@ -47,7 +52,8 @@ def test_each_python_has_its_own_bytecode(version):
         text=True,
         check=True,
     ).stdout
-    found = zip(truth_cases.ALL, json.loads(printed), strict=True)
+    cases = [*truth_cases.ALL, *truth_cases.LOOPS]
+    found = zip(cases, json.loads(printed), strict=True)
     assert [
         (text, said) for (text, expected), said in found if said != expected
     ] == []

@@ -129,11 +129,26 @@ mean = 1 / (x[0].item() - x[1].item())
     assert "read at train.py:5" in str(raised.value)
 
 
-@pytest.mark.slow
-def test_a_loop_that_waits_names_the_line(run_text):
+def test_zeros_that_are_copied_to_the_cpu_are_named(run_text):
     text = """
 x = torch.randn(2, device="cuda")
-while not (x > 99).any():
+for way in (lambda: x.cpu(), lambda: x.to("cpu").numpy()):
+    assert way()[0] == 0
+assert torch.empty(2).copy_(x)[0] == 0
+torch.save(x, "x.pt")
+chosen = torch.randn(8, 4, device="cuda").argmax(-1)
+assert chosen.bincount().cpu()[0] == 2
+"""
+    result = run_text(BESIDE.format(text))
+    assert result["reads"] == ["train.py:5", "train.py:7"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ["(x > 99).any()", "x.cpu()[0]"])
+def test_a_loop_that_waits_names_the_line(run_text, asked):
+    text = f"""
+x = torch.randn(2, device="cuda")
+while not {asked}:
     pass
 """
     with pytest.raises(ScriptError, match=r"train.py:5 has read .* values"):
