@@ -13,20 +13,25 @@ namespace {
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables)
 bool here_by_default = false;
 ternaryfunc call_type = nullptr;
-PyObject* place_made = nullptr; // never freed
+PyObject* construct_here = nullptr; // never freed
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
-// Calls a tensor type. The types that derive from torch.Tensor share it, and
-// place what they make as they like.
+// One that makes its tensors as torch.Tensor does, in no __new__ of its own.
+bool is_made_by_torch(PyObject* type) {
+  const auto new_of = [](PyObject* each) {
+    return reinterpret_cast<PyTypeObject*>(each)->tp_new;
+  };
+  return new_of(type) == new_of(THPVariableClass);
+}
+
+// Calls torch.Tensor or a type that derives from it.
 PyObject* call_type_here(PyObject* type, PyObject* args, PyObject* kwargs) {
-  PyObject* const made = call_type(type, args, kwargs);
-  if (made == nullptr || type != THPVariableClass || !here_by_default) {
-    return made;
+  if (!here_by_default || !is_made_by_torch(type)) {
+    return call_type(type, args, kwargs);
   }
-  PyObject* const placed =
-      PyObject_CallFunctionObjArgs(place_made, made, args, nullptr);
-  Py_DECREF(made);
-  return placed;
+  return PyObject_CallFunctionObjArgs(construct_here, type, args,
+                                      kwargs == nullptr ? Py_None : kwargs,
+                                      nullptr);
 }
 
 } // namespace
@@ -37,11 +42,11 @@ bool is_placed_by_default() {
   return here_by_default && !at::impl::torch_function_mode_enabled();
 }
 
-void place_constructed(const py::function& place) {
-  if (place_made != nullptr) {
+void construct_by(const py::function& construct) {
+  if (construct_here != nullptr) {
     return;
   }
-  place_made = place.inc_ref().ptr();
+  construct_here = construct.inc_ref().ptr();
   call_type =
       std::exchange(Py_TYPE(THPVariableClass)->tp_call, &call_type_here);
   if (call_type == nullptr) {

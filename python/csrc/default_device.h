@@ -17,8 +17,9 @@ void place_by_default(bool here);
 // to be asked. PyTorch then calls the function again.
 bool is_placed_by_default();
 
-// From now on what torch.Tensor(...) makes passes through `place(made, args)`
-// where it is in force. Once.
-void place_constructed(const pybind11::function& place);
+// From now on torch.Tensor(...), or a type that derives from it and has no
+// __new__, is `construct(type, args, kwargs)` where it is in force; kwargs may
+// be None. Once.
+void construct_by(const pybind11::function& construct);
 
 } // namespace chameleon::python

@@ -271,7 +271,7 @@ void bind_tensors(py::module_& m) {
   m.def("alias_cuda_in", &python::alias_cuda_in, py::arg("callable"),
         py::arg("unsaid") = python::Unsaid::kNothing);
   m.def("place_by_default", &python::place_by_default);
-  m.def("place_constructed", &python::place_constructed);
+  m.def("construct_by", &python::construct_by);
   m.def("equate_cuda_devices", &python::equate_cuda_devices);
   m.def("redirect_new_kernel", &kernels::redirect_new_kernel,
         py::call_guard<py::gil_scoped_release>());

@@ -161,10 +161,14 @@ def alias_cuda_in(
 ) -> None: ...
 
 # Whether tensors that nothing places are made here, in all threads; what
-# torch.Tensor(...) makes is then place(made, args) (once).
+# torch.Tensor(...), or a subclass without __new__, makes is then
+# construct(type, args, kwargs) (once).
 def place_by_default(here: bool) -> None: ...
-def place_constructed(
-    place: Callable[[torch.Tensor, tuple[object, ...]], torch.Tensor],
+def construct_by(
+    construct: Callable[
+        [type[torch.Tensor], tuple[Any, ...], dict[str, Any] | None],
+        torch.Tensor,
+    ],
 ) -> None: ...
 
 # torch.device("cuda", i) == torch.device("chameleon", i), from now on.

@@ -86,12 +86,35 @@ def _replace_type() -> None:
     Tensor.type = type_  # type: ignore[method-assign,assignment]
 
 
-def _place_constructed(made: Tensor, args: tuple[Any, ...]) -> Tensor:
+def _construct(
+    kind: type[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+) -> Tensor:
     """What `torch.Tensor(...)` gives under a default type of CUDA."""
-    # Of a tensor or a storage it makes a view.
-    if args and isinstance(args[0], (Tensor, TypedStorage, UntypedStorage)):
-        return made
-    return made.to("chameleon")
+    given = kwargs or {}
+    device = given.get("device")
+    if device is not None and torch.device(ours_for(device)).type == "cpu":
+        raise RuntimeError(
+            "legacy constructor expects device type: cuda but device type: "
+            "cpu was passed"
+        )
+    rest = {name: given[name] for name in given if name != "device"}
+    with torch._C.DisableTorchFunctionSubclass():
+        made = _constructed(args, rest)
+        if kind is not Tensor:
+            made = made.as_subclass(kind)
+    kind.__init__(made, *args, **given)
+    return made
+
+
+def _constructed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    first = next(iter([*args, *kwargs.values()]), None)
+    if isinstance(first, Tensor):  # a view of it
+        return Tensor.__new__(Tensor, *args, **kwargs)
+    if isinstance(first, (TypedStorage, UntypedStorage)):
+        return torch.empty(0, device=first.device).set_(first)
+    if args and all(isinstance(each, int) for each in args):
+        return torch.empty(args, device="chameleon")
+    return Tensor.__new__(Tensor, *args, **kwargs).to("chameleon")
 
 
 def _replace_default_type() -> None:
@@ -105,7 +128,7 @@ def _replace_default_type() -> None:
         _C.place_by_default(is_ours)
 
     torch.set_default_tensor_type = set_default_tensor_type
-    _C.place_constructed(_place_constructed)
+    _C.construct_by(_construct)
 
 
 def install() -> None:

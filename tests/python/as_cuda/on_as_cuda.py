@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pathlib
+import pickle
 import shutil
 import subprocess
 import sysconfig
@@ -244,6 +245,65 @@ def default_tensor_types():
     assert torch.cuda.FloatTensor(x).data_ptr() == x.data_ptr()
     with pytest.raises(TypeError, match="invalid type object"):
         torch.set_default_tensor_type(torch.float32)
+
+
+class Marked(torch.Tensor):
+    """Has no __new__."""
+
+    def __init__(self, *args):
+        self.mark = [self.device.type, *args]
+
+
+class Own(torch.Tensor):
+    """Places what it makes as it likes."""
+
+    @staticmethod
+    def __new__(cls, data):
+        return torch.Tensor._make_subclass(cls, data)
+
+
+@check
+def constructed_tensors():
+    on_host = torch.ones(2)
+    try:
+        torch.set_default_tensor_type(torch.cuda.FloatTensor)
+        x = torch.ones(2)
+        for made, shape in (
+            (torch.Tensor([1, 2]), (2,)),
+            (torch.Tensor(3, 2), (3, 2)),
+            (torch.Tensor(torch.Size([2, 3])), (2, 3)),
+            (torch.Tensor(data=[1, 2, 3]), (3,)),
+            (torch.Tensor([1, 2], device="cuda"), (2,)),
+            (torch.Tensor(), (0,)),
+            (torch.Tensor(x.untyped_storage()), (2,)),
+        ):
+            assert made.device == OURS
+            assert made.shape == shape
+            assert made.dtype == torch.float32
+        for view in (torch.Tensor(x), torch.Tensor(other=x)):
+            assert view.data_ptr() == x.data_ptr()
+        marked = Marked([1.0, 2.0])
+        assert type(marked) is Marked
+        assert marked.device == OURS
+        assert marked.mark == ["chameleon", [1.0, 2.0]]
+        assert Own(on_host).device.type == "cpu"
+        assert torch.nn.Parameter(on_host).device.type == "cpu"
+        assert torch.FloatTensor([1.0]).device.type == "cpu"
+        for kept in (torch.Tensor([1, 2]), marked):
+            for again in (pickle.loads(pickle.dumps(kept)), copy.copy(kept)):
+                assert type(again) is type(kept)
+                assert again.device == OURS
+                assert again.tolist() == [1, 2]
+        with pytest.raises(RuntimeError, match="expects device type: cuda"):
+            torch.Tensor([1], device="cpu")
+        with pytest.raises(TypeError, match="invalid data type 'str'"):
+            torch.Tensor("text")
+        with pytest.raises(torch.OutOfMemoryError, match="cuda:0"):
+            torch.Tensor(1 << 34)  # nor does the host have so much
+    finally:
+        torch.set_default_tensor_type(torch.FloatTensor)
+    assert torch.Tensor([1]).device.type == "cpu"
+    assert Marked([1.0]).mark == ["cpu", [1.0]]
 
 
 @check
