@@ -214,10 +214,18 @@ class Planner:
         # What the first one moves may be from before it.
         if self.steps[0]["peak_bytes"] <= budget and not any(moved[1:]):
             return in_memory
-        # Sizes that change leave holes, until a plan knows what comes.
-        if self.peak <= budget and not any(moved[len(moved) // 2 :]):
-            return in_memory | {"first_moved_bytes": sum(moved)}
         step = self.compared(point)
+        # There is room; sizes that change may leave holes now and then.
+        moving = sum(map(bool, moved))
+        is_usual = not (step["bytes_in"] or step["bytes_out"])
+        if self.peak <= budget and is_usual and 2 * moving <= len(moved):
+            return in_memory | {
+                "moved": {
+                    "steps": moving,
+                    "of": len(moved),
+                    "bytes": sum(moved),
+                }
+            }
         names = ("stall_ns", "bound_ns", "bytes_in", "bytes_out", "host_bytes")
         return {name: step[name] for name in names} | {
             "fits": "swapped",

@@ -131,10 +131,7 @@ def _sizes(figures: dict[str, Any]) -> list[tuple[str, str]]:
 def _fits(figures: dict[str, Any]) -> str:
     budget = figures["budget_bytes"]
     if figures["fits"] == "in memory":
-        first = figures.get("first_moved_bytes")
-        return f"yes, {size(budget)} hold all of it" + (
-            f"; the first steps moved {decimal(first)}" if first else ""
-        )
+        return f"yes, {size(budget)} hold all of it" + _moved(figures)
     if figures["fits"] == "swapped":
         return (
             "yes, by swapping and running ops again: a step takes "
@@ -144,6 +141,17 @@ def _fits(figures: dict[str, Any]) -> str:
     if figures["fits"] == "not known":
         return not_known(figures)
     return why_not(figures)
+
+
+def _moved(figures: dict[str, Any]) -> str:
+    """What some steps moved where a usual one moves nothing."""
+    if "moved" not in figures:
+        return ""
+    moved = figures["moved"]
+    return (
+        f"; {moved['steps']} of {moved['of']} steps moved "
+        f"{decimal(moved['bytes'])}, the others nothing"
+    )
 
 
 def _swapped(figures: dict[str, Any]) -> list[tuple[str, str]]:
