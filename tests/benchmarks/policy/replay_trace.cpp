@@ -263,7 +263,7 @@ class Replay {
     const auto duration = static_cast<double>(cycle_.duration_ns[op]);
     fail(runtime_->computed({}, cost_of(duration, bytes)));
     pager_->meter().durations().addOp(token, 0, cycle_.duration_ns[op]);
-    if (call.recording()) record(call, op, operands);
+    if (call.wantsRecord()) record(call, op, operands);
     pager_->end(call);
     for (const profiler::ValueIndex value : cycle_.freedAfter(op)) {
       if (blocks_[value] != nullptr) pager_->release(blocks_[value]);

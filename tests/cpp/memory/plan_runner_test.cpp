@@ -128,7 +128,7 @@ class CycleRun {
       if (operand.creates()) blocks_[operand.value()] = made[next++];
     }
     pager_->meter().durations().addOp(token, 0, cycle_.duration_ns[op]);
-    if (call.recording()) {
+    if (call.wantsRecord()) {
       pager_->record(call, std::make_unique<Recorded>(*this, op), made);
     }
     pager_->end(call);

@@ -111,7 +111,7 @@ class RerunTest : public PagerTest {
     }
     // fill_pattern() wrote every byte.
     call.overwritten();
-    if (!rerun && call.recording()) pager->record(call, recorded(op), made);
+    if (!rerun && call.wantsRecord()) pager->record(call, recorded(op), made);
     pager->end(call);
     results.insert(results.end(), made.begin(), made.end());
     return {};
