@@ -30,20 +30,12 @@ def cuda_mallocs() -> int:
     return torch.cuda.memory_stats().get("num_device_alloc", 0)
 
 
-def anonymous_bytes() -> int:
-    """Host memory of this process that no file backs: pinned memory too."""
-    text = pathlib.Path("/proc/self/status").read_text()
-    rows = dict(line.split(":", 1) for line in text.splitlines())
-    return int(rows["RssAnon"].split()[0]) << 10
-
-
-def swapped(rows: Sequence[dict], mallocs: int, before_bytes: int) -> dict:
+def swapped(rows: Sequence[dict], mallocs: int) -> dict:
     """Counters, a step, since they were reset.
 
     Args:
         rows: Steps, with their `split` where that was measured.
         mallocs: PyTorch's own calls for device memory meanwhile.
-        before_bytes: `anonymous_bytes` before the training was made.
     """
     import torch_chameleon
 
@@ -57,8 +49,7 @@ def swapped(rows: Sequence[dict], mallocs: int, before_bytes: int) -> dict:
         "peak_bytes": stats["peak_resident_bytes"],
         "logical_peak_bytes": stats["peak_logical_bytes"],
         "host_bytes": stats["peak_host_bytes"],
-        # What is pinned stays with the process, whether it is used or not.
-        "held_host_bytes": anonymous_bytes() - before_bytes,
+        "held_host_bytes": stats["host_reserved_bytes"],
         "in_gb": stats["bytes_in"] / steps / 1e9,
         "out_gb": stats["bytes_out"] / steps / 1e9,
         **{

@@ -182,7 +182,6 @@ def measure(
     is_ours = way == "chameleon" or is_modelled
     device = "chameleon" if is_ours else places.TIMED[place]
     host_bytes = used_host_bytes()
-    own_bytes = swap_figures.anonymous_bytes()
     if is_modelled:
         import torch_chameleon
 
@@ -264,7 +263,7 @@ def measure(
         }
     if is_ours:
         made_since = 0 if is_modelled else swap_figures.cuda_mallocs() - mallocs
-        figures |= swap_figures.swapped(rows, made_since, own_bytes)
+        figures |= swap_figures.swapped(rows, made_since)
     else:
         figures |= native_figures(device)
     if trace and is_ours:
