@@ -116,6 +116,10 @@ class Pager {
   // not wait for it, this thread may wait again, and nothing may be allocated
   // in it. For pins of a user's making, of any length.
   void keepPins(Call& call) noexcept { pins_.keepPins(call.state_); }
+  // After keepPins(): work under way (a collective) ends the call by itself, on
+  // any thread. A call that would be out of memory waits for that first, for a
+  // minute at most.
+  void endsByItself(Call& call) noexcept { pins_.endsByItself(call.state_); }
 
   // Memory for a running call. Never waits for other calls; evicts unpinned
   // blocks. The bytes may be used by work that is submitted to the call's

@@ -110,10 +110,11 @@ struct CallState {
   }
 
   StreamIndex stream = kFirstCompute;
-  // These five lie side by side, since they are cleared together.
+  // These lie side by side, since they are cleared together.
   bool active = false;
   bool exclusive = false;  // no other call enters beside it
   bool keeps_pins = false; // nobody waits for it (Pager::keepPins)
+  bool ends_by_itself = false; // work under way ends it (Pager::endsByItself)
   bool chooses = false;    // Algorithm::kToBeChosen
   bool has_all = false;    // all of HBM beside its operands, in one piece
   bool failed = false;     // an allocation failed in this attempt

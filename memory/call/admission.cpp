@@ -120,8 +120,8 @@ void Admission::handBack(Ticket ticket) {
   wakeLocked(); // the next in line
 }
 
-void Admission::wait(std::unique_lock<PagerMutex>& lock,
-                     const WaitHooks& hooks) {
+bool Admission::wait(std::unique_lock<PagerMutex>& lock, const WaitHooks& hooks,
+                     std::optional<std::chrono::seconds> at_most) {
   const PhaseRange range("wait for other ops");
   const std::uint64_t seen = changes_;
   waits_.fetch_add(1, std::memory_order_relaxed);
@@ -131,12 +131,19 @@ void Admission::wait(std::unique_lock<PagerMutex>& lock,
     token = hooks.before();
     lock.lock();
   }
-  changed_.wait(lock, [&] { return changes_ != seen; });
+  const auto changed = [&] { return changes_ != seen; };
+  bool done = true;
+  if (at_most) {
+    done = changed_.wait_for(lock, *at_most, changed);
+  } else {
+    changed_.wait(lock, changed);
+  }
   if (hooks.after != nullptr) {
     lock.unlock();
     hooks.after(token);
     lock.lock();
   }
+  return done;
 }
 
 } // namespace chameleon::memory

@@ -23,7 +23,10 @@
 // two devices waits for room on one with its source pinned on the other; one
 // such copy runs at a time.) A thread inside a call never waits, it fails
 // instead. So every call that is waited for reaches its end(). Pins of
-// unbounded duration are taken with keepPins() and are not waited for. A waiter
+// unbounded duration are taken with keepPins() and are not waited for. Those of
+// endsByItself() end when a peer has done its part, which may need this thread:
+// they are waited for where a call would else be out of memory, and no longer
+// than kOutstandingWait. A waiter
 // draws its ticket before it looks at the committed bytes, and whoever lowers
 // them looks for tickets afterwards, so no wake-up is lost. When all others
 // have ended a call sees all that it can ever get: "out of memory" is final.
@@ -32,6 +35,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -118,6 +122,11 @@ class Admission {
     return waits_.load(std::memory_order_relaxed);
   }
 
+  // Calls that end by themselves (Pager::endsByItself). The second comes
+  // after the subtract() of the call's bytes and before wake().
+  void addOutstanding() noexcept { outstanding_.fetch_add(1); }
+  void removeOutstanding() noexcept { outstanding_.fetch_sub(1); }
+
   // ---- under the pager's mutex --------------------------------------------
   using Ticket = std::uint64_t; // 0: none
   Ticket draw();                // closes the gate until it is handed back
@@ -138,13 +147,14 @@ class Admission {
   // other call was in flight when it started. Waits in between, if the thread
   // `may_wait`; the mutex is released meanwhile, and the wait hooks are called.
   // On failure for good the attempt's last result was kLater (nobody left to
-  // wait for) or kFailed. `exclusive`: only a try that is alone is of use.
+  // wait for, or nobody that ends in time) or kFailed. `exclusive`: only a try that is alone is of use.
   template <typename Try>
   bool serve(std::unique_lock<PagerMutex>& lock, bool exclusive, bool may_wait,
              Try&& attempt) REQUIRES(pager_lock);
   // Until something changed since the mutex was taken; releases it meanwhile,
-  // and around the hooks.
-  void wait(std::unique_lock<PagerMutex>& lock, const WaitHooks& hooks);
+  // and around the hooks. False: nothing did, in that time.
+  bool wait(std::unique_lock<PagerMutex>& lock, const WaitHooks& hooks,
+            std::optional<std::chrono::seconds> at_most = {});
   static WaitHooks wait_hooks; // process-wide; set once before first use
   void wakeLocked() noexcept;
   void close() noexcept { gate_.fetch_add(kClosed); } // nests
@@ -154,6 +164,10 @@ class Admission {
   }
 
  private:
+  // So long may a collective hold up a call that lacks its memory. A slow peer
+  // takes less; where the peer waits for this process it would be for ever.
+  static constexpr std::chrono::seconds kOutstandingWait{60};
+
   // word: [63 exclusive | 62..48 calls | 47..0 committed units of 512 bytes]
   static constexpr std::uint64_t kExclusive = std::uint64_t{1} << 63;
   static constexpr unsigned kUnitShift = 9;
@@ -183,6 +197,7 @@ class Admission {
   std::atomic<std::uint64_t> gate_{0};
   std::atomic<std::size_t> budget_;
   std::atomic<std::size_t> waits_{0};
+  std::atomic<std::uint32_t> outstanding_{0};
 
   // Guarded by the mutex.
   runtime::RankedCondition<runtime::LockRank::kPager> changed_;
@@ -228,6 +243,7 @@ bool Admission::serve(std::unique_lock<PagerMutex>& lock, bool exclusive,
   for (;;) {
     // With the gate closed (a ticket drawn), nobody enters after this look.
     const bool alone = load().calls == 0;
+    const bool outstanding = outstanding_.load() != 0; // before the try
     bool tried = false;
     if (!may_wait || (turnOf(ticket) && (alone || !exclusive))) {
       result = attempt(alone);
@@ -240,7 +256,7 @@ bool Admission::serve(std::unique_lock<PagerMutex>& lock, bool exclusive,
     if (ticket == 0) {
       ticket = draw();
     } else if (tried && alone && result == Attempt::kLater) {
-      break;
+      if (!outstanding || !wait(lock, wait_hooks, kOutstandingWait)) break;
     } else {
       wait(lock, wait_hooks);
     }

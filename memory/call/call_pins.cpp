@@ -184,12 +184,15 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
   if (call.must_not_fail) call.layout.clear();
   core_.admission.subtract(call.keeps_pins ? 0 : 1, freed + call.room_bytes,
                            call.exclusive);
+  if (call.ends_by_itself) [[unlikely]]
+    core_.admission.removeOutstanding();
   core_.admission.wake();
   if (!call.keeps_pins) --*call.depth;
   // As a new one, but for what it remembers of failures.
   call.active = false;
   call.exclusive = false;
   call.keeps_pins = false;
+  call.ends_by_itself = false;
   call.chooses = false;
   call.has_all = false;
   call.hole_due_bytes = 0;
@@ -372,6 +375,13 @@ void CallPins::keepPins(CallState& call) noexcept {
   call.room_bytes = 0;
   call.spares_left = 0;
   core_.admission.wake();
+}
+
+void CallPins::endsByItself(CallState& call) noexcept {
+  CHAMELEON_CHECK(call.keeps_pins && !call.ends_by_itself,
+                  "endsByItself() of a call without kept pins");
+  call.ends_by_itself = true;
+  core_.admission.addOutstanding();
 }
 
 // ---- who looks at each call -----------------------------------------------

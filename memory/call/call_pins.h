@@ -32,6 +32,7 @@ class CallPins {
   runtime::Error begin(CallState& call, const OpRequest& request);
   void end(CallState& call) noexcept;
   void keepPins(CallState& call) noexcept;
+  void endsByItself(CallState& call) noexcept;
   // Unpins and makes way for others, where no op ran: nothing is stamped.
   void release(CallState& call) noexcept;
 

@@ -1,6 +1,8 @@
 // One thread: states, clean copies, in-call memory, host access.
 #include "memory/pager.h"
 
+#include <thread>
+
 #include "tests/cpp/memory/pager_fixture.h"
 
 namespace chameleon::memory {
@@ -313,6 +315,25 @@ TEST_F(PagerTest, HeldPinsAreNoCallInFlight) {
   pager->end(resident);
   EXPECT_FALSE(failed(fill(big, 3)));
   EXPECT_FALSE(failed(expect(held, 1)));
+}
+
+TEST_F(PagerTest, PinsOfWorkUnderWayAreWaitedFor) {
+  open(256 * kKiB);
+  Block* const sent = filled(128 * kKiB, 1);
+  Block* const big = create(192 * kKiB);
+  Call collective;
+  ASSERT_FALSE(failed(pin(collective, sent)));
+  pager->keepPins(collective);
+  pager->endsByItself(collective);
+  std::thread peer([&] {
+    while (pager->stats().host_waits == 0) std::this_thread::yield();
+    pager->end(collective);
+  });
+  EXPECT_FALSE(failed(fill(big, 3)));
+  peer.join();
+  EXPECT_FALSE(failed(expect(sent, 1)));
+  const Error error = fill(create(512 * kKiB), 4); // nobody left to wait for
+  EXPECT_EQ(error.code(), ErrorCode::kOutOfDeviceMemory);
 }
 
 TEST_F(PagerTest, ReleaseOfAPinnedBlockWaitsForItsUnpin) {
