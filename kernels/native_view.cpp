@@ -6,38 +6,75 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/alias_tensors.h"
+#include "kernels/op_token.h"
 
 namespace chameleon::kernels {
+namespace {
+
+profiler::Token token_of(std::uint32_t op,
+                         const std::vector<NativeView::Use>& uses) {
+  profiler::TokenHasher token(op);
+  profiler::QuickHasher quick(op);
+  for (const NativeView::Use& use : uses) {
+    add_to_token(token, *use.tensor.unsafeGetTensorImpl());
+    add_to_token(quick, *use.tensor.unsafeGetTensorImpl());
+  }
+  return profiler::whole_token(token.token(), quick.token());
+}
+
+std::vector<NativeView::Use> all_used(const std::vector<at::Tensor>& tensors,
+                                      memory::Access access) {
+  std::vector<NativeView::Use> uses;
+  uses.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) uses.push_back({tensor, access});
+  return uses;
+}
+
+} // namespace
 
 NativeView::NativeView(const std::vector<at::Tensor>& tensors,
                        memory::Access access, std::string_view purpose)
-    : outers_(tensors) {
-  if (tensors.empty()) return;
+    : NativeView(all_used(tensors, access),
+                 {.name = purpose, .may_retry = true}, std::nullopt) {}
+
+NativeView::NativeView(const std::vector<Use>& uses, const memory::OpKind& kind,
+                       std::optional<std::uint32_t> op_number) {
+  if (uses.empty()) return;
   backend::finish_deferred_work();
-  const c10::DeviceIndex index = tensors.front().device().index();
-  backend::context(index, purpose); // fixes the target
-  TORCH_CHECK(backend::target().holds_data, purpose,
+  const c10::DeviceIndex index = uses.front().tensor.device().index();
+  backend::DeviceContext& device = backend::context(index, kind.name);
+  TORCH_CHECK(backend::target().holds_data, kind.name,
               ": a simulated device holds no bytes that native code could "
               "work on; set torch_chameleon.config.physical_device to \"cpu\"");
   AliasTensorSet alias_tensors;
   std::vector<std::size_t> entries;
-  for (const at::Tensor& tensor : tensors) {
+  for (const auto& [tensor, access] : uses) {
     TORCH_CHECK_VALUE(
         backend::is_chameleon(*tensor.unsafeGetTensorImpl()) &&
             tensor.has_storage() && tensor.device().index() == index,
-        purpose,
+        kind.name,
         ": all tensors must be dense chameleon tensors of one device (of a "
         "sparse one, its indices and values); got a ",
         tensor.layout(), " one on ", tensor.device());
     entries.push_back(alias_tensors.add(*tensor.unsafeGetTensorImpl(),
-                                        access == memory::Access::kWrite));
+                                        memory::writes(access),
+                                        access == memory::Access::kOverwrite));
+    outers_.push_back(tensor);
   }
-  pager_ = backend::context(index, purpose).pager;
+  pager_ = device.pager;
   const auto operands = alias_tensors.operands();
   auto call = std::make_unique<memory::Call>();
-  backend::throw_if(pager_->begin(*call, backend::current_stream(index),
-                                  {operands.data(), operands.size()}, nullptr,
-                                  purpose, true));
+  std::optional<memory::OpIdentity> identity;
+  profiler::Token token = 0;
+  if (op_number) {
+    token = token_of(*op_number, uses);
+    identity = memory::OpIdentity::of(*op_number, token);
+  }
+  backend::throw_if(
+      pager_->begin(*call, {.kind = kind,
+                            .stream = backend::current_stream(index),
+                            .operands = {operands.data(), operands.size()},
+                            .identity = identity ? &*identity : nullptr}));
   pager_->keepPins(*call);
   call_ = std::move(call);
 
@@ -45,8 +82,8 @@ NativeView::NativeView(const std::vector<at::Tensor>& tensors,
   for (const AliasTensorSet::Entry& entry : alias_tensors.entries()) {
     entry.alias->set_resizable(false); // growing would leave the block behind
   }
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    c10::TensorImpl& outer = *tensors[i].unsafeGetTensorImpl();
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    c10::TensorImpl& outer = *outers_[i].unsafeGetTensorImpl();
     auto native = make_outer(
         outer, c10::Storage(alias_tensors.entries()[entries[i]].alias),
         backend::target_device(index));
