@@ -133,7 +133,7 @@ struct DriverCalls {
         *value = driver.options_.maps_memory ? 1 : 0;
         return CUDA_SUCCESS;
       case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
-        *value = 0;
+        *value = driver.options_.host_numa_node;
         return CUDA_SUCCESS;
       default:
         return CUDA_ERROR_INVALID_VALUE;

@@ -58,6 +58,7 @@ struct EmulatedDriverOptions {
   // Registering what has pages that are not there yet is reported: a true
   // driver would make them under its lock.
   bool registers_populated_only = false;
+  int host_numa_node = 0;     // that lies next to every device; -1: none does
   bool maps_memory = true;    // virtual memory management
   bool copies_batches = true; // cuMemcpyBatchAsync is there
   // One sentence each; empty: print and abort.

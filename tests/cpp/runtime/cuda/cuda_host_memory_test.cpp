@@ -3,6 +3,7 @@
 // cuda_runtime_test.
 #include "backend/runtime/cuda/cuda_host_memory.h"
 
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -199,6 +201,49 @@ TEST_F(CudaHostMemoryTest, WhatTheDriverRefusesIsPopulatedNoFurther) {
     ASSERT_FALSE(pages[i] & 1);
   }
   host->free(slab, kBytes);
+}
+
+// The node that the system prefers for the pages at an address; -1: it has no
+// preference, -2: the machine does not say.
+int preferred_node(const void* address) {
+  constexpr unsigned kOfAddress = 2; // MPOL_F_ADDR
+  constexpr int kPreferred = 1;      // MPOL_PREFERRED
+  int mode = 0;
+  unsigned long nodes[16] = {}; // as many as a kernel may have
+  if (syscall(SYS_get_mempolicy, &mode, nodes, sizeof nodes * 8, address,
+              kOfAddress) != 0) {
+    return -2;
+  }
+  return mode == kPreferred && nodes[0] != 0 ? std::countr_zero(nodes[0]) : -1;
+}
+
+// A container may forbid the call that this rests on.
+bool may_choose_nodes() {
+  const std::size_t bytes = kPageBytes;
+  std::byte* const page = map_memory(bytes).value();
+  const unsigned long first = 1;
+  const bool done =
+      syscall(SYS_mbind, page, bytes, /*mode=*/1, &first, 64, 0) == 0 &&
+      preferred_node(page) == 0;
+  unmap_memory(page, bytes);
+  return done;
+}
+
+TEST_F(CudaHostMemoryTest, PagesLieNextToTheGpu) {
+  if (!may_choose_nodes()) GTEST_SKIP() << "the system places pages itself";
+  // Of a node that the machine does not have, too, slabs are good.
+  for (const auto& [node, preferred] : {std::pair{0, 0}, std::pair{-1, -1},
+                                        std::pair{63, -1}, std::pair{64, -1}}) {
+    driver_options.host_numa_node = node;
+    open();
+    std::byte* const slab = allocate(4 * kMiB);
+    EXPECT_EQ(preferred_node(slab), preferred) << node;
+    EXPECT_EQ(preferred_node(slab + 3 * kMiB), preferred) << node;
+    host->awaitRegistration();
+    EXPECT_EQ(host->registeredBytes(), 4 * kMiB);
+    host->free(slab, 4 * kMiB);
+    close();
+  }
 }
 
 TEST_F(CudaHostMemoryTest, ALostGpuHangsNobody) {
