@@ -27,7 +27,9 @@ constexpr std::array kSpecs = {
     OptionSpec{"hbm_budget", OptionKind::kBytes, "", "CHAMELEON_HBM_BUDGET", "",
                false,
                "Device memory that tensors may occupy at a time; none: 90 % of "
-               "free HBM (cuda), 1 GiB (cpu), the card's memory (simulated)."},
+               "free HBM (cuda), 1 GiB (cpu), the card's memory (simulated). "
+               "Processes that torchrun starts share it, where they share the "
+               "memory (cpu, one GPU)."},
     OptionSpec{"oversubscription", OptionKind::kNumber, "4.0",
                "CHAMELEON_OVERSUBSCRIPTION", "", false,
                "Tensor memory that may be live at a time, as a multiple of "
@@ -37,7 +39,8 @@ constexpr std::array kSpecs = {
                "", false,
                "Hard cap on host memory for evicted tensors; none: 80 % of "
                "what is available, and of what the machine gains later "
-               "(simulated: of the profile's host)."},
+               "(simulated: of the profile's host). Processes that torchrun "
+               "starts on one machine share it."},
     OptionSpec{"physical_device", OptionKind::kChoice, "auto",
                "CHAMELEON_PHYSICAL_DEVICE", "auto|cuda|cpu|simulated", true,
                "What carries the device."},

@@ -80,7 +80,7 @@ bool shares_host_memory(const DeviceRuntime& runtime) {
 
 } // namespace
 
-int physical_device_count() noexcept {
+int physical_device_count(const LocalRanks& ranks) noexcept {
   const std::string kind = option_text("physical_device").value_or("auto");
   const std::optional<CudaSupport> support = cuda_support();
   if (support && (kind == "cuda" || kind == "auto")) {
@@ -88,10 +88,10 @@ int physical_device_count() noexcept {
                ? 1
                : std::max(1, support->device_count());
   }
-  if (kind == "simulated") return 1;
+  if (kind == "simulated") return ranks.count;
   CpuDefaults& defaults = cpu_defaults();
   const std::lock_guard lock(defaults.mutex);
-  return defaults.options.devices;
+  return std::max(ranks.count, defaults.options.devices);
 }
 
 std::uint64_t debug_interval() {
@@ -99,8 +99,9 @@ std::uint64_t debug_interval() {
       std::ceil(option_number("debug").value_or(0)));
 }
 
-Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index) {
-  const int count = physical_device_count();
+Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index,
+                                                    const LocalRanks& ranks) {
+  const int count = physical_device_count(ranks);
   if (device_index < 0 || device_index >= count) {
     return Error(
         ErrorCode::kInvalidArgument,
@@ -152,16 +153,32 @@ void set_cuda_support(std::optional<CudaSupport> support) {
   choice.support = std::move(support);
 }
 
-std::size_t default_hbm_budget_bytes(const DeviceRuntime& runtime) {
-  if (shares_host_memory(runtime)) return kCpuHbmBudgetBytes;
+MemorySharers memory_sharers(const DeviceRuntime& runtime,
+                             const LocalRanks& ranks, int devices) {
+  MemorySharers sharers;
+  sharers.of_host_memory = ranks.count > 1 ? ranks.count : devices;
+  if (shares_host_memory(runtime)) {
+    sharers.of_device_memory = ranks.count;
+  } else if (runtime.holdsData()) {
+    sharers.of_device_memory = ranks_on_a_card(ranks, devices);
+  }
+  return sharers;
+}
+
+std::size_t default_hbm_budget_bytes(const DeviceRuntime& runtime,
+                                     int sharers) {
+  const auto parts = static_cast<std::size_t>(sharers);
+  if (shares_host_memory(runtime)) return kCpuHbmBudgetBytes / parts;
   const MemoryInfo memory = runtime.deviceMemory();
-  if (!runtime.holdsData()) return memory.total_bytes;
-  return percent_of(memory.free_bytes, 90);
+  if (!runtime.holdsData()) return memory.total_bytes / parts;
+  return percent_of(memory.free_bytes, 90) / parts;
 }
 
 std::size_t default_host_budget_bytes(const DeviceRuntime& runtime,
-                                      std::size_t hbm_budget_bytes) {
-  const std::size_t available = runtime.hostMemory().free_bytes;
+                                      std::size_t hbm_budget_bytes,
+                                      int sharers) {
+  const std::size_t available =
+      runtime.hostMemory().free_bytes / static_cast<std::size_t>(sharers);
   const std::size_t share = percent_of(available, 80);
   if (!shares_host_memory(runtime)) return share;
   const std::size_t left = share - std::min(share, hbm_budget_bytes);

@@ -12,16 +12,22 @@
 #include "backend/runtime/cpu/cpu_runtime.h"
 #include "backend/runtime/cuda/cuda_runtime.h"
 #include "backend/runtime/device_runtime.h"
+#include "backend/runtime/local_ranks.h"
 #include "backend/runtime/result.h"
 
 namespace chameleon::runtime {
 
-// Devices of the chosen kind. Uses none of them.
-int physical_device_count() noexcept;
+// Devices of the chosen kind. Uses none of them. On cuda there are as many as
+// the process sees GPUs. On cpu and simulated there is one for each local rank,
+// so that a script may use device LOCAL_RANK, as it would on a machine with
+// that many GPUs: each is made when it is first used, with memory of its own,
+// so a process pays for those that it uses.
+int physical_device_count(const LocalRanks& ranks = {}) noexcept;
 
 // kUnavailable: this machine or build has no such device. kInvalidArgument:
-// REQUIRES 0 <= device_index < physical_device_count().
-Result<std::unique_ptr<DeviceRuntime>> make_runtime(int device_index);
+// REQUIRES 0 <= device_index < physical_device_count(ranks).
+Result<std::unique_ptr<DeviceRuntime>> make_runtime(
+    int device_index, const LocalRanks& ranks = {});
 
 // The option `debug`: everything is checked after every so many op calls; 0:
 // never. A cpu runtime is then adversarial as well, unless it is already.
@@ -43,16 +49,32 @@ struct CudaSupport {
 // GPU. Without it, and in a build without CUDA headers, "cuda" is refused.
 void set_cuda_support(std::optional<CudaSupport> support);
 
+// Among how many the default budgets of one device are divided.
+struct MemorySharers {
+  int of_device_memory = 1;
+  int of_host_memory = 1;
+};
+
+// Host memory is divided among the local ranks, each of which is taken to use
+// one device; without a launcher among the devices of the process, any of which
+// it may use. Device memory is divided where ranks have it together: on cpu,
+// whose device memory is the host's, among all, on cuda among those on a card.
+// `devices`: of this process.
+MemorySharers memory_sharers(const DeviceRuntime& runtime,
+                             const LocalRanks& ranks, int devices);
+
 // hbm_budget where none is given: 1 GiB on cpu, a simulated card's memory, else
-// 90 % of what is free.
-std::size_t default_hbm_budget_bytes(const DeviceRuntime& runtime);
+// 90 % of what is free; divided among `sharers`.
+std::size_t default_hbm_budget_bytes(const DeviceRuntime& runtime,
+                                     int sharers = 1);
 
 // host_budget where none is given: 80 % of the host memory that is available
 // when the device is first used (machine_memory.h says what is read), and later
-// of what the machine gains. On cpu the device takes its share from the same
-// memory, so that is left out, down to 10 %.
+// of what the machine gains, divided among `sharers`. On cpu the device takes
+// its budget from the same memory, so that is left out, down to 10 %.
 inline constexpr double kDefaultHostShare = 0.8;
 std::size_t default_host_budget_bytes(const DeviceRuntime& runtime,
-                                      std::size_t hbm_budget_bytes);
+                                      std::size_t hbm_budget_bytes,
+                                      int sharers = 1);
 
 } // namespace chameleon::runtime

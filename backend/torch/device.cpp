@@ -7,6 +7,7 @@
 
 #include "backend/runtime/options.h"
 #include "backend/runtime/physical_device.h"
+#include "backend/torch/error.h"
 #include "backend/torch/native_cuda.h"
 
 namespace chameleon::backend {
@@ -17,6 +18,7 @@ std::atomic<bool> used{false};
 std::atomic<bool> forked{false};
 std::atomic<c10::DeviceIndex> known_count{0};
 Target target{c10::DeviceType::CPU, c10::DispatchKeySet(c10::DispatchKey::CPU)};
+runtime::LocalRanks ranks;
 } // namespace detail
 
 namespace {
@@ -32,8 +34,14 @@ c10::DeviceIndex device_count() noexcept {
   const c10::DeviceIndex known = known_count.load(std::memory_order_relaxed);
   if (known != 0) [[likely]]
     return known;
-  const int count = chooses_cuda() ? native_cuda()->device_count()
-                                   : runtime::physical_device_count();
+  int count = 0;
+  if (chooses_cuda()) {
+    count = native_cuda()->device_count();
+  } else {
+    const auto ranks = runtime::read_local_ranks();
+    count = runtime::physical_device_count(ranks.ok() ? ranks.value()
+                                                      : runtime::LocalRanks());
+  }
   return static_cast<c10::DeviceIndex>(
       std::clamp(count, 1, static_cast<int>(kMaxDevices)));
 }
@@ -42,10 +50,15 @@ c10::DeviceIndex current_device() noexcept { return current_index; }
 namespace {
 void check_index(c10::DeviceIndex index) {
   const int count = device_count();
-  TORCH_CHECK(index >= 0 && index < count, "chameleon: device index ",
-              static_cast<int>(index), " does not exist; there ",
-              count == 1 ? "is " : "are ", count,
-              count == 1 ? " device" : " devices");
+  if (index >= 0 && index < count) return;
+  local_ranks(); // where it throws, it says why there are so few
+  TORCH_CHECK(false, "chameleon: device index ", static_cast<int>(index),
+              " does not exist; there ", count == 1 ? "is " : "are ", count,
+              count == 1 ? " device" : " devices",
+              chooses_cuda()
+                  ? ""
+                  : ": without a GPU there is one for each process that a "
+                    "launcher has started on this machine (LOCAL_WORLD_SIZE)");
 }
 } // namespace
 
@@ -108,6 +121,11 @@ void prepare_thread(c10::DeviceIndex index) noexcept {
   if (is_used() && target().type == c10::DeviceType::CUDA) {
     native_cuda()->prepare_thread(index);
   }
+}
+
+runtime::LocalRanks local_ranks() {
+  if (is_used()) return detail::ranks;
+  return value_or_throw(runtime::read_local_ranks());
 }
 
 bool is_used() noexcept { return detail::used.load(std::memory_order_acquire); }

@@ -16,6 +16,7 @@
 #include <c10/core/DispatchKeySet.h>
 
 #include "backend/runtime/device_runtime.h"
+#include "backend/runtime/local_ranks.h"
 #include "memory/pager.h"
 #include "profiler/memory_history.h"
 
@@ -47,12 +48,15 @@ extern std::atomic<bool> used;                    // one of them
 extern std::atomic<bool> forked;                  // since then
 extern std::atomic<c10::DeviceIndex> known_count; // 0: there was no use yet
 extern Target target;                             // valid once in use
+extern runtime::LocalRanks ranks;                 // valid once in use
 // first_use.cpp
 DeviceContext& context_slow(c10::DeviceIndex index, std::string_view what);
 } // namespace detail
 
-// Number of devices, as the options now in force or the first use have it. Not
-// a use, though "auto" looks for a driver.
+// Number of devices, as the options and the launcher's variables now in force
+// or the first use have it; variables that make no sense say nothing here, and
+// why in the message of the first use. Not a use, though "auto" looks for a
+// driver.
 c10::DeviceIndex device_count() noexcept;
 c10::DeviceIndex current_device() noexcept;
 // Throws when there is no such device.
@@ -99,6 +103,10 @@ bool targets_cuda(std::string_view use);
 // Called where a thread meets the device or a stream for the first time: lets
 // the target's libraries take what they keep for it. Cheap when called again.
 void prepare_thread(c10::DeviceIndex index) noexcept;
+
+// How many processes share this machine, fixed at first use. Not a use. Throws
+// ValueError where the launcher's variables make no sense.
+runtime::LocalRanks local_ranks();
 
 bool is_used() noexcept;
 // The process was forked after the device was used: only the parent may use it.

@@ -54,19 +54,19 @@ void set_memory_fraction(c10::DeviceIndex index, double fraction) {
 
 memory::Limits limits_from_options(const runtime::DeviceRuntime& device,
                                    c10::DeviceIndex index) {
+  const runtime::MemorySharers sharers =
+      runtime::memory_sharers(device, local_ranks(), device_count());
   memory::Limits limits;
-  limits.hbm_budget_bytes =
-      runtime::option_bytes("hbm_budget")
-          .value_or(runtime::default_hbm_budget_bytes(device));
+  limits.hbm_budget_bytes = runtime::option_bytes("hbm_budget")
+                                .value_or(runtime::default_hbm_budget_bytes(
+                                    device, sharers.of_device_memory));
   if (const auto given = runtime::option_bytes("host_budget")) {
     limits.host_budget_bytes = *given;
   } else {
-    const auto devices = static_cast<std::size_t>(device_count());
-    limits.host_budget_bytes =
-        runtime::default_host_budget_bytes(device, limits.hbm_budget_bytes) /
-        devices;
+    limits.host_budget_bytes = runtime::default_host_budget_bytes(
+        device, limits.hbm_budget_bytes, sharers.of_host_memory);
     limits.host_growth_share =
-        runtime::kDefaultHostShare / static_cast<double>(devices);
+        runtime::kDefaultHostShare / sharers.of_host_memory;
   }
   limits.oversubscription = oversubscription_from_options();
   limits.live_fraction = memory_fraction(index);

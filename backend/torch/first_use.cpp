@@ -38,7 +38,8 @@ DeviceContext& make_context(c10::DeviceIndex index, std::string_view what) {
   const std::lock_guard lock(first_use_mutex);
   if (DeviceContext* const there = context_if_used(index)) return *there;
 
-  auto device = value_or_throw(runtime::make_runtime(index));
+  if (!is_used()) ranks = value_or_throw(runtime::read_local_ranks());
+  auto device = value_or_throw(runtime::make_runtime(index, ranks));
   const std::string policy =
       runtime::option_text("policy").value_or("forecast");
   auto pager = value_or_throw(memory::Pager::create(

@@ -8,6 +8,7 @@
 
 #include "backend/runtime/byte_size.h"
 #include "backend/runtime/options.h"
+#include "backend/runtime/physical_device.h"
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/device_options.h"
@@ -116,6 +117,16 @@ void bind_device(py::module_& m) {
   m.def("init",
         [] { context(backend::current_device(), "torch.chameleon.init()"); });
   m.def("device_count", &backend::device_count);
+  m.def("local_ranks", [] {
+    const runtime::LocalRanks ranks = backend::local_ranks();
+    return std::pair(ranks.rank, ranks.count);
+  });
+  m.def("memory_sharers", [](c10::DeviceIndex index) {
+    const runtime::MemorySharers sharers = runtime::memory_sharers(
+        *context(index, "memory_sharers()").runtime, backend::local_ranks(),
+        backend::device_count());
+    return std::pair(sharers.of_device_memory, sharers.of_host_memory);
+  });
   m.def("current_device", &backend::current_device);
   m.def("set_device", &backend::set_current_device);
   m.def("exchange_device", [](c10::DeviceIndex index) {

@@ -76,6 +76,22 @@ TEST_F(PhysicalDevice, Indices) {
   }
 }
 
+TEST_F(PhysicalDevice, WithoutAGpuThereIsOneForEachRank) {
+  const LocalRanks ranks{.rank = 1, .count = 3};
+  for (const char* kind : {"cpu", "simulated"}) {
+    ASSERT_TRUE(set_option("physical_device", kind).ok());
+    EXPECT_EQ(physical_device_count(ranks), 3);
+    EXPECT_EQ(make_runtime(2, ranks).value()->name(), kind);
+    EXPECT_EQ(make_runtime(3, ranks).error().message(),
+              "there is no device chameleon:3; there are 3");
+  }
+  ASSERT_TRUE(set_option("physical_device", "cpu").ok());
+  CpuRuntimeOptions several;
+  several.devices = 4;
+  set_cpu_runtime_options(several);
+  EXPECT_EQ(physical_device_count(ranks), 4);
+}
+
 TEST_F(PhysicalDevice, TestsSetAnAdversary) {
   set_cpu_runtime_options({parse_cpu_adversary("poison=1").value(), {}});
   EXPECT_TRUE(make_runtime(0).value()->checksCallers());
@@ -95,6 +111,7 @@ TEST_F(PhysicalDevice, CudaWhereItIsSupported) {
   for (const char* kind : {"auto", "cuda"}) {
     ASSERT_TRUE(set_option("physical_device", kind).ok());
     EXPECT_EQ(physical_device_count(), 3);
+    EXPECT_EQ(physical_device_count({.rank = 0, .count = 8}), 3);
     const auto runtime = make_runtime(2);
     ASSERT_TRUE(runtime.ok());
     EXPECT_EQ(runtime.value()->name(), "cuda");
@@ -151,6 +168,52 @@ TEST_F(PhysicalDevice, DefaultBudgets) {
   EXPECT_EQ(default_host_budget_bytes(cpu, kGiB), 10 * kGiB / 100 * 80 - kGiB);
   // Never nothing, even if the device budget is more than the machine has.
   EXPECT_EQ(default_host_budget_bytes(cpu, 64 * kGiB), 10 * kGiB / 100 * 10);
+}
+
+TEST_F(PhysicalDevice, DefaultBudgetsAreShared) {
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  const Sizes gpu("cuda", 100 * kGiB, 200 * kGiB);
+  EXPECT_EQ(default_hbm_budget_bytes(gpu, 2), 100 * kGiB / 100 * 90 / 2);
+  EXPECT_EQ(default_host_budget_bytes(gpu, 90 * kGiB, 8),
+            200 * kGiB / 8 / 100 * 80);
+
+  // All of them together take what one would.
+  const Sizes cpu("cpu", 10 * kGiB, 10 * kGiB);
+  EXPECT_EQ(default_hbm_budget_bytes(cpu, 4), kGiB / 4);
+  EXPECT_EQ(default_host_budget_bytes(cpu, kGiB / 4, 4),
+            10 * kGiB / 4 / 100 * 80 - kGiB / 4);
+  EXPECT_EQ(default_host_budget_bytes(cpu, 64 * kGiB, 4),
+            10 * kGiB / 4 / 100 * 10);
+}
+
+TEST_F(PhysicalDevice, Sharers) {
+  const Sizes gpu("cuda", 0, 0);
+  const Sizes cpu("cpu", 0, 0);
+  ASSERT_TRUE(set_option("physical_device", "simulated").ok());
+  const auto simulated = make_runtime(0).value();
+  struct Case {
+    const DeviceRuntime* runtime;
+    int ranks, devices, of_device_memory, of_host_memory;
+  };
+  for (const Case& it : {
+           Case{&gpu, 1, 1, 1, 1},
+           Case{&gpu, 1, 4, 1, 4}, // any of its devices
+           Case{&gpu, 8, 8, 1, 8}, // its own
+           Case{&gpu, 2, 8, 1, 2},
+           Case{&gpu, 4, 2, 2, 4},
+           Case{&cpu, 1, 1, 1, 1},
+           Case{&cpu, 1, 2, 1, 2},
+           Case{&cpu, 2, 2, 2, 2},
+           Case{simulated.get(), 2, 2, 1, 2},
+       }) {
+    const MemorySharers sharers =
+        memory_sharers(*it.runtime, {.rank = 0, .count = it.ranks}, it.devices);
+    const std::string where = std::string(it.runtime->name()) + ", " +
+                              std::to_string(it.ranks) + " ranks, " +
+                              std::to_string(it.devices) + " devices";
+    EXPECT_EQ(sharers.of_device_memory, it.of_device_memory) << where;
+    EXPECT_EQ(sharers.of_host_memory, it.of_host_memory) << where;
+  }
 }
 
 } // namespace
