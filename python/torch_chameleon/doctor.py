@@ -151,16 +151,30 @@ def _configuration() -> _Facts:
 
 def _device() -> _Facts:
     _C.init()
-    stats = torch_chameleon.swap_stats()
+    of_device, of_host = _C.memory_sharers(chameleon.current_device())
+    on_what = "GPU" if _C.physical_device() == "cuda" else "machine"
     return {
         "physical device": _C.physical_device(),
         "count": chameleon.device_count(),
         "name": chameleon.get_device_name(),
-        "hbm_budget": _C.format_bytes(stats["hbm_budget"]),
-        "host_budget": _C.format_bytes(stats["host_budget"]),
+        "hbm_budget": _budget("hbm_budget", of_device, on_what),
+        "host_budget": _budget("host_budget", of_host, "machine"),
         "limit of live tensors": _C.format_bytes(chameleon.mem_get_info()[1]),
         "ops redirected": len(_C.redirected_ops()),
     }
+
+
+def _budget(key: str, sharers: int, on_what: str) -> str:
+    """A budget, and what other processes of the same launcher have of it."""
+    budget = _C.format_bytes(torch_chameleon.swap_stats()[key])
+    _, ranks = _C.local_ranks()
+    if ranks == 1:
+        return budget
+    if _C.get_option(key) is not None:
+        return f"{budget}: set, in each of {ranks} ranks on this machine"
+    if sharers == 1:
+        return budget
+    return f"{budget}: 1 of {sharers} ranks on this {on_what}"
 
 
 def _link() -> _Facts:

@@ -11,7 +11,7 @@ import emulated_cuda
 import pytest
 import torch
 import torch_chameleon
-from torch_chameleon import _C
+from torch_chameleon import _C, doctor
 
 EMULATED = emulated_cuda.is_present()
 if EMULATED:
@@ -87,6 +87,21 @@ def the_first_use_fixed_it():
     other = torch.ones(2, device="chameleon:0")  # with a budget of its own
     assert other.sum().item() == 2
     assert torch.chameleon.current_device() == 1
+
+
+@check
+def the_doctor_says_the_share():
+    facts = doctor._device()
+    hbm = facts["hbm_budget"]
+    assert facts["host_budget"].endswith("iB: 1 of 2 ranks on this machine")
+    if EMULATED:
+        assert hbm.endswith("iB")
+    else:
+        assert hbm == "512.00 MiB: 1 of 2 ranks on this machine"
+    with torch_chameleon.config.patch(host_budget="1GiB"):
+        assert doctor._device()["host_budget"] == (
+            "1.00 GiB: set, in each of 2 ranks on this machine"
+        )
 
 
 print(json.dumps(outcomes))

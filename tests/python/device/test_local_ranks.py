@@ -1,4 +1,4 @@
-"""Processes of one machine that torchrun starts: devices, budgets."""
+"""Processes of one machine that torchrun starts: devices, budgets, doctor."""
 
 import os
 import pathlib
@@ -14,6 +14,7 @@ CHECKS = [
     "what_makes_no_sense_is_said_at_the_first_use",
     "a_rank_uses_its_own_device",
     "the_first_use_fixed_it",
+    "the_doctor_says_the_share",
 ]
 
 
