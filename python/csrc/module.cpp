@@ -24,6 +24,7 @@
 #include "python/csrc/cuda_alias.h"
 #include "python/csrc/cuda_init.h"
 #include "python/csrc/default_device.h"
+#include "python/csrc/distributed_bindings.h"
 #include "python/csrc/kineto_profiler.h"
 #include "python/csrc/pagers.h"
 #include "python/csrc/phase_hooks.h"
@@ -134,6 +135,7 @@ void bind_device(py::module_& m) {
     if (index >= 0) backend::set_current_device(index);
     return previous;
   });
+  m.def("chooses_cuda", &backend::chooses_cuda);
   m.def("physical_device", [] {
     return std::string(context(backend::current_device(), "physical_device()")
                            .runtime->name());
@@ -320,6 +322,7 @@ PYBIND11_MODULE(_C, m) {
   python::bind_plan(m);
   python::bind_slowdown(m);
   bind_tensors(m);
+  python::bind_distributed(m);
 }
 
 } // namespace

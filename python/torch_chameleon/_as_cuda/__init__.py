@@ -53,12 +53,13 @@ def as_cuda() -> None:
         extensions,
         files,
         graphs,
+        process_groups,
         tensors,
     )
 
     for part in (
         *(cuda_module, calls, tensors, collectives, graphs, amp, files),
-        *(elsewhere, extensions),
+        *(process_groups, elsewhere, extensions),
     ):
         part.install()
 

@@ -17,6 +17,7 @@ from torch_chameleon._patches import (
     meta_kernels,
     module_to,
     printing,
+    process_groups,
     processes,
     storage_bytes,
 )
@@ -28,6 +29,7 @@ def install() -> None:
         module_to,
         guards,
         processes,
+        process_groups,
         data_parallel,
         printing,
         decompositions,

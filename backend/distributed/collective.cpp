@@ -1,0 +1,62 @@
+#include "backend/distributed/collective.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include <ATen/core/jit_type.h>
+
+namespace chameleon::distributed {
+
+Collective::Collective(c10::Device device, std::vector<at::Tensor> results)
+    : results_(std::move(results)),
+      future_(c10::make_intrusive<c10::ivalue::Future>(
+          c10::ListType::create(c10::TensorType::get()),
+          std::vector<c10::Device>{device})) {}
+
+Collective::~Collective() {
+  finish(std::make_exception_ptr(
+      std::runtime_error("this collective was given up before it was done")));
+}
+
+Natives Collective::pin(const CollectiveKind& kind, const Operands& operands) {
+  views_.push_back(std::make_unique<kernels::NativeView>(
+      operands.uses(), kind.kind, kind.number));
+  return Natives(views_.back()->natives());
+}
+
+void Collective::endWith(c10d::Work& work,
+                         const std::shared_ptr<Collective>& collective) {
+  for (const auto& view : collective->views_) view->endsByItself();
+  work.getFuture()->addCallback(
+      [collective](c10::ivalue::Future& done) {
+        collective->finish(done.hasError() ? done.exception_ptr() : nullptr);
+      },
+      /*uses_future=*/false);
+}
+
+void Collective::finish(const std::exception_ptr& failure) {
+  std::vector<std::unique_ptr<kernels::NativeView>> views;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(finished_, true)) return;
+    views.swap(views_);
+  }
+  if (failure == nullptr) {
+    if (step_) step_();
+    for (const auto& view : views) view->overwritten();
+  }
+  step_ = nullptr; // it holds native tensors
+  views.clear();
+  if (failure == nullptr) {
+    future_->markCompleted(results_);
+  } else {
+    future_->setError(failure);
+  }
+}
+
+bool Collective::isFinished() const {
+  const std::lock_guard lock(mutex_);
+  return finished_;
+}
+
+} // namespace chameleon::distributed

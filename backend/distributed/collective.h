@@ -1,0 +1,74 @@
+// One collective under way, or several that a backend coalesced: the operands
+// that it keeps resident, until it is done.
+//
+// Where the inner backend works on a stream (NCCL) it is done, for us, once a
+// stream of ours waits for it: what uses the operands next waits for that
+// stream. Where it works on the host (gloo), or needs a peer's consent (send,
+// receive), the operands stay until the work says that it is done, since
+// nothing else orders their eviction behind it.
+//
+// Tests: test_process_group.py, test_point_to_point.py.
+//
+// Thread safety: finish() any thread, gloo's own among them; all else belongs
+// to the thread that makes it, until it is shared.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "backend/distributed/collective_kind.h"
+#include "backend/distributed/operands.h"
+#include "kernels/native_view.h"
+
+namespace chameleon::distributed {
+
+class Collective {
+ public:
+  // `results`: the tensors that its future holds.
+  Collective(c10::Device device, std::vector<at::Tensor> results);
+  ~Collective(); // finishes it as failed, if nobody did
+  Collective(const Collective&) = delete;
+  Collective& operator=(const Collective&) = delete;
+
+  // Pins the operands and gives their native tensors, which live until it is
+  // finished. Throws OutOfMemoryError; nothing changed then.
+  Natives pin(const CollectiveKind& kind, const Operands& operands);
+  // The end of `work`, which its future says on any thread, finishes
+  // `collective`. Ops that lack memory wait for that.
+  static void endWith(c10d::Work& work,
+                      const std::shared_ptr<Collective>& collective);
+  void addResults(const std::vector<at::Tensor>& results) {
+    results_.insert(results_.end(), results.begin(), results.end());
+  }
+
+  // What follows the work before the operands go.
+  void then(std::function<void()> step) { step_ = std::move(step); }
+
+  // The work is done, or a stream waits for it, or it failed: lets go of the
+  // operands. Once; later calls do nothing. It runs callbacks of the future.
+  void finish(const std::exception_ptr& failure = nullptr);
+  bool isFinished() const;
+
+  const c10::intrusive_ptr<c10::ivalue::Future>& future() const noexcept {
+    return future_;
+  }
+  const std::vector<at::Tensor>& results() const noexcept { return results_; }
+
+ private:
+  std::vector<at::Tensor> results_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  mutable std::mutex mutex_; // a leaf; never held while something is called
+  bool finished_ = false;
+  std::vector<std::unique_ptr<kernels::NativeView>> views_;
+  std::function<void()> step_;
+};
+
+} // namespace chameleon::distributed

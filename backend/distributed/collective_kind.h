@@ -1,0 +1,28 @@
+// What is the same for all collectives of one name: the op, to the pager and
+// to the profiler. A collective writes what peers send, so it never runs again:
+// neither after a failure nor in place of a swap.
+//
+// Tests: test_process_group.py.
+//
+// Thread safety: any thread; never changes.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "memory/pager_call.h"
+#include "profiler/op_names.h"
+
+namespace chameleon::distributed {
+
+struct CollectiveKind {
+  // `name` lives as long as the process.
+  explicit CollectiveKind(std::string_view name)
+      : kind{.name = name, .memory = nullptr, .may_retry = true},
+        number(profiler::op_names().add(name)) {}
+
+  memory::OpKind kind; // `may_retry`: nothing is allocated inside
+  std::uint32_t number;
+};
+
+} // namespace chameleon::distributed

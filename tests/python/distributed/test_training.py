@@ -1,0 +1,45 @@
+"""Every way to train on several ranks has native's bits, under swapping."""
+
+import pytest
+from support import needs_testing
+
+pytestmark = needs_testing
+
+WAYS = [
+    "ddp_plain",
+    "ddp_device_ids",
+    "ddp_bucket_view",
+    "ddp_static_graph",
+    "ddp_find_unused",
+    "ddp_small_buckets",
+    "ddp_no_sync_and_clip",
+    "ddp_dropout_and_buffers",
+    "ddp_hook_bf16",
+    "ddp_hook_of_ones_own",
+    "ddp_checkpointed",
+    "ddp_sparse_embedding",
+    "zero_redundancy",
+    "fsdp2_plain",
+    "fsdp2_keep_gathered",
+    "fsdp2_bf16",
+    "fsdp2_cpu_offload",
+    "tensor_parallel",
+    "sequence_parallel",
+    "pipeline_1f1b",
+    "pipeline_gpipe",
+    "checkpoint_and_back",
+]
+OF_FOUR = ["hybrid_sharding", "two_dimensions"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_ranks(results, way):
+    both = results(2, WAYS)
+    both.check(way)
+    assert both.moved(way)["evictions"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS + OF_FOUR)
+def test_four_ranks(results, way):
+    results(4, WAYS + OF_FOUR).check(way)
