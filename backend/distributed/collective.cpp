@@ -19,8 +19,15 @@ Collective::~Collective() {
 }
 
 Natives Collective::pin(const CollectiveKind& kind, const Operands& operands) {
-  views_.push_back(std::make_unique<kernels::NativeView>(
-      operands.uses(), kind.kind, kind.number));
+  try {
+    views_.push_back(std::make_unique<kernels::NativeView>(
+        operands.uses(), kind.kind, kind.number));
+  } catch (c10::OutOfMemoryError& error) {
+    error.add_context(
+        "A collective needs all its tensors at once. Gradients go in buckets: "
+        "DistributedDataParallel(bucket_cap_mb=...) makes them smaller.");
+    throw;
+  }
   return Natives(views_.back()->natives());
 }
 

@@ -35,9 +35,10 @@ bool are_of_one_shape(const Tensors& tensors) {
 }
 
 c10::Device device_of(const Operands& operands) {
-  return operands.uses().empty()
-             ? c10::Device(kChameleon, backend::current_device())
-             : operands.uses().front().tensor.device();
+  for (const auto& use : operands.uses()) {
+    if (use.tensor.device().type() == kChameleon) return use.tensor.device();
+  }
+  return {kChameleon, backend::current_device()};
 }
 
 c10::Stream current_stream(c10::DeviceIndex index) {
@@ -168,6 +169,7 @@ Work ProcessGroup::finishOnStream(OpType type, bool point_to_point, Work inner,
     });
     outstanding_.push_back({inner, collective});
   } else {
+    // mutant: operands-leave-early
     inner->synchronize();
     collective->finish();
   }
@@ -182,6 +184,7 @@ c10::Stream ProcessGroup::followCaller(c10::DeviceIndex index) {
   }
   c10::Event event(kChameleon);
   event.record(current_stream(index));
+  // mutant: collective-after-caller
   event.block(*stream_);
   return *stream_;
 }

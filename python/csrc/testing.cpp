@@ -22,6 +22,7 @@
 #include "kernels/reruns/rerun_rules.h"
 #include "kernels/simulated/kernel_memory.h"
 #include "kernels/simulated/workspaces.h"
+#include "python/csrc/late_backend.h"
 #include "python/csrc/pagers.h"
 
 namespace py = pybind11;
@@ -192,6 +193,10 @@ void bind_state(py::module_& m) {
 }
 
 PYBIND11_MODULE(_testing, m) {
+  py::module_::import("torch.distributed"); // binds the base class
+  py::class_<LateBackend, c10::intrusive_ptr<LateBackend>, c10d::Backend>(
+      m, "LateBackend")
+      .def(py::init([] { return c10::make_intrusive<LateBackend>(); }));
   bind_cpu_runtime(m);
   bind_faults(m);
   bind_kernel_memory(m);

@@ -23,6 +23,10 @@ def set_kernel_memory(
 ) -> None: ...
 def workspace_ops() -> list[str]: ...
 
+# ---- torch.distributed: one rank, on a stream of its own (late_backend.h)
+class LateBackend:
+    def __init__(self) -> None: ...
+
 # ---- stress
 def set_stress(mode: str, seed: int) -> None: ...  # "never"|"all"|"random"
 def set_drop_stress(mode: str, seed: int) -> None: ...  # also "record"

@@ -52,6 +52,18 @@ MUTATIONS = (
         _RANDOM,
     ),
     Mutation(
+        "a collective does not wait for the ops before it",
+        "collective-after-caller",
+        GONE,
+        ("python/as_cuda/test_cuda_emulated.py",),
+    ),
+    Mutation(
+        "what a collective works on leaves before it is done",
+        "operands-leave-early",
+        GONE,
+        ("python/as_cuda/test_cuda_emulated.py",),
+    ),
+    Mutation(
         "a place on the host is reused before its last copy is done",
         "host-place-fence",
         GONE,

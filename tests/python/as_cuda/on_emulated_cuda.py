@@ -548,6 +548,73 @@ def resident_tensors_are_cuda():
     assert values.tolist() == list(range(1, 11))
 
 
+def late_group():
+    """A group of one rank, whose collectives run late on another stream."""
+    return _C.ProcessGroup(_testing.LateBackend(), True)
+
+
+def crowd():
+    """Ops that need HBM, so that something has to leave."""
+    for _ in range(3):
+        torch.ones(MIB, device="chameleon").add_(1)
+
+
+@check
+def collectives_are_ordered_by_streams():
+    group = late_group()
+    torch.manual_seed(3)
+    for turn in range(24):
+        values = torch.randn(MIB // 2)
+        there = values.to("chameleon")
+        tripled = there * 3
+        work = group.allreduce([tripled])  # the late one doubles
+        if turn % 3 == 0:
+            crowd()
+        if turn % 2 == 0:
+            work.wait()
+        later = tripled + 1  # waited for or not: it comes behind
+        gathered = torch.empty_like(there)
+        group._allgather_base(gathered, later)
+        if turn % 4 == 1:
+            _C.evict_all(0)
+        assert torch.equal(gathered.cpu(), values * 3 * 2 + 1)
+    assert torch_chameleon.swap_stats()["evictions"] > 0
+
+
+@check
+def sends_and_receives_keep_their_operands():
+    group = late_group()
+    for turn in range(12):
+        values = torch.full((MIB // 4,), float(turn))
+        there = values.to("chameleon")
+        sent = group.send([there * 2], 0, 0)
+        got = torch.empty_like(there)
+        received = group.recv([got], 0, 0)
+        pinned = _testing.block_state(got)["pins"]
+        crowd()
+        received.wait()
+        assert _testing.block_state(got)["pins"] == 0
+        assert pinned <= 1
+        if turn % 2:
+            sent.wait()
+        del sent, received
+        assert torch.equal((got + 1).cpu(), values * 2 + 1)
+
+
+@check
+def coalesced_collectives_are_one_work():
+    group = late_group()
+    one = torch.ones(MIB // 4, device="chameleon")
+    other = torch.ones(MIB // 4, device="chameleon")
+    group._start_coalescing()
+    for tensor in (one, other):
+        assert group.allreduce([tensor]) is None
+    work = group._end_coalescing()
+    crowd()
+    work.wait()
+    assert (one + other).sum().item() == MIB
+
+
 @check
 def scaled_training():
     model = torch.nn.Linear(64, 64).to("chameleon")
