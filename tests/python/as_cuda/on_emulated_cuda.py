@@ -567,6 +567,7 @@ def collectives_are_ordered_by_streams():
         values = torch.randn(MIB // 2)
         there = values.to("chameleon")
         tripled = there * 3
+        before = tripled * 5  # reads what the collective writes
         work = group.allreduce([tripled])  # the late one doubles
         if turn % 3 == 0:
             crowd()
@@ -578,6 +579,7 @@ def collectives_are_ordered_by_streams():
         if turn % 4 == 1:
             _C.evict_all(0)
         assert torch.equal(gathered.cpu(), values * 3 * 2 + 1)
+        assert torch.equal(before.cpu(), values * 3 * 5)
     assert torch_chameleon.swap_stats()["evictions"] > 0
 
 

@@ -21,6 +21,7 @@ WIDTH = 64
 LARGEST_OP_BYTES = {
     "ddp_bucket_view": 1100 << 10,
     "zero_redundancy": 1100 << 10,
+    "soak": 1100 << 10,
     "fsdp2_cpu_offload": 300 << 10,
     "sequence_parallel": 150 << 10,
 }
@@ -551,3 +552,27 @@ def checkpoint_and_back(device, rank, world):
         results.append([p.full_tensor() for p in other.parameters()])
         results.append(list(other_optimizer.state_dict()["state"].values()))
     return results
+
+
+def soak(device, rank, world, steps=200):
+    """DDP for many steps; each rank has budgets, and drops, of its own."""
+    module = DistributedDataParallel(model().to(device), bucket_cap_mb=0.2)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    draws = torch.Generator().manual_seed(rank)
+    losses = []
+    for step in range(steps):
+        if device == "chameleon" and step % 7 == 0:
+            import torch_chameleon
+            from torch_chameleon import _testing
+
+            mib = 1.1 + 3 * torch.rand((), generator=draws).item()
+            torch_chameleon.config.hbm_budget = int(mib * 2**20)
+            _testing.set_drop_stress("random" if step % 2 else "never", step)
+        loss = module(batch(step, rank, device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    if device == "chameleon":
+        _testing.set_drop_stress("never", 0)
+    return losses, list(module.parameters()), optimizer.state_dict()["state"]
