@@ -50,9 +50,9 @@ Admission::Attempt Budgets::tryHbmBudget(const Locked& locked,
                       " " + why);
     return Admission::Attempt::kFailed;
   };
-  if (bytes > core_.arena->rangeBytes()) {
+  if (bytes > core_.arena->range().bytes()) {
     return refuse("is more than the device can have; at most " +
-                  format_bytes(core_.arena->rangeBytes()));
+                  format_bytes(core_.arena->range().bytes()));
   }
   const std::size_t live = table_.logicalBytes();
   if (live > logical_limit_bytes(core_.limits, bytes)) {

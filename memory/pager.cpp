@@ -235,7 +235,7 @@ Stats Pager::stats() {
   stats.dropped_bytes = counters.dropped_bytes.load();
   stats.rerun_ops = counters.rerun_ops.load();
   stats.rerun_ns = counters.rerun_ns.load();
-  stats.commits = bytes(core_.arena->commits() - counters.commits_base);
+  stats.commits = bytes(core_.arena->range().commits() - counters.commits_base);
   const runtime::TransferGaps gaps = core_.runtime.transferGaps();
   const runtime::TransferGaps& gaps_base = counters.gaps_base;
   stats.pinning_refusals =
@@ -259,7 +259,7 @@ void Pager::resetStats() {
   }
   counters.times_base = core_.runtime.computeTimes();
   counters.gaps_base = core_.runtime.transferGaps();
-  counters.commits_base = core_.arena->commits();
+  counters.commits_base = core_.arena->range().commits();
   counters.ops_base = static_cast<std::int64_t>(core_.ticks.load());
   counters.host_waits_base = static_cast<std::int64_t>(core_.admission.waits());
   counters.peak_logical_bytes =

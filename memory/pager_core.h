@@ -87,11 +87,11 @@ struct PagerCore {
 
   // Where the arena begins and ends is fixed, so these need no lock.
   bool inArena(const void* address) const noexcept NO_THREAD_SAFETY_ANALYSIS {
-    return arena->contains(address);
+    return arena->range().contains(address);
   }
   std::size_t offsetOf(const std::byte* address) const noexcept
       NO_THREAD_SAFETY_ANALYSIS {
-    return arena->offset(address);
+    return arena->range().offsetOf(address);
   }
 
   // A decision about a block, or about memory at an address.

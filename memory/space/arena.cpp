@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "backend/runtime/check.h"
-#include "memory/phase_range.h"
 #include "memory/space/fence_joiner.h"
 
 namespace chameleon::memory {
@@ -16,7 +15,6 @@ using runtime::Error;
 using runtime::ErrorCode;
 using runtime::Result;
 
-constexpr std::size_t kUnitBytes = std::size_t{32} << 20;
 // Of the budget. What is smaller is quick to compute: an op's wait for it is
 // short, and it is not worth a search. (A copy in waits in front of all that
 // are queued behind it, however small it is.)
@@ -66,11 +64,7 @@ Arena::Arena(runtime::DeviceRuntime& runtime, StreamPositions& streams,
     : runtime_(runtime),
       streams_(streams),
       checks_callers_(runtime.checksCallers()),
-      base_(base),
-      range_bytes_(range_bytes),
-      granularity_(runtime.commitGranularity()),
-      unit_bytes_(std::max(granularity_, kUnitBytes)),
-      unit_shift_(static_cast<unsigned>(std::countr_zero(unit_bytes_))),
+      range_(runtime, base, range_bytes),
       extents_(range_bytes, fence_joiner(streams)),
       freed_(streams) {
   CHAMELEON_CHECK(extents_.setLimit(0), "an empty arena is full");
@@ -79,8 +73,6 @@ Arena::Arena(runtime::DeviceRuntime& runtime, StreamPositions& streams,
 Arena::~Arena() {
   // A failure means that the device is lost: nothing uses the range then.
   (void)streams_.synchronizeAll().ok();
-  (void)unmapAbove(0).ok();
-  runtime_.unreserve(base_, range_bytes_);
 }
 
 Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use,
@@ -103,7 +95,7 @@ Extent* Arena::allocateAt(Extent* hole, std::size_t offset, std::size_t bytes) {
 // What was free just now is to be used. Null: it cannot be mapped.
 Extent* Arena::takeUp(Extent* extent) {
   if (apart_) freed_.take(extent->offset, extent->bytes, extent->fence);
-  if (Error error = map(*extent)) {
+  if (Error error = range_.map(extent->offset, extent->bytes)) {
     last_error_ = std::move(error);
     extents_.free(extent);
     return nullptr;
@@ -140,7 +132,7 @@ Extent* Arena::choose(std::size_t bytes, End end, ExtentUse use,
       ++looks;
       const Place place{freed_.youngest(offset, bytes, stream),
                         hole->bytes != bytes,
-                        end == End::kBottom ? offset : range_bytes_ - offset};
+                        end == End::kBottom ? offset : range_.bytes() - offset};
       if (found != nullptr && !(place < best)) return;
       found = hole;
       found_at = offset;
@@ -233,81 +225,37 @@ void Arena::orphan(Extent* extent) {
 }
 
 Extent* Arena::find(const void* address) const noexcept {
-  if (!contains(address)) return nullptr;
-  return index_.find(
-      static_cast<std::size_t>(static_cast<const std::byte*>(address) - base_));
+  if (!range_.contains(address)) return nullptr;
+  return index_.find(range_.offsetOf(address));
 }
 
 bool Arena::setBudget(std::size_t budget_bytes) {
   last_error_ = {};
-  if (budget_bytes > range_bytes_) return false;
+  if (budget_bytes > range_.bytes()) return false;
   const std::size_t old_limit = extents_.limit();
   const std::size_t limit = round_down(budget_bytes, ExtentMap::kAlignment);
   if (!extents_.setLimit(limit)) return false;
-  const std::size_t map_limit = round_up(budget_bytes, granularity_);
-  const std::size_t units = (map_limit + unit_bytes_ - 1) >> unit_shift_;
   if (apart_ && extents_.closed() != nullptr) {
-    freed_.take(limit, range_bytes_ - limit, extents_.closed()->fence);
+    freed_.take(limit, range_.bytes() - limit, extents_.closed()->fence);
   }
-  if (Error error = unmapAbove(map_limit)) {
+  Error error;
+  if (range_.isMappedAbove(budget_bytes)) error = awaitClosed();
+  if (!error) error = range_.setLimit(budget_bytes);
+  if (error) {
     CHAMELEON_CHECK(extents_.setLimit(old_limit), "closed space is in use");
     last_error_ = std::move(error);
     return false;
   }
-  mapped_.resize(units);
   budget_bytes_ = budget_bytes;
   return true;
 }
 
-std::size_t Arena::mapLimit() const noexcept {
-  return round_up(budget_bytes_, granularity_);
-}
-
-// Makes the extent's bytes usable. What is mapped so far stays when a later
-// unit fails.
-Error Arena::map(const Extent& extent) {
-  const std::size_t end = extent.offset + extent.bytes;
-  const std::size_t last = (end - 1) >> unit_shift_;
-  for (std::size_t unit = extent.offset >> unit_shift_; unit <= last; ++unit) {
-    const std::size_t begin = unit << unit_shift_;
-    std::size_t& mapped = mapped_[unit];
-    if (mapped >= std::min(end - begin, unit_bytes_)) [[likely]]
-      continue;
-    const PhaseRange range("commit device memory");
-    const std::size_t target = std::min(mapLimit() - begin, unit_bytes_);
-    ++commits_;
-    if (Error error =
-            runtime_.commit(base_ + begin + mapped, target - mapped)) {
-      return error;
-    }
-    mapped_bytes_ += target - mapped;
-    mapped = target;
-  }
-  return {};
-}
-
-// REQUIRES: nothing above `limit_bytes` is in use.
-Error Arena::unmapAbove(std::size_t limit_bytes) {
-  bool waited = false;
-  for (std::size_t unit = limit_bytes >> unit_shift_; unit < mapped_.size();
-       ++unit) {
-    const std::size_t begin = unit << unit_shift_;
-    const std::size_t kept = limit_bytes > begin ? limit_bytes - begin : 0;
-    std::size_t& mapped = mapped_[unit];
-    if (mapped <= kept) continue;
-    if (!waited && extents_.closed() != nullptr) {
-      Fence& fence = extents_.closed()->fence;
-      if (Error error = synchronize(streams_, fence)) return error;
-      fence.clear();
-      waited = true;
-    }
-    ++commits_;
-    if (Error error = runtime_.decommit(base_ + begin + kept, mapped - kept)) {
-      return error;
-    }
-    mapped_bytes_ -= mapped - kept;
-    mapped = kept;
-  }
+// The host waits until no work uses what lies above the border.
+Error Arena::awaitClosed() {
+  if (extents_.closed() == nullptr) return {};
+  Fence& fence = extents_.closed()->fence;
+  if (Error error = synchronize(streams_, fence)) return error;
+  fence.clear();
   return {};
 }
 
@@ -322,10 +270,7 @@ Result<Position> Arena::slideDown(Extent* extent, std::size_t to,
   const std::size_t bytes = extent->bytes;
   const std::size_t distance = from - to;
   // The way down may lead over space that was never used.
-  Extent target;
-  target.offset = to;
-  target.bytes = bytes;
-  if (Error error = map(target)) return error;
+  if (Error error = range_.map(to, bytes)) return error;
   Fence below;
   if (apart_) freed_.take(to, std::min(bytes, distance), below);
   const std::size_t gained = std::min(distance, bytes);
@@ -341,7 +286,7 @@ Result<Position> Arena::slideDown(Extent* extent, std::size_t to,
     }
   }
   revived(to, gained);
-  const runtime::Copy copy{base_ + to, base_ + from, bytes};
+  const runtime::Copy copy{range_.at(to), range_.at(from), bytes};
   if (Error error = submitMove(copy)) {
     discarded(to, gained);
     return failed(std::move(error));
@@ -394,13 +339,13 @@ Error Arena::submitMove(const runtime::Copy& copy) {
 
 void Arena::discarded(std::size_t offset, std::size_t bytes) noexcept {
   if (checks_callers_) [[unlikely]] {
-    runtime_.discarded({base_ + offset, bytes});
+    runtime_.discarded({range_.at(offset), bytes});
   }
 }
 
 void Arena::revived(std::size_t offset, std::size_t bytes) noexcept {
   if (checks_callers_) [[unlikely]]
-    runtime_.revived({base_ + offset, bytes});
+    runtime_.revived({range_.at(offset), bytes});
 }
 
 void Arena::check() const {
@@ -421,22 +366,14 @@ void Arena::check() const {
     if (extent->use == ExtentUse::kFree || extent->use == ExtentUse::kClosed) {
       continue;
     }
-    const std::size_t end = extent->offset + extent->bytes;
-    for (std::size_t unit = extent->offset >> unit_shift_;
-         unit <= (end - 1) >> unit_shift_; ++unit) {
-      CHAMELEON_CHECK(
-          mapped_[unit] >= std::min(end - (unit << unit_shift_), unit_bytes_),
-          "A1: an extent in use is not mapped");
-    }
+    CHAMELEON_CHECK(range_.isMapped(extent->offset, extent->bytes),
+                    "A1: an extent in use is not mapped");
   }
   CHAMELEON_CHECK(indexed == index_.size(), "A4: a stale entry in the index");
   CHAMELEON_CHECK(
       in_call_bytes == in_call_bytes_ && foreign_bytes == foreign_bytes_,
       "A3: bytes by use do not add up");
-  std::size_t mapped_bytes = 0;
-  for (const std::size_t bytes : mapped_) mapped_bytes += bytes;
-  CHAMELEON_CHECK(mapped_bytes == mapped_bytes_ && mapped_bytes_ <= mapLimit(),
-                  "A1: more is mapped than the budget allows");
+  range_.check();
   CHAMELEON_CHECK(usedBytes() <= budget_bytes_,
                   "A2: more is used than the budget allows");
 }

@@ -2,7 +2,8 @@
 // address range, mapped in large units up to the budget. One
 // implementation for every runtime.
 //
-// Thread safety: none, but for contains(); the pager's lock guards the rest.
+// Thread safety: none, but for range().contains(); the pager's lock guards the
+// rest.
 //
 // Freed extents carry the fence after which they may be reused; the caller
 // makes its *stream* wait for the fence of what it gets (extent->fence), never
@@ -10,8 +11,8 @@
 //
 // All bytes are counted as rounded (ExtentMap::round). Invariants: E1..E6 of
 // extent_map.h;
-//   A1 mapped bytes >= every extent in use, and <= budget rounded up to the
-//      runtime's commit granularity;
+//   A1 the bytes of every extent in use are mapped, and none above the budget
+//      rounded up to the runtime's commit granularity;
 //   A2 usedBytes() <= budgetBytes() at all times;
 //   A3 blockBytes() + inCallBytes() + foreignBytes() == usedBytes();
 //   A4 find() knows exactly the kInCall and kForeign extents.
@@ -20,12 +21,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "backend/runtime/device_runtime.h"
 #include "memory/space/extent_index.h"
 #include "memory/space/extent_map.h"
 #include "memory/space/freed_room.h"
+#include "memory/space/mapped_range.h"
 #include "memory/streams/stream_positions.h"
 
 namespace chameleon::memory {
@@ -89,16 +90,9 @@ class Arena {
   Extent* find(const void* address) const noexcept;
 
   std::byte* address(const Extent& extent) const noexcept {
-    return base_ + extent.offset;
+    return range_.at(extent.offset);
   }
-  std::size_t offset(const std::byte* address) const noexcept {
-    return static_cast<std::size_t>(address - base_);
-  }
-  // True for every address of the reserved range, mapped or not. Lock-free.
-  bool contains(const void* address) const noexcept {
-    const auto* byte = static_cast<const std::byte*>(address);
-    return byte >= base_ && byte < base_ + range_bytes_;
-  }
+  const MappedRange& range() const noexcept { return range_; }
 
   // Grows or shrinks what may be used. False, and nothing changed: extents in
   // use lie above the new border (evict or slide them first), the range is
@@ -107,7 +101,6 @@ class Arena {
   // (rare, user-driven).
   bool setBudget(std::size_t budget_bytes);
 
-  std::size_t rangeBytes() const noexcept { return range_bytes_; }
   std::size_t budgetBytes() const noexcept { return budget_bytes_; }
   std::size_t usedBytes() const noexcept { return extents_.usedBytes(); }
   std::size_t freeBytes() const noexcept { return extents_.freeBytes(); }
@@ -116,9 +109,6 @@ class Arena {
   }
   std::size_t inCallBytes() const noexcept { return in_call_bytes_; }
   std::size_t foreignBytes() const noexcept { return foreign_bytes_; }
-  std::size_t mappedBytes() const noexcept { return mapped_bytes_; }
-  // How often memory was mapped or unmapped so far.
-  std::uint64_t commits() const noexcept { return commits_; }
   std::size_t largestFree() const noexcept { return extents_.largestFree(); }
   ExtentMap& extents() noexcept { return extents_; } // to walk, not to change
   const runtime::Error& lastError() const noexcept { return last_error_; }
@@ -146,31 +136,21 @@ class Arena {
         std::byte* base, std::size_t range_bytes);
   Extent* choose(std::size_t bytes, End end, ExtentUse use, StreamIndex stream);
   Extent* takeUp(Extent* extent);
-  std::size_t mapLimit() const noexcept;
   runtime::Error submitMove(const runtime::Copy& copy);
-  runtime::Error map(const Extent& extent);
-  runtime::Error unmapAbove(std::size_t limit_bytes);
+  runtime::Error awaitClosed();
   void discarded(std::size_t offset, std::size_t bytes) noexcept;
   void revived(std::size_t offset, std::size_t bytes) noexcept;
 
   runtime::DeviceRuntime& runtime_;
   StreamPositions& streams_;
   const bool checks_callers_;
-  std::byte* const base_;
-  const std::size_t range_bytes_;
-  const std::size_t granularity_;
-  const std::size_t unit_bytes_; // a power of two, >= the granularity
-  const unsigned unit_shift_;
+  MappedRange range_;
   ExtentMap extents_;
   ExtentIndex index_; // kInCall and kForeign
   FreedRoom freed_;   // empty while !apart_
   bool apart_ = false;
 
   std::size_t budget_bytes_ = 0;
-  // Mapped bytes of each unit up to the budget, always a prefix of it.
-  std::vector<std::size_t> mapped_;
-  std::size_t mapped_bytes_ = 0;
-  std::uint64_t commits_ = 0;
   std::size_t in_call_bytes_ = 0;
   std::size_t foreign_bytes_ = 0;
   runtime::Error last_error_;

@@ -112,19 +112,19 @@ TEST_F(ArenaTest, ReservesAndCommitsNothing) {
   Arena& a = make(64 * kMiB, range);
   a.check();
   EXPECT_EQ(runtime.committed_bytes, 0u);
-  EXPECT_EQ(a.mappedBytes(), 0u);
+  EXPECT_EQ(a.range().mappedBytes(), 0u);
   EXPECT_EQ(a.budgetBytes(), 64 * kMiB);
-  EXPECT_EQ(a.rangeBytes(), range);
+  EXPECT_EQ(a.range().bytes(), range);
   EXPECT_EQ(a.usedBytes(), 0u);
   EXPECT_EQ(a.freeBytes(), 64 * kMiB);
   EXPECT_EQ(a.largestFree(), 64 * kMiB);
   Extent at{};
   const std::byte* base = a.address(at);
-  EXPECT_TRUE(a.contains(base));
-  EXPECT_TRUE(a.contains(base + range - 1));
-  EXPECT_FALSE(a.contains(base - 1));
-  EXPECT_FALSE(a.contains(base + range));
-  EXPECT_FALSE(a.contains(nullptr));
+  EXPECT_TRUE(a.range().contains(base));
+  EXPECT_TRUE(a.range().contains(base + range - 1));
+  EXPECT_FALSE(a.range().contains(base - 1));
+  EXPECT_FALSE(a.range().contains(base + range));
+  EXPECT_FALSE(a.range().contains(nullptr));
 }
 
 TEST_F(ArenaTest, CreateFailsWithAReason) {
@@ -139,19 +139,19 @@ TEST_F(ArenaTest, CreateFailsWithAReason) {
 TEST_F(ArenaTest, CommitsLargeUnitsWithinTheBudget) {
   Arena& a = make(70 * kMiB + 100);
   Extent* low = a.allocate(1, End::kBottom, kBlock);
-  EXPECT_EQ(a.mappedBytes(), 32 * kMiB);
+  EXPECT_EQ(a.range().mappedBytes(), 32 * kMiB);
   std::memset(a.address(*low), 1, low->bytes);
   Extent* high = a.allocate(kKiB, End::kTop, kInCall);
   EXPECT_EQ(high->offset + high->bytes, 70 * kMiB); // limit in whole 512
-  EXPECT_EQ(a.mappedBytes(), 38 * kMiB + kGranule);
+  EXPECT_EQ(a.range().mappedBytes(), 38 * kMiB + kGranule);
   std::memset(a.address(*high), 1, high->bytes);
   Extent* wide = a.allocate(60 * kMiB, End::kBottom, kBlock);
-  EXPECT_EQ(a.mappedBytes(), 70 * kMiB + kGranule);
+  EXPECT_EQ(a.range().mappedBytes(), 70 * kMiB + kGranule);
   EXPECT_EQ(runtime.commits, 3u); // the middle unit alone was missing
   std::memset(a.address(*wide), 1, wide->bytes);
   a.check();
   EXPECT_EQ(a.usedBytes(), kUnit + kKiB + 60 * kMiB);
-  EXPECT_EQ(runtime.committed_bytes, a.mappedBytes());
+  EXPECT_EQ(runtime.committed_bytes, a.range().mappedBytes());
 }
 
 TEST_F(ArenaTest, CountsByUseAndFindsInCallExtents) {
@@ -257,7 +257,7 @@ TEST_F(ArenaTest, BudgetGrowsAndShrinks) {
   a.check();
   Extent* more = a.allocate(39 * kMiB, End::kBottom, kBlock);
   ASSERT_NE(more, nullptr);
-  EXPECT_EQ(a.mappedBytes(), 40 * kMiB);
+  EXPECT_EQ(a.range().mappedBytes(), 40 * kMiB);
   std::memset(a.address(*more), 1, more->bytes);
   a.check();
   EXPECT_FALSE(a.setBudget(2 * kMiB)); // in use above
@@ -269,8 +269,8 @@ TEST_F(ArenaTest, BudgetGrowsAndShrinks) {
   EXPECT_TRUE(a.setBudget(2 * kMiB + 1));
   a.check();
   EXPECT_TRUE(lines.passed(use)); // the host waited
-  EXPECT_EQ(a.mappedBytes(), 2 * kMiB + kGranule);
-  EXPECT_EQ(runtime.committed_bytes, a.mappedBytes());
+  EXPECT_EQ(a.range().mappedBytes(), 2 * kMiB + kGranule);
+  EXPECT_EQ(runtime.committed_bytes, a.range().mappedBytes());
   EXPECT_EQ(a.freeBytes(), kMiB);
   EXPECT_TRUE(a.setBudget(128 * kMiB)); // back, a part of a unit committed
   more = a.allocate(127 * kMiB, End::kBottom, kBlock);
@@ -532,7 +532,7 @@ TEST_P(ArenaHazards, EveryReaderSeesItsValue) {
       (void)arena->setBudget((64 + pick(128)) * kKiB);
     }
     arena->check();
-    ASSERT_EQ(runtime.committedBytes(), arena->mappedBytes());
+    ASSERT_EQ(runtime.committedBytes(), arena->range().mappedBytes());
   }
   for (const Value& value : live) read(value);
   runtime.runAll();
