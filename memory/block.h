@@ -27,7 +27,8 @@
 //
 // Invariants (memory/invariants.h checks them):
 //   B1 device != null exactly in Resident and Fetching
-//   B2 host != null exactly in Host and Evicting, and in Resident when the
+//   B2 host.extent != null exactly in Host and Evicting, and in Resident when
+//   the
 //      host-copy bit is set
 //   B3 pins > 0 only in Resident (Fetching: pins of the call that begins)
 //   B4 both extents are the block's and have rounded_bytes, so the alignment
@@ -60,6 +61,15 @@ enum class BlockState : std::uint8_t {
   kFetching,
   kEvicting,
   kDropped,
+};
+
+// Where a block's bytes are on the host, and which copies are at them.
+struct HostPlace {
+  Extent* extent = nullptr; // in the host pool; null: there is none
+  std::byte* address = nullptr;
+  Position ready; // the copy that fills it; a fetch waits
+  Position read;  // the latest fetch from it: it may run still, so who frees or
+                  // fills the place waits for it
 };
 
 struct Block {
@@ -123,12 +133,8 @@ struct Block {
   // ---- place: guarded by the pager's lock; `device_address` may also be read
   // by whoever holds a pin.
   std::byte* device_address = nullptr;
-  std::byte* host_address = nullptr;
   Extent* device = nullptr;
-  Extent* host = nullptr;      // in the host pool
-  Position host_ready;         // copy-out that fills `host`; a fetch waits
-  Position host_read;          // latest fetch from `host`: it may run still, so
-                               // who frees or fills the place waits for it
+  HostPlace host;
   std::uint32_t host_pins = 0; // host threads that use the host copy
   // How many operands of the call that begins just now are this block.
   std::uint32_t claims = 0;

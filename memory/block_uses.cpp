@@ -82,8 +82,8 @@ Fence BlockUses::writesOf(const Block& block) {
 
 Fence BlockUses::hostUsesOf(const Block& block) {
   Fence fence;
-  addTo(fence, block.host_ready);
-  addTo(fence, block.host_read);
+  addTo(fence, block.host.ready);
+  addTo(fence, block.host.read);
   return fence;
 }
 

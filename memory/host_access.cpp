@@ -38,9 +38,9 @@ Error HostAccess::read(Block& block, std::size_t offset, std::byte* destination,
     residency_.settle(locked, block);
     if (block.lost) return lost_error(core_, block);
     unbacked = block.state() == BlockState::kUnbacked && !block.host_writing;
-    if (block.host != nullptr && !block.host_writing) {
-      source = block.host_address + offset;
-      ready = block.host_ready;
+    if (block.host.extent != nullptr && !block.host_writing) {
+      source = block.host.address + offset;
+      ready = block.host.ready;
       beginHostAccess(locked, block);
     }
   }
@@ -114,7 +114,7 @@ Error HostAccess::write(Block& block, std::size_t offset,
     if (!block.host_writing && block.host_pins == 0) {
       const BlockState state = block.state();
       if (state == BlockState::kHost || state == BlockState::kEvicting) {
-        place = {block.host, block.host_address};
+        place = {block.host.extent, block.host.address};
         before = core_.uses().hostUsesOf(block);
       } else if (state == BlockState::kUnbacked &&
                  core_.arena->freeBytes() + table_.spareBytes() <
@@ -145,7 +145,7 @@ Error HostAccess::write(Block& block, std::size_t offset,
       core_.records.written(block, /*extends=*/false);
       table_.freeUnheld(locked);
       block.version.fetch_add(1, std::memory_order_relaxed);
-    } else if (block.host == nullptr) {
+    } else if (block.host.extent == nullptr) {
       core_.host_pool->free(place.extent, {});
     }
   }

@@ -110,25 +110,25 @@ bool HostPlaces::slide(const Locked& /*locked*/, Extent& extent) {
   Block& block = *extent.block;
   Fence uses;
   // mutant: host-move-filled
-  uses.add(block.host_ready);
+  uses.add(block.host.ready);
   // mutant: host-move-read
-  uses.add(block.host_read);
+  uses.add(block.host.read);
   if (!core_.host_pool->slideDown(&extent, uses)) return false;
-  block.host_address = core_.host_pool->address(extent);
-  block.host_ready = {};
-  block.host_read = {};
+  block.host.address = core_.host_pool->address(extent);
+  block.host.ready = {};
+  block.host.read = {};
   return true;
 }
 
 void HostPlaces::freeCopy(const Locked& locked, Block& block) noexcept {
   CHAMELEON_CHECK(block.host_pins == 0, "a host copy in use is dropped");
-  if (block.copied_ahead && !core_.streams.passed(block.host_ready) &&
-      !cancelCopyOut(locked, block.host_ready, block.host_address,
+  if (block.copied_ahead && !core_.streams.passed(block.host.ready) &&
+      !cancelCopyOut(locked, block.host.ready, block.host.address,
                      block.bytes)) {
     Fence both;
     core_.uses().addTo(
         both, Position{block.last_write.load(std::memory_order_acquire)});
-    core_.uses().addTo(both, block.host_ready);
+    core_.uses().addTo(both, block.host.ready);
     const Position joined = core_.uses().join(both);
     if (!joined.none()) {
       block.last_write.store(joined.word, std::memory_order_release);
@@ -138,7 +138,7 @@ void HostPlaces::freeCopy(const Locked& locked, Block& block) noexcept {
   block.copied_ahead = false;
   copies_.remove(block);
   block.word.fetch_and(~Block::kHostCopyBit, std::memory_order_acq_rel);
-  Extent* const place = block.host;
+  Extent* const place = block.host.extent;
   // mutant: host-copy-uses
   const Fence uses = core_.uses().hostUsesOf(block);
   forget(locked, block);
@@ -146,18 +146,14 @@ void HostPlaces::freeCopy(const Locked& locked, Block& block) noexcept {
 }
 
 void HostPlaces::put(const Locked& /*locked*/, Block& block,
-                     Extent& extent) noexcept {
-  block.host = &extent;
-  block.host_address = core_.host_pool->address(extent);
-  extent.block = &block;
+                     const HostPlace& place) noexcept {
+  block.host = place;
+  place.extent->block = &block;
 }
 
 void HostPlaces::forget(const Locked& /*locked*/, Block& block) noexcept {
-  if (block.host != nullptr) block.host->block = nullptr;
-  block.host = nullptr;
-  block.host_address = nullptr;
-  block.host_ready = {};
-  block.host_read = {};
+  if (block.host.extent != nullptr) block.host.extent->block = nullptr;
+  block.host = {};
 }
 
 bool HostPlaces::cancelCopyOut(const Locked& /*locked*/, Position done,

@@ -39,8 +39,8 @@ class HostPlaces {
   // waits for it too.
   void freeCopy(const Locked& locked, Block& block) noexcept
       REQUIRES(pager_lock);
-  // The block's bytes on the host are, or will be, in this extent.
-  void put(const Locked& locked, Block& block, Extent& extent) noexcept
+  // The block's bytes on the host are, or will be, there.
+  void put(const Locked& locked, Block& block, const HostPlace& place) noexcept
       REQUIRES(pager_lock);
   // The block knows nothing of its host copy any more: somebody else does, or
   // it is free.

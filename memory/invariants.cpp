@@ -79,7 +79,7 @@ void InvariantWalker::checkBlocks(const Locked& locked) const {
         "B1: a device extent in the wrong state");
     const bool on_host =
         state == BlockState::kHost || state == BlockState::kEvicting;
-    CHAMELEON_CHECK((block->host != nullptr) == (on_host || has_copy),
+    CHAMELEON_CHECK((block->host.extent != nullptr) == (on_host || has_copy),
                     "B2: a host extent in the wrong state");
     CHAMELEON_CHECK(!has_copy || state == BlockState::kResident,
                     "B2: the host-copy bit outside of Resident");
@@ -98,13 +98,13 @@ void InvariantWalker::checkBlocks(const Locked& locked) const {
       CHAMELEON_CHECK(block->device_address == nullptr,
                       "B1: an address without an extent");
     }
-    if (block->host != nullptr) {
-      CHAMELEON_CHECK(
-          block->host->block == block &&
-              block->host->bytes == block->rounded_bytes &&
-              block->host_address == core_.host_pool->address(*block->host),
-          "B4: a block and its host extent disagree");
-      host_bytes += block->host->bytes;
+    if (block->host.extent != nullptr) {
+      CHAMELEON_CHECK(block->host.extent->block == block &&
+                          block->host.extent->bytes == block->rounded_bytes &&
+                          block->host.address ==
+                              core_.host_pool->address(*block->host.extent),
+                      "B4: a block and its host extent disagree");
+      host_bytes += block->host.extent->bytes;
     }
     if (has_copy) ++copies;
     ++live;
@@ -164,8 +164,9 @@ void InvariantWalker::checkExtents(const Locked& /*locked*/) const {
   }
   for (const Extent* extent = core_.host_pool->extents().first();
        extent != nullptr; extent = extent->next) {
-    CHAMELEON_CHECK(extent->block == nullptr || extent->block->host == extent,
-                    "a host extent whose block is elsewhere");
+    CHAMELEON_CHECK(
+        extent->block == nullptr || extent->block->host.extent == extent,
+        "a host extent whose block is elsewhere");
   }
   CHAMELEON_CHECK(foreign <= memory_.fixedExtents(),
                   "foreign extents are miscounted");
@@ -198,10 +199,10 @@ void InvariantWalker::checkCopies(const Locked& locked) const {
     const bool copied = !residency_.transfers().out(
                             {&copy, 1}, core_.uses().writesOf(*block), done) &&
                         !core_.streams.synchronize(done) &&
-                        !core_.streams.synchronize(block->host_ready);
+                        !core_.streams.synchronize(block->host.ready);
     if (!copied) continue; // an injected failure
     CHAMELEON_CHECK(
-        std::memcmp(bytes.data(), block->host_address, block->bytes) == 0,
+        std::memcmp(bytes.data(), block->host.address, block->bytes) == 0,
         "a clean host copy differs from the device bytes");
   }
 }

@@ -88,10 +88,7 @@ struct CallState {
   // A host copy that is kept until the op has overwritten its block.
   struct OldBytes {
     Block* block;
-    Extent* host;
-    std::byte* address;
-    Position ready;        // the copy that fills it
-    Position read;         // the latest fetch from it
+    HostPlace host;
     std::size_t keep_from; // bytes of the block that were overwritten
   };
   static constexpr std::size_t kInline = 8;

@@ -21,13 +21,13 @@ Residency::Residency(PagerCore& core, OpTimer& timer)
 
 void Residency::giveUpPlaces(const Locked& locked, Block& block,
                              bool host_copy) noexcept {
-  if (block.host != nullptr) {
-    if (block.host_read.none()) {
-      (void)host_.cancelCopyOut(locked, block.host_ready, block.host_address,
+  if (block.host.extent != nullptr) {
+    if (block.host.read.none()) {
+      (void)host_.cancelCopyOut(locked, block.host.ready, block.host.address,
                                 block.bytes);
     }
     if (host_copy) host_.copies(locked).remove(block);
-    Extent* const place = block.host;
+    Extent* const place = block.host.extent;
     const Fence host_uses = core_.uses().hostUsesOf(block);
     HostPlaces::forget(locked, block);
     core_.host_pool->free(place, host_uses);
@@ -117,9 +117,7 @@ bool Residency::copyOut(const Locked& locked, Shortage& shortage) {
       continue;
     }
     out.place.extent->fence.clear();
-    host_.put(locked, block, *out.place.extent);
-    block.host_ready = done;
-    block.host_read = {};
+    host_.put(locked, block, {out.place.extent, out.place.address, done, {}});
     core_.note(out.why, block, block.bytes);
     core_.counters.bytes_out.fetch_add(static_cast<std::int64_t>(block.bytes),
                                        std::memory_order_relaxed);
@@ -156,7 +154,7 @@ void Residency::vacate(const Locked& locked, Block& block, Position copied) {
   blocksLeave(locked);
   freeExtent(locked, block, uses);
   BlockUses::clearUses(block);
-  if (core_.streams.passed(block.host_ready)) {
+  if (core_.streams.passed(block.host.ready)) {
     block.become(Block::stateBits(BlockState::kHost));
   }
 }
@@ -294,12 +292,12 @@ bool Residency::fetch(const Locked& /*locked*/,
   for (const WantedBlock& wanted : wanted_blocks) {
     if (!wanted.fetched()) continue;
     Block& block = *wanted.block;
-    copies_.push_back({core_.arena->address(*wanted.extent), block.host_address,
+    copies_.push_back({core_.arena->address(*wanted.extent), block.host.address,
                        block.bytes});
     // mutant: fetch-fence
     core_.uses().addTo(before, wanted.extent->fence);
     // mutant: host-ready
-    core_.uses().addTo(before, block.host_ready);
+    core_.uses().addTo(before, block.host.ready);
     bytes += static_cast<std::int64_t>(block.bytes);
   }
   Position fetched;
@@ -311,7 +309,7 @@ bool Residency::fetch(const Locked& /*locked*/,
       for (const WantedBlock& wanted : wanted_blocks) {
         if (!wanted.fetched()) continue;
         core_.uses().addTo(wanted.extent->fence, fetched);
-        if (!fetched.none()) wanted.block->host_read = fetched;
+        if (!fetched.none()) wanted.block->host.read = fetched;
       }
       shortage.failure = std::move(error);
       return false;
@@ -320,7 +318,7 @@ bool Residency::fetch(const Locked& /*locked*/,
   }
   for (const WantedBlock& wanted : wanted_blocks) {
     if (!wanted.missing) continue;
-    if (wanted.fetched()) wanted.block->host_read = fetched;
+    if (wanted.fetched()) wanted.block->host.read = fetched;
     Fence& earlier = wanted.extent->fence;
     const Position ready =
         wanted.fetched() ? fetched : core_.uses().join(earlier);
@@ -346,11 +344,8 @@ void Residency::takeOver(const Locked& locked, Block& block, Block& fresh) {
   }
   block.device = std::exchange(fresh.device, nullptr);
   block.device_address = std::exchange(fresh.device_address, nullptr);
-  block.host = std::exchange(fresh.host, nullptr);
-  if (block.host != nullptr) block.host->block = &block;
-  block.host_address = std::exchange(fresh.host_address, nullptr);
-  block.host_ready = std::exchange(fresh.host_ready, {});
-  block.host_read = std::exchange(fresh.host_read, {});
+  block.host = std::exchange(fresh.host, {});
+  if (block.host.extent != nullptr) block.host.extent->block = &block;
   block.copied_ahead = fresh.copied_ahead;
   // mutant: remade-write
   block.last_write.store(fresh.last_write.load());
@@ -367,7 +362,7 @@ void Residency::takeOver(const Locked& locked, Block& block, Block& fresh) {
 void Residency::markResident(const Locked& locked, const WantedBlock& wanted,
                              std::uint64_t pins, Decision why) {
   Block& block = *wanted.block;
-  const bool fetched = block.host != nullptr;
+  const bool fetched = block.host.extent != nullptr;
   block.lost = false;
   block.device = wanted.extent;
   block.device_address = core_.arena->address(*wanted.extent);
@@ -400,7 +395,7 @@ void Residency::orphanExtent(const Locked& /*locked*/, Block& block,
 }
 
 bool Residency::evictTo(const Locked& locked, Block& block, std::uint64_t pins,
-                        const OldPlace& old, Position ready, const Fence& uses,
+                        const HostPlace& place, const Fence& uses,
                         bool complete) noexcept {
   std::uint64_t word = Block::kIdle | pins;
   if (!block.word.compare_exchange_strong(
@@ -412,16 +407,14 @@ bool Residency::evictTo(const Locked& locked, Block& block, std::uint64_t pins,
     core_.uses().stamp(block, position);
   }
   if (complete) {
-    host_.put(locked, block, *old.extent);
-    block.host_ready = ready;
-    block.host_read = old.read;
-    vacate(locked, block, ready);
+    host_.put(locked, block, place);
+    vacate(locked, block, place.ready);
     return true;
   }
   Fence all = uses;
-  core_.uses().addTo(all, ready);
-  vacate(locked, block, ready);
-  core_.host_pool->free(old.extent, all);
+  core_.uses().addTo(all, place.ready);
+  vacate(locked, block, place.ready);
+  core_.host_pool->free(place.extent, all);
   // mutant: lost-value
   block.lost = true;
   block.word.store(Block::stateBits(BlockState::kUnbacked),
@@ -431,19 +424,19 @@ bool Residency::evictTo(const Locked& locked, Block& block, std::uint64_t pins,
 
 void Residency::writtenOnHost(const Locked& locked, Block& block,
                               const HostPool::Place& place) noexcept {
-  if (block.host == nullptr) {
+  if (block.host.extent == nullptr) {
     place.extent->fence.clear();
-    host_.put(locked, block, *place.extent);
+    host_.put(locked, block, {place.extent, place.address, {}, {}});
     block.lost = false;
   }
   block.become(Block::stateBits(BlockState::kHost));
-  block.host_ready = {};
-  block.host_read = {};
+  block.host.ready = {};
+  block.host.read = {};
 }
 
 void Residency::settle(const Locked& /*locked*/, Block& block) noexcept {
   if (block.state() != BlockState::kEvicting ||
-      !core_.streams.poll(block.host_ready)) {
+      !core_.streams.poll(block.host.ready)) {
     return;
   }
   block.become(Block::stateBits(BlockState::kHost));

@@ -75,19 +75,13 @@ class Residency {
   // Gives a block's bytes up, wherever they are. False: it is in use, or cannot
   // be made again within the budget.
   bool drop(const Locked& locked, Block& block) REQUIRES(pager_lock);
-  // Evicts a block that only this call has pinned, `pins` times, to `old`: a
-  // copy of its bytes that is there already.
-  // `ready`: when `old` has been filled.
-  // `uses`: all work on the block and on `old`.
-  // `complete`: `old` has all bytes. Else they are lost.
+  // Evicts a block that only this call has pinned, `pins` times, to where a
+  // copy of its bytes is already.
+  // `uses`: all work on the block and on that place.
+  // `complete`: the place has all bytes. Else they are lost.
   // False: other calls have the block pinned too. Nothing was done.
-  struct OldPlace {
-    Extent* extent;
-    std::byte* address;
-    Position read; // the latest fetch from it
-  };
   bool evictTo(const Locked& locked, Block& block, std::uint64_t pins,
-               const OldPlace& old, Position ready, const Fence& uses,
+               const HostPlace& place, const Fence& uses,
                bool complete) noexcept REQUIRES(pager_lock);
 
   // ---- into HBM ------------------------------------------------------------

@@ -17,7 +17,7 @@ struct WantedBlock {
   Extent* extent = nullptr; // for a missing one, until it is the block's
 
   bool fetched() const noexcept {
-    return missing && !overwrite && block->host != nullptr;
+    return missing && !overwrite && block->host.extent != nullptr;
   }
 };
 

@@ -165,17 +165,17 @@ void BeginAttempt::commit(const Locked& locked) {
     Block& block = *wanted.block;
     block.last_use_tick.store(call_.tick, std::memory_order_relaxed);
     if (wanted.missing) {
-      if (wanted.overwrite && block.host != nullptr) {
+      if (wanted.overwrite && block.host.extent != nullptr) {
         Overwrites::setOldBytesAside(locked, call_, block);
       }
-      if (block.host != nullptr) {
+      if (block.host.extent != nullptr) {
         core_.counters.faults.fetch_add(1, std::memory_order_relaxed);
       }
       parts_.residency.markResident(locked, wanted, block.claims,
                                     Decision::kFault);
     }
     // mutant: stale-host-copy
-    if (wanted.write && block.host != nullptr) {
+    if (wanted.write && block.host.extent != nullptr) {
       parts_.residency.host().freeCopy(locked, block);
     }
     if (wanted.write) core_.records.written(block, call_.wants_record);

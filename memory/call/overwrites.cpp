@@ -6,8 +6,7 @@ namespace chameleon::memory {
 
 void Overwrites::setOldBytesAside(const Locked& locked, CallState& call,
                                   Block& block) {
-  call.old_bytes.push_front({&block, block.host, block.host_address,
-                             block.host_ready, block.host_read, 0});
+  call.old_bytes.push_front({&block, block.host, 0});
   HostPlaces::forget(locked, block);
 }
 
@@ -24,16 +23,16 @@ std::size_t Overwrites::settleOldBytes(CallState& call) noexcept {
       if (old.keep_from < block.bytes) {
         Fence before = core_.uses().usesOf(block);
         core_.uses().addTo(before, kernel);
-        core_.uses().addTo(before, old.ready);
+        core_.uses().addTo(before, old.host.ready);
         const runtime::Copy copy{block.device_address + old.keep_from,
-                                 old.address + old.keep_from,
+                                 old.host.address + old.keep_from,
                                  block.bytes - old.keep_from};
         Position done;
         const bool failed =
             !residency_.transfers().in({&copy, 1}, before, done).ok();
-        if (!done.none()) old.read = done; // behind the former
+        if (!done.none()) old.host.read = done; // behind the former
         if (failed) {
-          core_.uses().addTo(before, old.read);
+          core_.uses().addTo(before, old.host.read);
           if (const std::size_t left = leaveOnHost(locked, call, old, before)) {
             freed += left;
             continue;
@@ -45,14 +44,14 @@ std::size_t Overwrites::settleOldBytes(CallState& call) noexcept {
           core_.counters.bytes_in.fetch_add(
               static_cast<std::int64_t>(copy.bytes), std::memory_order_relaxed);
         }
-      } else if (old.read.none()) {
-        (void)residency_.host().cancelCopyOut(locked, old.ready, old.address,
-                                              block.bytes);
+      } else if (old.host.read.none()) {
+        (void)residency_.host().cancelCopyOut(locked, old.host.ready,
+                                              old.host.address, block.bytes);
       }
       Fence host_uses;
-      core_.uses().addTo(host_uses, old.ready);
-      core_.uses().addTo(host_uses, old.read);
-      core_.host_pool->free(old.host, host_uses);
+      core_.uses().addTo(host_uses, old.host.ready);
+      core_.uses().addTo(host_uses, old.host.read);
+      core_.host_pool->free(old.host.extent, host_uses);
     }
   }
   call.old_bytes.clear();
@@ -74,17 +73,16 @@ std::size_t Overwrites::leaveOnHost(const Locked& locked, CallState& call,
   Block& block = *old.block;
   std::uint64_t pins = 0;
   for (const Operand& operand : call.pins) pins += operand.block == &block;
-  Position ready = old.ready;
+  HostPlace place = old.host;
   bool complete = old.keep_from == 0;
   if (!complete) {
-    const runtime::Copy copy{old.address, block.device_address, old.keep_from};
+    const runtime::Copy copy{place.address, block.device_address,
+                             old.keep_from};
     Position done;
     complete = residency_.transfers().out({&copy, 1}, uses, done).ok();
-    if (!done.none()) ready = done; // behind old.ready, on the same stream
+    if (!done.none()) place.ready = done; // behind the former, on that stream
   }
-  return residency_.evictTo(locked, block, pins,
-                            {old.host, old.address, old.read}, ready, uses,
-                            complete)
+  return residency_.evictTo(locked, block, pins, place, uses, complete)
              ? dropPins(call, block)
              : 0;
 }

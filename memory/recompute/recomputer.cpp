@@ -117,7 +117,8 @@ bool Recomputer::giveUpHeld(const Locked& locked, std::size_t bytes) {
   std::size_t freed_bytes = 0;
   for (Block* const block : held) {
     if (freed_bytes >= bytes) break;
-    const bool has_bytes = block->device != nullptr || block->host != nullptr;
+    const bool has_bytes =
+        block->device != nullptr || block->host.extent != nullptr;
     const bool is_free = block->lineage->readers.empty(); // with another
     if (is_free || !has_bytes || block->pins() > 0 || block->claims > 0)
       continue;

@@ -17,7 +17,7 @@ TEST_F(ResidencyTest, ADirtyBlockLeavesWithItsBytesAndComesBack) {
   EXPECT_EQ(residency->evict(locked, block, shortage),
             Residency::Evicted::kDone);
   EXPECT_EQ(block.device, nullptr);
-  EXPECT_NE(block.host, nullptr);
+  EXPECT_NE(block.host.extent, nullptr);
   EXPECT_EQ(core->counters.bytes_out.load(), std::int64_t{8 * kKiB});
 
   ASSERT_TRUE(fetch(locked, block));
@@ -68,7 +68,7 @@ TEST_F(ResidencyTest, OneBatchHasOnePosition) {
   EXPECT_EQ(residency->batch(locked).size(), 2U);
   EXPECT_TRUE(residency->copyOut(locked, shortage));
   EXPECT_TRUE(residency->batch(locked).empty());
-  EXPECT_EQ(a.host_ready, b.host_ready);
+  EXPECT_EQ(a.host.ready, b.host.ready);
 }
 
 TEST_F(ResidencyTest, CleanCopiesMakeWayOnTheHostTheOldestFirst) {
@@ -144,15 +144,15 @@ TEST_F(HostMovesTest, HolesBecomeOneWithTheFewestBytesMoved) {
   open(24 * kKiB);
   const PagerLock locked(*core);
   holes(locked, 3);
-  const std::byte* const first = kept[0]->host_address;
-  const std::byte* const last = kept[2]->host_address;
+  const std::byte* const first = kept[0]->host.address;
+  const std::byte* const last = kept[2]->host.address;
   Block& large = *resident(locked, 8 * kKiB, 9);
   Shortage shortage;
   EXPECT_EQ(residency->evict(locked, large, shortage),
             Residency::Evicted::kDone);
-  EXPECT_NE(kept[0]->host_address, first); // one of them does
-  EXPECT_EQ(kept[1]->host_address, first + 8 * kKiB);
-  EXPECT_EQ(kept[2]->host_address, last);
+  EXPECT_NE(kept[0]->host.address, first); // one of them does
+  EXPECT_EQ(kept[1]->host.address, first + 8 * kKiB);
+  EXPECT_EQ(kept[2]->host.address, last);
   expectKept(locked);
   ASSERT_TRUE(fetch(locked, large));
   finish();
@@ -164,7 +164,7 @@ TEST_F(HostMovesTest, WhereAHostThreadIsAtTheBytesNothingMoves) {
   const PagerLock locked(*core);
   holes(locked, 2); // the lowest and the third of four are holes
   Block& large = *resident(locked, 8 * kKiB, 9);
-  const std::byte* const place = kept[0]->host_address;
+  const std::byte* const place = kept[0]->host.address;
   Shortage shortage;
   for (const bool writes : {false, true}) {
     kept[0]->host_writing = writes;
@@ -173,13 +173,13 @@ TEST_F(HostMovesTest, WhereAHostThreadIsAtTheBytesNothingMoves) {
               Residency::Evicted::kHostFull);
     EXPECT_FALSE(shortage.failure);
     EXPECT_TRUE(residency->host().packDown(locked));
-    EXPECT_EQ(kept[0]->host_address, place);
+    EXPECT_EQ(kept[0]->host.address, place);
     kept[0]->host_pins = 0;
     kept[0]->host_writing = false;
   }
   EXPECT_EQ(residency->evict(locked, large, shortage),
             Residency::Evicted::kDone);
-  EXPECT_NE(kept[0]->host_address, place);
+  EXPECT_NE(kept[0]->host.address, place);
   expectKept(locked);
 }
 
@@ -211,8 +211,8 @@ TEST_F(HostMovesTest, WhatIsFetchedFromAPlaceIsThereBeforeItIsReused) {
   finish();
   EXPECT_EQ(high.device_address[0], std::byte{0});
   EXPECT_EQ(high.device_address[8 * kKiB - 1], std::byte{2});
-  EXPECT_EQ(high.host_address[0], std::byte{0});
-  EXPECT_EQ(high.host_address[8 * kKiB - 1], std::byte{2});
+  EXPECT_EQ(high.host.address[0], std::byte{0});
+  EXPECT_EQ(high.host.address[8 * kKiB - 1], std::byte{2});
 }
 
 TEST_F(HostMovesTest, MovesAcrossUnits) {
@@ -230,7 +230,7 @@ TEST_F(HostMovesTest, MovesAcrossUnits) {
   }
   for (Block* block : others) table->destroy(locked, *block);
   EXPECT_TRUE(residency->host().packDown(locked));
-  EXPECT_EQ(kept[4]->host->offset, 4 * 24 * kKiB);
+  EXPECT_EQ(kept[4]->host.extent->offset, 4 * 24 * kKiB);
   for (Block* block : kept) {
     ASSERT_TRUE(fetch(locked, *block));
     finish();
