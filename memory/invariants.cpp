@@ -139,14 +139,14 @@ void InvariantWalker::checkBlocks(const Locked& locked) const {
 void InvariantWalker::checkExtents(const Locked& /*locked*/) const {
   std::size_t in_call_bytes = memory_.hole_bytes_;
   for (const CallState* call = memory_.calls_; call != nullptr;
-       call = call->next) {
+       call = call->in_call.next) {
     std::size_t bytes = 0;
-    for (const Extent* extent : call->in_call) {
+    for (const Extent* extent : call->in_call.extents) {
       CHAMELEON_CHECK(extent->use == ExtentUse::kInCall,
                       "a call lists an extent that is not in-call");
       bytes += extent->bytes;
     }
-    CHAMELEON_CHECK(call->listed && bytes == call->in_call_bytes &&
+    CHAMELEON_CHECK(call->in_call.listed && bytes == call->in_call.bytes &&
                         bytes <= call->room_bytes,
                     "a call's in-call bytes do not add up");
     in_call_bytes += bytes;

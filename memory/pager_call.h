@@ -92,13 +92,39 @@ struct CallState {
     std::size_t keep_from; // bytes of the block that were overwritten
   };
   static constexpr std::size_t kInline = 8;
+  // Of a call that must not fail: the room that is reserved for its kernel.
+  struct Hole {
+    profiler::QuickToken quick = 0; // by op and sizes: what it needs is learned
+    FirstFit layout; // of all that it allocates, wherever that lies
+    // Made when it first allocates, since it is exclusive; 0: no hole is due.
+    std::size_t due_bytes = 0;
+    ReservedHole reserved; // guarded by the pager's lock
+  };
+  // In-call memory that is a spare block's, one pin each.
+  struct Spares {
+    InlineList<Block*, kInline> blocks;
+    std::size_t bytes = 0;
+    // How many more the call may take: a kernel that must not fail needs its
+    // room in one piece.
+    std::size_t left = 0;
+  };
+  // Live in-call allocations that are no spare blocks. Guarded by the pager's
+  // lock once there are any.
+  struct InCall {
+    InlineList<Extent*, kInline> extents;
+    Figure bytes;
+    // The list of calls that have such.
+    bool listed = false;
+    CallState* previous = nullptr;
+    CallState* next = nullptr;
+  };
   static constexpr std::uint32_t kMaxRetries = 2;
   // Calls that this thread is inside of, on all pagers. Such a thread holds
   // pins and therefore never waits for other calls.
   static constinit thread_local int of_thread;
 
   std::size_t liveBytes() const noexcept { // allocated, and not adopted
-    return in_call_bytes + spare_bytes;
+    return in_call.bytes + spares.bytes;
   }
 
   // The op wrote all operands of kOverwrite; see Call.
@@ -133,29 +159,12 @@ struct CallState {
   profiler::Token token = 0;             // of a recorded op
   std::unique_ptr<OpTiming> timing;      // null, mostly: this op is not timed
   std::forward_list<OldBytes> old_bytes; // empty, mostly
-  // Of a call that must not fail. By op and sizes: what it needs is learned.
-  profiler::QuickToken quick = 0;
-  FirstFit layout; // of all that it allocates, wherever that lies
-  // Made when it first allocates, since it is exclusive; 0: no hole is due.
-  std::size_t hole_due_bytes = 0;
-  ReservedHole hole; // guarded by the pager's lock
-  // In-call memory that is a spare block's, one pin each. How many more the
-  // call may take: a kernel that must not fail needs its room in one piece.
-  InlineList<Block*, kInline> spares;
-  std::size_t spare_bytes = 0;
-  std::size_t spares_left = 0;
-
+  Hole hole;
+  Spares spares;
   std::size_t adopted_bytes = 0;
   std::size_t peak_bytes = 0; // of all that it allocated
   Figure room_bytes;          // committed for in-call allocations
-
-  // Live in-call allocations that are no spare blocks. Guarded by the pager's
-  // lock once there are any.
-  InlineList<Extent*, kInline> in_call;
-  Figure in_call_bytes;
-  bool listed = false; // in the list of calls with in-call extents
-  CallState* previous = nullptr;
-  CallState* next = nullptr;
+  InCall in_call;
 };
 
 // One op call in flight. Lives on the caller's stack between begin() and

@@ -127,7 +127,7 @@ bool BeginAttempt::takeRoom(bool& others) {
       others);
   call_.room_bytes = room;
   // One hole is made for what must not fail; a spare block could lie in it.
-  call_.spares_left = must_not_fail ? 0 : SIZE_MAX;
+  call_.spares.left = must_not_fail ? 0 : SIZE_MAX;
   return done;
 }
 
@@ -210,7 +210,7 @@ void BeginAttempt::undo(const Locked& locked) noexcept {
   core_.admission.subtract(1, freed, call_.exclusive);
   call_.exclusive = false;
   call_.has_all = false;
-  call_.hole_due_bytes = 0;
+  call_.hole.due_bytes = 0;
   core_.admission.wakeLocked();
 }
 

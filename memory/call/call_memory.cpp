@@ -18,16 +18,16 @@ using runtime::Result;
 
 [[gnu::always_inline]] inline std::size_t CallMemory::indexOfSpare(
     const CallState& call, const std::byte* address) noexcept {
-  return call.spares.findIf(
+  return call.spares.blocks.findIf(
       [=](const Block* block) { return block->device_address == address; });
 }
 
 // The call has it no more. It is still pinned: by nobody, unless it is adopted.
 [[gnu::always_inline]] inline Block& CallMemory::removeSpare(
     CallState& call, std::size_t index) noexcept {
-  Block& block = *call.spares[index];
-  call.spares.remove(index);
-  call.spare_bytes -= block.rounded_bytes;
+  Block& block = *call.spares.blocks[index];
+  call.spares.blocks.remove(index);
+  call.spares.bytes -= block.rounded_bytes;
   return block;
 }
 
@@ -86,15 +86,15 @@ using runtime::Result;
 [[gnu::always_inline]] inline Block* CallMemory::takeSpare(
     CallState& call, std::size_t rounded_bytes) noexcept {
   // Within the room that was committed for it: nobody is asked for more.
-  if (call.spares_left == 0 ||
+  if (call.spares.left == 0 ||
       call.liveBytes() + rounded_bytes > call.room_bytes) {
     return nullptr;
   }
   Block* const block = table_.takeSpare(rounded_bytes);
   if (block == nullptr) return nullptr;
-  --call.spares_left;
-  call.spares.push_back(block);
-  call.spare_bytes += rounded_bytes;
+  --call.spares.left;
+  call.spares.blocks.push_back(block);
+  call.spares.bytes += rounded_bytes;
   raise(core_.counters.peak_resident_bytes, table_.residentBytes());
   if (core_.checksCallers()) [[unlikely]] {
     // As fresh as any other memory: poison, where that is asked for.
@@ -117,14 +117,15 @@ Result<std::byte*> CallMemory::allocate(CallState& call, std::size_t bytes) {
     const PagerLock locked(core_);
     table_.drainReleased(locked);
   }
-  const std::size_t offset = call.must_not_fail ? call.layout.find(rounded) : 0;
+  const std::size_t offset =
+      call.must_not_fail ? call.hole.layout.find(rounded) : 0;
   if (Block* const block = takeSpare(call, rounded)) {
     if (!core_.uses().usesInOrder(*block, call.stream)) [[unlikely]] {
       if (Error error = orderSpare(call, *block)) return error;
     }
     core_.note(Decision::kAllocate, block->device_address, rounded);
     if (call.must_not_fail) {
-      call.layout.add(offset, rounded, block->device_address);
+      call.hole.layout.add(offset, rounded, block->device_address);
     }
     return block->device_address;
   }
@@ -157,7 +158,7 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
       address = core_.arena->address(*extent);
       core_.note(Decision::kAllocate, address, rounded);
       list(locked, call, extent);
-      if (call.must_not_fail) call.layout.add(offset, rounded, address);
+      if (call.must_not_fail) call.hole.layout.add(offset, rounded, address);
     }
   }
   if (extent != nullptr) {
@@ -165,7 +166,7 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
     Error error = core_.waitFor(call.stream, waits);
     if (!error) return address;
     const PagerLock locked(core_);
-    if (call.must_not_fail) call.layout.remove(address);
+    if (call.must_not_fail) call.hole.layout.remove(address);
     forget(locked, call, indexOf(call, extent));
     giveBack(locked, call, extent, waits);
     return core_.named(call, std::move(error));
@@ -176,7 +177,7 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
   }
   const PagerLock locked(core_);
   const std::size_t inside_bytes = std::max(
-      {call.liveBytes() + call.adopted_bytes + rounded, call.layout.span(),
+      {call.liveBytes() + call.adopted_bytes + rounded, call.hole.layout.span(),
        call.memory == nullptr ? 0 : call.memory->peakAt(call.operand_bytes)});
   return out_of_memory(
       locked, core_, call,
@@ -190,15 +191,15 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
 // than it did when this was learned.
 Extent* CallMemory::cutHole(const Locked& locked, CallState& call,
                             std::size_t offset, std::size_t bytes) {
-  if (call.hole_due_bytes != 0) {
+  if (call.hole.due_bytes != 0) {
     Shortage ignored;
     reserveHole(locked, call,
                 room_.place(locked,
-                            {std::exchange(call.hole_due_bytes, 0), End::kTop,
+                            {std::exchange(call.hole.due_bytes, 0), End::kTop,
                              ExtentUse::kInCall, call.stream},
                             ignored));
   }
-  Extent* const extent = call.hole.cut(*core_.arena, offset, bytes);
+  Extent* const extent = call.hole.reserved.cut(*core_.arena, offset, bytes);
   if (extent != nullptr) {
     hole_bytes_ -= bytes;
     raise(core_.counters.peak_resident_bytes,
@@ -209,7 +210,7 @@ Extent* CallMemory::cutHole(const Locked& locked, CallState& call,
 
 std::size_t CallMemory::largestInCall(const CallState& call) const {
   const PagerLock locked(core_);
-  return std::max(call.hole.largestPiece(),
+  return std::max(call.hole.reserved.largestPiece(),
                   room_.largestRun(locked, /*moving=*/false, SIZE_MAX));
 }
 
@@ -217,7 +218,7 @@ std::size_t CallMemory::largestInCall(const CallState& call) const {
 void CallMemory::giveBack(const Locked& /*locked*/, CallState& call,
                           Extent* extent, const Fence& fence) noexcept {
   const std::size_t bytes = extent->bytes;
-  if (call.hole.takeBack(*core_.arena, extent, fence)) {
+  if (call.hole.reserved.takeBack(*core_.arena, extent, fence)) {
     hole_bytes_ += bytes;
   } else {
     core_.arena->free(extent, fence);
@@ -226,14 +227,14 @@ void CallMemory::giveBack(const Locked& /*locked*/, CallState& call,
 
 void CallMemory::free(CallState* hint, std::byte* address) noexcept {
   core_.note(Decision::kFree, address, 0);
-  if (hint != nullptr && !hint->spares.empty()) {
+  if (hint != nullptr && !hint->spares.blocks.empty()) {
     const std::size_t index = indexOfSpare(*hint, address);
-    if (index < hint->spares.size()) {
+    if (index < hint->spares.blocks.size()) {
       freeSpare(*hint, index);
       return;
     }
   }
-  if (hint != nullptr && hint->must_not_fail) hint->layout.remove(address);
+  if (hint != nullptr && hint->must_not_fail) hint->hole.layout.remove(address);
   std::size_t foreign_bytes = 0;
   {
     const PagerLock locked(core_);
@@ -275,16 +276,16 @@ void CallMemory::free(CallState* hint, std::byte* address) noexcept {
 Result<Block*> CallMemory::adopt(CallState& call, std::byte* address,
                                  std::size_t bytes) {
   const std::size_t spare = indexOfSpare(call, address);
-  if (spare < call.spares.size() && bytes > 0 &&
-      bytes <= call.spares[spare]->rounded_bytes) {
+  if (spare < call.spares.blocks.size() && bytes > 0 &&
+      bytes <= call.spares.blocks[spare]->rounded_bytes) {
     return &adoptSpare(call, spare, bytes);
   }
   const PagerLock locked(core_);
   const std::size_t offset = core_.offsetOf(address);
-  const std::size_t index = call.in_call.findIf(
+  const std::size_t index = call.in_call.extents.findIf(
       [offset](const Extent* extent) { return extent->offset == offset; });
-  if (index == call.in_call.size() || bytes == 0 ||
-      bytes > call.in_call[index]->bytes) {
+  if (index == call.in_call.extents.size() || bytes == 0 ||
+      bytes > call.in_call.extents[index]->bytes) {
     return Error(ErrorCode::kInvalidArgument,
                  core_.name() +
                      ": memory to adopt was not allocated inside this "
@@ -298,13 +299,14 @@ Result<Block*> CallMemory::adopt(CallState& call, std::byte* address,
       return error;
     }
   }
-  Extent* const extent = call.in_call[index];
+  Extent* const extent = call.in_call.extents[index];
   Result<Block*> result = table_.newBlock(locked, bytes, extent->bytes);
   if (!result.ok()) return result;
   Block& block = **result;
   // mutant: adopted-extent
   forget(locked, call, index);
-  if (call.in_call.empty()) unlist(locked, call); // spares end() the lock
+  if (call.in_call.extents.empty())
+    unlist(locked, call); // spares end() the lock
   residency_.adoptExtent(locked, block, extent);
   adopted(call, block);
   return result;
@@ -313,15 +315,15 @@ Result<Block*> CallMemory::adopt(CallState& call, std::byte* address,
 // Counts a new extent as the call's.
 void CallMemory::list(const Locked& /*locked*/, CallState& call,
                       Extent* extent) {
-  if (!call.listed) {
-    call.listed = true;
-    call.previous = nullptr;
-    call.next = calls_;
-    if (calls_ != nullptr) calls_->previous = &call;
+  if (!call.in_call.listed) {
+    call.in_call.listed = true;
+    call.in_call.previous = nullptr;
+    call.in_call.next = calls_;
+    if (calls_ != nullptr) calls_->in_call.previous = &call;
     calls_ = &call;
   }
-  call.in_call.push_back(extent);
-  call.in_call_bytes += extent->bytes;
+  call.in_call.extents.push_back(extent);
+  call.in_call.bytes += extent->bytes;
   if (call.liveBytes() > call.room_bytes) {
     core_.admission.add(0, call.liveBytes() - call.room_bytes);
     call.room_bytes = call.liveBytes();
@@ -330,60 +332,65 @@ void CallMemory::list(const Locked& /*locked*/, CallState& call,
 
 void CallMemory::forget(const Locked& /*locked*/, CallState& call,
                         std::size_t index) noexcept {
-  CHAMELEON_CHECK(index < call.in_call.size(), "an extent of another call");
-  call.in_call_bytes -= call.in_call[index]->bytes;
-  call.in_call.remove(index);
+  CHAMELEON_CHECK(index < call.in_call.extents.size(),
+                  "an extent of another call");
+  call.in_call.bytes -= call.in_call.extents[index]->bytes;
+  call.in_call.extents.remove(index);
 }
 
 std::size_t CallMemory::indexOf(const CallState& call,
                                 const Extent* extent) noexcept {
-  return call.in_call.findIf([=](const Extent* e) { return e == extent; });
+  return call.in_call.extents.findIf(
+      [=](const Extent* e) { return e == extent; });
 }
 
 CallState& CallMemory::ownerOf(const Locked& /*locked*/, CallState* hint,
                                const Extent* extent) noexcept {
   const auto owns = [&](const CallState& call) {
-    return indexOf(call, extent) < call.in_call.size();
+    return indexOf(call, extent) < call.in_call.extents.size();
   };
   if (hint != nullptr && owns(*hint)) return *hint;
   CallState* call = calls_;
-  while (call != nullptr && !owns(*call)) call = call->next;
+  while (call != nullptr && !owns(*call)) call = call->in_call.next;
   CHAMELEON_CHECK(call != nullptr, "an in-call extent without a call");
   return *call;
 }
 
 void CallMemory::unlist(const Locked& /*locked*/, CallState& call) noexcept {
-  (call.previous != nullptr ? call.previous->next : calls_) = call.next;
-  if (call.next != nullptr) call.next->previous = call.previous;
-  call.listed = false;
+  CallState::InCall& links = call.in_call;
+  (links.previous != nullptr ? links.previous->in_call.next : calls_) =
+      links.next;
+  if (links.next != nullptr) links.next->in_call.previous = links.previous;
+  links.listed = false;
 }
 
 void CallMemory::makeForeign(CallState& call, Position position) noexcept {
   const PagerLock locked(core_);
-  for (Extent* const extent : call.in_call) {
+  for (Extent* const extent : call.in_call.extents) {
     core_.arena->makeForeign(extent);
     extent->fence.add(position); // the stream that a later free() is ordered on
     call.room_bytes -= extent->bytes; // stays committed
     addFixed(1);
   }
-  call.in_call.clear();
-  call.in_call_bytes = 0;
-  if (call.listed) unlist(locked, call);
-  for (Block* const block : call.spares)
+  call.in_call.extents.clear();
+  call.in_call.bytes = 0;
+  if (call.in_call.listed) unlist(locked, call);
+  for (Block* const block : call.spares.blocks)
     outliveSpare(locked, call, *block, position);
-  call.spares.clear();
-  call.spare_bytes = 0;
+  call.spares.blocks.clear();
+  call.spares.bytes = 0;
 }
 
 void CallMemory::reserveHole(const Locked& /*locked*/, CallState& call,
                              Extent* hole) noexcept {
   if (hole == nullptr) return;
   hole_bytes_ += hole->bytes;
-  call.hole.reserve(hole);
+  call.hole.reserved.reserve(hole);
 }
 
 void CallMemory::freeHole(const Locked& /*locked*/, CallState& call) noexcept {
-  if (!call.hole.empty()) hole_bytes_ -= call.hole.release(*core_.arena);
+  if (!call.hole.reserved.empty())
+    hole_bytes_ -= call.hole.reserved.release(*core_.arena);
 }
 
 // Makes the call's stream run after all work on the block.

@@ -158,9 +158,9 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
     call.operand_bytes = bytes;
     call.room_bytes = entry.room_bytes;
     call.exclusive = entry.exclusive;
-    call.hole_due_bytes =
+    call.hole.due_bytes =
         entry.exclusive ? parts_.kernel_room.holeExpected(call) : 0;
-    call.spares_left = entry.exclusive ? entry.more_splits : SIZE_MAX;
+    call.spares.left = entry.exclusive ? entry.more_splits : SIZE_MAX;
     return true;
   }
 
@@ -177,11 +177,11 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
     parts_.memory.removeFixed(call.pins.size());
   }
   call.pins.clear();
-  if (!call.hole.empty()) {
+  if (!call.hole.reserved.empty()) {
     const PagerLock locked(core_);
     parts_.memory.freeHole(locked, call);
   }
-  if (call.must_not_fail) call.layout.clear();
+  if (call.must_not_fail) call.hole.layout.clear();
   core_.admission.subtract(call.keeps_pins ? 0 : 1, freed + call.room_bytes,
                            call.exclusive);
   if (call.ends_by_itself) [[unlikely]]
@@ -195,7 +195,7 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
   call.ends_by_itself = false;
   call.chooses = false;
   call.has_all = false;
-  call.hole_due_bytes = 0;
+  call.hole.due_bytes = 0;
   call.room_bytes = 0;
   call.adopted_bytes = 0;
   call.peak_bytes = 0;
@@ -224,9 +224,9 @@ Error CallPins::begin(CallState& call, const OpRequest& request) {
     call.chooses = request.algorithm == Algorithm::kToBeChosen;
     needs_lock = needs_lock || call.chooses;
   }
-  call.quick = request.identity != nullptr ? request.identity->quick
-               : request.rerun             ? Recomputer::quick_of_rerun
-                                           : 0;
+  call.hole.quick = request.identity != nullptr ? request.identity->quick
+                    : request.rerun             ? Recomputer::quick_of_rerun
+                                                : 0;
   if (needs_lock || !beginFast(call, operands, waits)) {
     if (Error error = beginSlow(call, operands, waits)) {
       return error;
@@ -324,7 +324,7 @@ void CallPins::end(CallState& call) noexcept {
   if (call.observed && call.ticket.recorded != profiler::kNone) {
     core_.profiler.finished(call.ticket, call.peak_bytes - call.adopted_bytes);
   }
-  if (call.listed || !call.spares.empty())
+  if (call.in_call.listed || !call.spares.blocks.empty())
     parts_.memory.makeForeign(call, position);
   for (const auto [block, access] : call.pins) {
     core_.uses().stamp(*block, position);
@@ -359,13 +359,13 @@ void CallPins::release(CallState& call) noexcept {
 }
 
 void CallPins::keepPins(CallState& call) noexcept {
-  CHAMELEON_CHECK(
-      call.active && !call.keeps_pins && !call.listed && call.spares.empty(),
-      "keepPins() of a call that does not run or has allocated");
+  CHAMELEON_CHECK(call.active && !call.keeps_pins && !call.in_call.listed &&
+                      call.spares.blocks.empty(),
+                  "keepPins() of a call that does not run or has allocated");
   call.keeps_pins = true;
   --*call.depth;
-  call.hole_due_bytes = 0;
-  if (!call.hole.empty()) {
+  call.hole.due_bytes = 0;
+  if (!call.hole.reserved.empty()) {
     const PagerLock locked(core_);
     parts_.memory.freeHole(locked, call);
   }
@@ -373,7 +373,7 @@ void CallPins::keepPins(CallState& call) noexcept {
   core_.admission.subtract(1, call.room_bytes, call.exclusive);
   call.exclusive = false;
   call.room_bytes = 0;
-  call.spares_left = 0;
+  call.spares.left = 0;
   core_.admission.wake();
 }
 
@@ -405,15 +405,15 @@ void CallPins::report(CallState& call) noexcept {
     (memory::writes(operand.access) ? writes : reads)
         .push_back({block.device_address, block.bytes});
   }
-  for (const Block* block : call.spares) {
+  for (const Block* block : call.spares.blocks) {
     writes.push_back({block->device_address, block->rounded_bytes});
   }
   for (const Block* block : call.adopted) {
     writes.push_back({block->device_address, block->bytes});
   }
-  if (call.listed) {
+  if (call.in_call.listed) {
     const PagerLock locked(core_);
-    for (const Extent* extent : call.in_call) {
+    for (const Extent* extent : call.in_call.extents) {
       writes.push_back({core_.arena->address(*extent), extent->bytes});
     }
   }

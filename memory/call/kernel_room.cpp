@@ -82,14 +82,14 @@ bool KernelRoom::makeRoomForKernel(const Locked& locked, CallState& call,
       room_.largestRun(locked, /*moving=*/false, bytes) >= bytes) {
     if (!must_not_fail) return true;
     call.exclusive = alone && core_.admission.makeExclusive();
-    call.hole_due_bytes = call.exclusive ? bytes : 0;
+    call.hole.due_bytes = call.exclusive ? bytes : 0;
     if (call.exclusive) return true;
   }
   memory_.reserveHole(
       locked, call,
       room_.place(locked, {bytes, End::kTop, ExtentUse::kInCall, call.stream},
                   shortage));
-  if (!call.hole.empty()) {
+  if (!call.hole.reserved.empty()) {
     if (!must_not_fail) memory_.freeHole(locked, call);
     return true;
   }

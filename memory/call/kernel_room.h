@@ -75,7 +75,7 @@ class KernelRoom {
   // An op's quick token does not have the sizes of its lists: their bytes tell.
   static profiler::QuickToken keyOf(const CallState& call,
                                     std::size_t operand_bytes) noexcept {
-    profiler::QuickHasher hasher(call.quick);
+    profiler::QuickHasher hasher(call.hole.quick);
     hasher.add(operand_bytes);
     return hasher.token();
   }
@@ -114,10 +114,10 @@ class KernelRoom {
   std::size_t needed = call.peak_bytes;
   bool is_span = needed > residency_.largeRoomBytes();
   if (call.must_not_fail && needed > 0) {
-    needed = call.layout.span();
+    needed = call.hole.layout.span();
     is_span = true;
   }
-  if (is_span && call.quick != 0) {
+  if (is_span && call.hole.quick != 0) {
     spans_.raise(keyOf(call, call.operand_bytes), needed);
   }
   raise(call.memory->peak_bytes, needed);

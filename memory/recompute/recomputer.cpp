@@ -27,7 +27,7 @@ void Recomputer::record(CallState& call, std::unique_ptr<RecordedOp> op,
   const PagerLock locked(core_);
   core_.records.add(
       {call.pins.data(), call.pins.size()}, created, std::move(op), call.token,
-      call.operand_bytes + std::max(call.peak_bytes, call.layout.span()));
+      call.operand_bytes + std::max(call.peak_bytes, call.hole.layout.span()));
   table_.freeUnheld(locked);
 }
 

@@ -18,16 +18,16 @@ using runtime::format_bytes_up;
 namespace {
 
 bool owns(const CallState& call, const Extent& extent) {
-  return call.in_call.findIf([&](const Extent* each) {
+  return call.in_call.extents.findIf([&](const Extent* each) {
     return each == &extent;
-  }) < call.in_call.size();
+  }) < call.in_call.extents.size();
 }
 
 bool is_pinned_by_others(const CallState& call, const Block& block) {
   std::size_t own = 0;
   for (const Operand& operand : call.pins) own += operand.block == &block;
   for (const Block* each : call.adopted) own += each == &block;
-  for (const Block* each : call.spares) own += each == &block;
+  for (const Block* each : call.spares.blocks) own += each == &block;
   return block.pins() > own;
 }
 
