@@ -45,7 +45,7 @@ OpTicket Profiler::ticket(bool expected) const noexcept {
   const bool records = core_.recorder.active();
   return {core_.epoch,
           records ? core_.recorder.path().size() - 1 : kNone,
-          follows ? core_.matcher.lastPosition() : kNone,
+          follows ? core_.matcher.position() - 1 : kNone,
           0,
           expected,
           follows && !records};
@@ -73,8 +73,7 @@ void Profiler::observeOther(std::uint32_t op, Token token,
     rounds_.stopGroup();
     if (variants_.goOn(op, token, uses, /*is_counted=*/true)) return;
   }
-  if (!core_.recorder.active())
-    rounds_.startRecording(core_.matcher.position());
+  if (!core_.recorder.active()) rounds_.startRecording();
   rounds_.record(op, token, uses);
   rejoiner_.findPlace();
 }

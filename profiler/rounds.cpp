@@ -47,7 +47,7 @@ void Rounds::end() {
       ended(*path, path->size());
       return;
     }
-    startRecording(matcher.position());
+    startRecording();
   }
   const std::uint32_t ops = recorder.path().size();
   if (ops > 0) ended(close(std::move(recorder.path())), ops);
@@ -153,7 +153,7 @@ bool Rounds::beginsNext(Token token, std::size_t uses) {
   }
   // Markers say where rounds end: this one goes on, as far as known.
   OpPath* const path = core_.matcher.path();
-  if (!core_.recorder.active()) startRecording(core_.matcher.position());
+  if (!core_.recorder.active()) startRecording();
   core_.recorder.setEnteredAt(kNone);
   setBeganAgo(1);
   core_.matcher.startRound(following, path);

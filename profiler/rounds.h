@@ -57,6 +57,7 @@ class Rounds {
   // round so far. (While a path is followed from its beginning nothing is
   // recorded.)
   void startRecording(std::uint32_t position);
+  void startRecording() { startRecording(core_.matcher.position()); }
   void record(std::uint32_t op, Token token, std::span<const Use> uses);
   // A finished sequence: the known path that is the same, or a new one. Blocks
   // born in it were born there.

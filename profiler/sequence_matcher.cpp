@@ -11,7 +11,7 @@ constexpr std::uint32_t kPatience = 4; // unknown ops before all is unknown
 
 const OpPath* SequenceMatcher::pathOf(PathId id) const noexcept {
   if (id == 0) return nullptr;
-  if (path_ != nullptr && path_->id() == id) return path_;
+  if (path() != nullptr && path()->id() == id) return path();
   if (recorder_.active() && recorder_.path().id() == id) {
     return &recorder_.path();
   }
@@ -66,18 +66,18 @@ bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,
 
 bool SequenceMatcher::advanceRebinding(Token token, std::span<const Use> uses,
                                        bool& rebound) {
-  if (isPastEnd() || next_->token != token) return false;
+  if (cursor_.isPastEnd() || cursor_.next().token != token) return false;
   bool other = false;
   if (!allBindable(uses, Sizes::kEqual, other)) return false;
   rebound = other;
   bindAll(uses);
-  moveOn();
+  cursor_.moveOn();
   return true;
 }
 
 bool SequenceMatcher::isShapeVariant(std::uint32_t op,
                                      std::span<const Use> uses) const {
-  if (isPastEnd() || next_->op != op) return false;
+  if (cursor_.isPastEnd() || cursor_.next().op != op) return false;
   bool rebound = false;
   return allBindable(uses, Sizes::kAny, rebound);
 }
@@ -85,10 +85,10 @@ bool SequenceMatcher::isShapeVariant(std::uint32_t op,
 // Can the values that the next op uses be these?
 bool SequenceMatcher::allBindable(std::span<const Use> uses, Sizes sizes,
                                   bool& rebound) const {
-  const std::span<const Operand> operands = path_->uses(position());
+  const std::span<const Operand> operands = path()->uses(position());
   if (operands.size() != uses.size()) return false;
   for (std::size_t i = 0; i < uses.size(); ++i) {
-    if (!bindable(*path_, position(), values_[operands[i].value()],
+    if (!bindable(*path(), position(), cursor_.values()[operands[i].value()],
                   blocks_[uses[i].slot], sizes, rebound)) {
       return false;
     }
@@ -99,26 +99,26 @@ bool SequenceMatcher::allBindable(std::span<const Use> uses, Sizes sizes,
 void SequenceMatcher::advanceVariant(std::span<const Use> uses) {
   bindAll(uses);
   variant_at_ = position();
-  moveOn();
+  cursor_.moveOn();
 }
 
 // The values that the next op uses, to the blocks that it uses.
 void SequenceMatcher::bindAll(std::span<const Use> uses) {
-  const std::span<const Operand> operands = path_->uses(position());
+  const std::span<const Operand> operands = path()->uses(position());
   for (std::size_t i = 0; i < uses.size(); ++i) {
     const std::uint32_t v = operands[i].value();
     const LiveBlock& block = blocks_[uses[i].slot];
-    if (values_[v].identity == block.identity) continue;
+    if (cursor_.values()[v].identity == block.identity) continue;
     bind(v, uses[i].slot);
-    if (values_[v].carried() && block.birth.path != 0) {
-      path_->link(v, block.birth.path, block.birth_value);
+    if (cursor_.values()[v].carried() && block.birth.path != 0) {
+      path()->link(v, block.birth.path, block.birth_value);
     }
   }
 }
 
 // To an operand of the op that is being observed.
 void SequenceMatcher::bind(std::uint32_t v, BlockSlot slot) {
-  PathValue& value = values_[v];
+  PathValue& value = cursor_.values()[v];
   LiveBlock& block = blocks_[slot];
   if (!value.carried() && blocks_.begins(block)) {
     begin(v, slot);
@@ -157,19 +157,9 @@ void SequenceMatcher::bindOp(OpPath& path, std::uint32_t position,
 // ---- moving --------------------------------------------------------------
 
 void SequenceMatcher::setCursor(OpPath* path, std::uint32_t position) noexcept {
-  path_ = path;
+  cursor_.set(path, path != nullptr ? position : 0);
   variant_at_ = kNone;
-  if (path == nullptr) {
-    position_ = end_ = 0;
-    return;
-  }
-  position_ = position;
-  end_ = path->size();
-  walk_.path = path->id();
-  ops_ = path->opData();
-  next_ = ops_ + position;
-  operands_ = path->operandData();
-  values_ = path->values().data();
+  if (path != nullptr) walk_.path = path->id();
 }
 
 // Queries find a block's value by its hint: what was there before is known
@@ -189,18 +179,18 @@ void SequenceMatcher::hintCarried(const OpPath& path) {
 }
 
 std::uint32_t SequenceMatcher::valueOf(const LiveBlock& block) const noexcept {
-  if (path_ == nullptr) return kNone;
-  const std::vector<PathValue>& values = path_->values();
+  if (path() == nullptr) return kNone;
+  const std::vector<PathValue>& values = path()->values();
   if (block.value < values.size() &&
       values[block.value].identity == block.identity) {
     return block.value;
   }
-  return path_->valueBoundTo(block.identity);
+  return path()->valueBoundTo(block.identity);
 }
 
 void SequenceMatcher::startRound(OpPath* path, OpPath* previous) {
   ++walk_.round;
-  const bool other = path != path_;
+  const bool other = path != cursor_.path();
   setCursor(path, 0);
   if (path == nullptr) return;
   history_.used(*path);
@@ -219,20 +209,20 @@ void SequenceMatcher::startRound(OpPath* path, OpPath* previous) {
 }
 
 void SequenceMatcher::follow(const ContextMatch& match) {
-  if (path_ != match.path) {
+  if (path() != match.path) {
     history_.used(*match.path);
     hintCarried(*match.path);
   }
   setCursor(match.path, match.position + 1);
   const std::uint32_t last = recorder_.path().size() - 1;
   for (std::uint32_t k = match.length; k-- > 0;) {
-    bindOp(*path_, match.position - k, recorder_.path(), last - k);
+    bindOp(*path(), match.position - k, recorder_.path(), last - k);
   }
 }
 
 void SequenceMatcher::lose() noexcept {
-  if (path_ != nullptr) {
-    left_path_ = path_->id();
+  if (path() != nullptr) {
+    left_path_ = path()->id();
     left_position_ = position();
   }
   setCursor(nullptr, 0);
@@ -294,7 +284,7 @@ ContextMatch SequenceMatcher::resume() {
 }
 
 ContextMatch SequenceMatcher::findPlace(bool in_itself) {
-  const bool must_be_anchored = unplaced_ops_ < kPatience && path_ != nullptr;
+  const bool must_be_anchored = unplaced_ops_ < kPatience && path() != nullptr;
   lose();
   ContextMatch match = wholeRound();
   if (match.path == nullptr) match = resume();

@@ -29,6 +29,7 @@
 #include "profiler/op_history.h"
 #include "profiler/op_path.h"
 #include "profiler/op_recorder.h"
+#include "profiler/path_cursor.h"
 
 namespace chameleon::profiler {
 
@@ -46,13 +47,13 @@ class SequenceMatcher {
         recorder_(recorder),
         search_(blocks, history, recorder) {}
 
-  OpPath* path() noexcept { return path_; } // null: nothing is known
-  const OpPath* path() const noexcept { return path_; }
+  OpPath* path() noexcept { return cursor_.path(); } // null: nothing is known
+  const OpPath* path() const noexcept { return cursor_.path(); }
   // Of the next op.
-  std::uint32_t position() const noexcept { return position_; }
-  // Of the op before that. REQUIRES: a path is followed.
-  std::uint32_t lastPosition() const noexcept { return position_ - 1; }
-  bool atEnd() const noexcept { return path_ != nullptr && isPastEnd(); }
+  std::uint32_t position() const noexcept { return cursor_.position(); }
+  bool atEnd() const noexcept {
+    return path() != nullptr && cursor_.isPastEnd();
+  }
   std::uint32_t round() const noexcept { return walk_.round; }
 
   // Moves on and returns true if the quick half of the token is the expected
@@ -65,8 +66,8 @@ class SequenceMatcher {
   [[gnu::always_inline]] bool advance(
       QuickToken quick, Uses uses, const std::atomic<std::uint64_t>& op_count,
       bool is_recorded) noexcept {
-    if (isPastEnd()) return false;
-    const PathOp& op = *next_;
+    if (cursor_.isPastEnd()) return false;
+    const PathOp& op = cursor_.next();
     const std::size_t count = uses.size();
     if (quick_half(op.token) != quick ||
         op.result_begin - op.operand_begin != count) {
@@ -74,8 +75,8 @@ class SequenceMatcher {
     }
     if (op.expects_new != 0) return advanceBeginning(uses, op_count);
     if (is_recorded || !trusts_operands_) {
-      const Operand* const operands = operands_ + op.operand_begin;
-      const PathValue* const values = values_;
+      const Operand* const operands = cursor_.operands() + op.operand_begin;
+      const PathValue* const values = cursor_.values();
 #pragma GCC unroll 2
       for (std::size_t i = 0; i < count; ++i) {
         if (values[operands[i].value()].identity != uses.identity(i)) {
@@ -83,7 +84,7 @@ class SequenceMatcher {
         }
       }
     }
-    moveOn();
+    cursor_.moveOn();
     return true;
   }
   // While on, advance() does not compare operands, except those of an op that
@@ -103,11 +104,11 @@ class SequenceMatcher {
   // expected. REQUIRES: a path is followed.
   bool bindNew(std::uint32_t position, std::uint32_t output, BlockSlot slot,
                LiveBlock& block) noexcept {
-    const PathOp& op = ops_[position];
+    const PathOp& op = cursor_.op(position);
     const std::uint32_t at = op.result_begin + output;
     if (at >= op.operand_end) return false;
-    const std::uint32_t v = operands_[at].value();
-    PathValue& value = values_[v];
+    const std::uint32_t v = cursor_.operands()[at].value();
+    PathValue& value = cursor_.values()[v];
     if (value.bytes != block.bytes && position != variant_at_) return false;
     bindNew(v, value, slot, block);
     return true;
@@ -164,11 +165,6 @@ class SequenceMatcher {
 
  private:
   enum class Sizes { kEqual, kAny };
-  bool isPastEnd() const noexcept { return position_ == end_; } // or no path
-  void moveOn() noexcept {
-    ++position_;
-    ++next_;
-  }
   bool bindable(const OpPath& path, std::uint32_t position,
                 const PathValue& value, const LiveBlock& block, Sizes sizes,
                 bool& rebound) const;
@@ -176,7 +172,7 @@ class SequenceMatcher {
   bool isTaken(const PathValue& value) const;
   // Does the value begin with the next op, and may it be this block?
   bool beginsHere(const PathValue& value, const LiveBlock& block) const {
-    return value.birth_op == position_ && value.bytes == block.bytes &&
+    return value.birth_op == position() && value.bytes == block.bytes &&
            blocks_.begins(block) &&
            !(blocks_.alive(value.slot, value.identity) && isTaken(value));
   }
@@ -186,37 +182,39 @@ class SequenceMatcher {
       Uses uses, const std::atomic<std::uint64_t>& op_count) noexcept {
     blocks_.setNow(op_count.load(std::memory_order_relaxed) + 1);
     const std::size_t count = uses.size();
-    const Operand* const operands = operands_ + next_->operand_begin;
+    PathOp& op = cursor_.next();
+    const Operand* const operands = cursor_.operands() + op.operand_begin;
+    const PathValue* const values = cursor_.values();
     std::size_t begun = 0; // the last one of them is value v, in this slot
     std::uint32_t v = 0;
     BlockSlot slot = kNoSlot;
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint32_t expected = operands[i].value();
-      if (values_[expected].identity == uses.identity(i)) continue;
+      if (values[expected].identity == uses.identity(i)) continue;
       v = expected;
       slot = uses.use(i).slot;
-      if (!beginsHere(values_[v], blocks_[slot])) return false;
+      if (!beginsHere(values[v], blocks_[slot])) return false;
       ++begun;
     }
     if (begun > 0) {
       begin(v, slot);
     } else { // what began with it has come to stay
-      next_->expects_new = 0;
+      op.expects_new = 0;
     }
     for (std::size_t i = 0; begun > 1; ++i) {
       v = operands[i].value();
-      if (values_[v].identity == uses.identity(i)) continue;
+      if (values[v].identity == uses.identity(i)) continue;
       begin(v, uses.use(i).slot);
       --begun;
     }
-    moveOn();
+    cursor_.moveOn();
     return true;
   }
   void begin(std::uint32_t v, BlockSlot slot) noexcept {
     LiveBlock& block = blocks_[slot];
     blocks_.beginNow(block);
-    next_->expects_new = 1;
-    bindNew(v, values_[v], slot, block);
+    cursor_.next().expects_new = 1;
+    bindNew(v, cursor_.values()[v], slot, block);
   }
   // Value v of the path is that block, in this round.
   void bindNew(std::uint32_t v, PathValue& value, BlockSlot slot,
@@ -239,16 +237,9 @@ class SequenceMatcher {
   OpHistory& history_;
   OpRecorder& recorder_;
   ContextSearch search_;
-  OpPath* path_ = nullptr;
-  // Of path_, as the hot path wants it; equal without a path.
-  std::uint32_t position_ = 0; // of the next op
-  std::uint32_t end_ = 0;
-  PathOp* ops_ = nullptr;
-  PathOp* next_ = nullptr; // ops_ + position_
-  const Operand* operands_ = nullptr;
-  PathValue* values_ = nullptr;
+  PathCursor cursor_;
   bool trusts_operands_ = false;
-  Walk walk_{0, 1};                  // path_'s, or that of the last one
+  Walk walk_{0, 1};                  // path()'s, or that of the last one
   std::vector<PathId> hinted_;       // by hintCarried(), since forgetRound()
   std::uint32_t variant_at_ = kNone; // position of the last shape variant
   std::uint32_t unplaced_ops_ = 0;   // in a row that fitted nowhere

@@ -16,7 +16,7 @@ bool VariantRounds::goOn(std::uint32_t op, Token token,
     is_counted = true;
   }
   if (!core_.recorder.active()) {
-    rounds_.startRecording(core_.matcher.position());
+    rounds_.startRecording();
     core_.variant.beginRound(
         core_.matcher.path()->bornBytes(core_.matcher.position()));
   }
