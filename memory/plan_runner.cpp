@@ -7,7 +7,7 @@ namespace chameleon::memory {
 PolicyInputs PlanRunner::policyInputs() noexcept {
   return {core_.profiler,
           meter_.durations(),
-          gate_,
+          next_actions_,
           meter_.link(),
           core_.limits.hbm_budget_bytes,
           core_.runtime.modelsTime(),
@@ -96,7 +96,7 @@ void PlanRunner::fetchAhead(const Locked& locked, std::uint64_t needed_at) {
 }
 
 void PlanRunner::policyChanged() noexcept {
-  core_.policy->plansAhead() ? gate_.ask() : gate_.close();
+  core_.policy->plansAhead() ? next_actions_.ask() : next_actions_.setNone();
 }
 
 } // namespace chameleon::memory

@@ -31,7 +31,7 @@ class PlanRunner {
 
   // The policy may want something before the op of this ticket.
   bool due(const profiler::OpTicket& ticket) const noexcept {
-    return gate_.due(ticket);
+    return next_actions_.due(ticket);
   }
   // Does what the policy wants before the call's op. True: record the call.
   bool fulfil(const CallState& call);
@@ -55,7 +55,7 @@ class PlanRunner {
   Residency& residency_;
   BlockTable& table_;
   RoomFinder& room_;
-  PlanGate gate_;
+  NextActions next_actions_;
   SavedPlans saved_;
   std::vector<PlannedAction> planned_ GUARDED_BY(pager_lock); // scratch
   // The batch of fetches that is open.

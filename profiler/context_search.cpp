@@ -20,7 +20,7 @@ bool ContextSearch::isSame(const OpPath& path, std::uint32_t position,
     const PathValue& a = path.values()[here[i].value()];
     const PathValue& b = own.values()[there[i].value()];
     if (a.identity == b.identity) continue;
-    if (a.bytes != b.bytes || stays(blocks_, a, round)) return false;
+    if (a.bytes != b.bytes || input_has_stayed(blocks_, a, round)) return false;
     if (a.carried() != b.carried()) {
       // In the place of one that is gone.
       if (!a.carried() || !b.isExternalInput() ||

@@ -32,8 +32,8 @@ struct ContextMatch {
 
 // The value was taken for new in each round, but its block has been alive since
 // before the last round.
-inline bool stays(const LiveBlocks& blocks, const PathValue& value,
-                  std::uint32_t round) {
+inline bool input_has_stayed(const LiveBlocks& blocks, const PathValue& value,
+                             std::uint32_t round) {
   return value.isExternalInput() &&
          blocks.stillAlive(value.slot, value.identity) &&
          blocks[value.slot].birth.round + 1 < round;

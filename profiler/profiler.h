@@ -44,6 +44,7 @@
 
 #include "profiler/divergence_log.h"
 #include "profiler/profiler_core.h"
+#include "profiler/profiler_state.h"
 #include "profiler/rejoiner.h"
 #include "profiler/rounds.h"
 #include "profiler/token.h"

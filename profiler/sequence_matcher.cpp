@@ -24,14 +24,14 @@ bool SequenceMatcher::outlives(const PathValue& value) const noexcept {
   return value.isExternalInput() && value.successor == kNone &&
          (value.free_op == kNone
               ? blocks_.stillAlive(value.slot, value.identity)
-              : stays(blocks_, value, walk_.round));
+              : input_has_stayed(blocks_, value, walk_.round));
 }
 
 // By a block of this round, or by an external input that stays.
 bool SequenceMatcher::isTaken(const PathValue& value) const {
   if (!blocks_.stillAlive(value.slot, value.identity)) return false;
   return blocks_[value.slot].birth.round == walk_.round ||
-         stays(blocks_, value, walk_.round);
+         input_has_stayed(blocks_, value, walk_.round);
 }
 
 bool SequenceMatcher::bindable(const OpPath& path, std::uint32_t position,

@@ -106,16 +106,16 @@ void Admission::wakeLocked() noexcept {
   changed_.notify_all();
 }
 
-Admission::Ticket Admission::draw() {
-  tickets_.push_back(++last_ticket_);
+Admission::QueueNumber Admission::draw() {
+  queue_.push_back(++last_number_);
   gate_.fetch_add(1, std::memory_order_seq_cst);
-  return last_ticket_;
+  return last_number_;
 }
 
-void Admission::handBack(Ticket ticket) {
-  const auto found = std::find(tickets_.begin(), tickets_.end(), ticket);
-  CHAMELEON_CHECK(found != tickets_.end(), "a ticket that nobody drew");
-  tickets_.erase(found);
+void Admission::handBack(QueueNumber number) {
+  const auto found = std::find(queue_.begin(), queue_.end(), number);
+  CHAMELEON_CHECK(found != queue_.end(), "a number that nobody drew");
+  queue_.erase(found);
   gate_.fetch_sub(1, std::memory_order_seq_cst);
   wakeLocked(); // the next in line
 }

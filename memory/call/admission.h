@@ -4,8 +4,8 @@
 // promised another cannot pin.
 //
 // Calls that fit enter without a lock. A call that does not fit beside the
-// others draws a ticket and waits for them; while tickets are out the gate is
-// closed: nobody enters without the pager's lock, and behind it the tickets
+// others draws a number and waits for them; while numbers are out the gate is
+// closed: nobody enters without the pager's lock, and behind it the numbers
 // are served in order, so nobody starves.
 //
 // Bytes that fit may still lie in pieces, because pins cannot be moved. A call
@@ -27,8 +27,8 @@
 // endsByItself() end when a peer has done its part, which may need this thread:
 // they are waited for where a call would else be out of memory, and no longer
 // than kOutstandingWait. A waiter
-// draws its ticket before it looks at the committed bytes, and whoever lowers
-// them looks for tickets afterwards, so no wake-up is lost. When all others
+// draws its number before it looks at the committed bytes, and whoever lowers
+// them looks for numbers afterwards, so no wake-up is lost. When all others
 // have ended a call sees all that it can ever get: "out of memory" is final.
 //
 // Thread safety: as marked. `mutex` is the pager's.
@@ -103,9 +103,9 @@ class Admission {
   void subtract(std::uint32_t calls, std::size_t bytes,
                 bool exclusive = false) noexcept;
   void wake() noexcept { // takes the mutex, if anybody waits
-    // A waiter draws its ticket before it looks at the load, and we lower the
-    // load before we look for tickets: one of the two sees the other.
-    if ((gate_.load(std::memory_order_seq_cst) & kTicketMask) != 0)
+    // A waiter draws its number before it looks at the load, and we lower the
+    // load before we look for numbers: one of the two sees the other.
+    if ((gate_.load(std::memory_order_seq_cst) & kNumberMask) != 0)
         [[unlikely]] {
       wakeWaiters();
     }
@@ -128,13 +128,12 @@ class Admission {
   void removeOutstanding() noexcept { outstanding_.fetch_sub(1); }
 
   // ---- under the pager's mutex --------------------------------------------
-  using Ticket = std::uint64_t; // 0: none
-  Ticket draw();                // closes the gate until it is handed back
-  void handBack(Ticket ticket);
-  // May the holder of `ticket` (0: a newcomer) try now?
-  bool turnOf(Ticket ticket) const noexcept {
-    return !load().exclusive &&
-           (tickets_.empty() || tickets_.front() == ticket);
+  using QueueNumber = std::uint64_t; // 0: none
+  QueueNumber draw();                // closes the gate until it is handed back
+  void handBack(QueueNumber number);
+  // May the holder of `number` (0: a newcomer) try now?
+  bool turnOf(QueueNumber number) const noexcept {
+    return !load().exclusive && (queue_.empty() || queue_.front() == number);
   }
   // How a try to begin ended.
   enum class Attempt {
@@ -174,9 +173,9 @@ class Admission {
   static constexpr unsigned kCallShift = 48;
   static constexpr std::uint64_t kUnitMask =
       (std::uint64_t{1} << kCallShift) - 1;
-  // gate: [63..32 closed by close() | 31..0 tickets out]
+  // gate: [63..32 closed by close() | 31..0 numbers out]
   static constexpr std::uint64_t kClosed = std::uint64_t{1} << 32;
-  static constexpr std::uint64_t kTicketMask = kClosed - 1;
+  static constexpr std::uint64_t kNumberMask = kClosed - 1;
 
   static Load unpack(std::uint64_t word) noexcept {
     return {static_cast<std::size_t>(word & kUnitMask) << kUnitShift,
@@ -202,8 +201,8 @@ class Admission {
   // Guarded by the mutex.
   runtime::RankedCondition<runtime::LockRank::kPager> changed_;
   std::uint64_t changes_ = 0;
-  std::deque<Ticket> tickets_;
-  Ticket last_ticket_ = 0;
+  std::deque<QueueNumber> queue_;
+  QueueNumber last_number_ = 0;
 };
 
 [[gnu::always_inline]] inline Admission::Entry Admission::enter(
@@ -238,14 +237,14 @@ inline void Admission::subtract(std::uint32_t calls, std::size_t bytes,
 template <typename Try>
 bool Admission::serve(std::unique_lock<PagerMutex>& lock, bool exclusive,
                       bool may_wait, Try&& attempt) {
-  Ticket ticket = 0;
+  QueueNumber number = 0;
   Attempt result = Attempt::kLater;
   for (;;) {
-    // With the gate closed (a ticket drawn), nobody enters after this look.
+    // With the gate closed (a number drawn), nobody enters after this look.
     const bool alone = load().calls == 0;
     const bool outstanding = outstanding_.load() != 0; // before the try
     bool tried = false;
-    if (!may_wait || (turnOf(ticket) && (alone || !exclusive))) {
+    if (!may_wait || (turnOf(number) && (alone || !exclusive))) {
       result = attempt(alone);
       tried = true;
     }
@@ -253,15 +252,15 @@ bool Admission::serve(std::unique_lock<PagerMutex>& lock, bool exclusive,
         (tried && (result == Attempt::kDone || result == Attempt::kFailed))) {
       break;
     }
-    if (ticket == 0) {
-      ticket = draw();
+    if (number == 0) {
+      number = draw();
     } else if (tried && alone && result == Attempt::kLater) {
       if (!outstanding || !wait(lock, wait_hooks, kOutstandingWait)) break;
     } else {
       wait(lock, wait_hooks);
     }
   }
-  if (ticket != 0) handBack(ticket);
+  if (number != 0) handBack(number);
   return result == Attempt::kDone;
 }
 

@@ -11,19 +11,19 @@ using profiler::SequenceMatcher;
 ForecastPolicy::ForecastPolicy(const PolicyInputs& inputs)
     : forecast_(inputs.profiler),
       profiler_(inputs.profiler),
-      gate_(inputs.gate),
+      next_actions_(inputs.next_actions),
       budget_bytes_(inputs.budget_bytes),
       cursor_(inputs.profiler),
       readahead_(inputs.profiler),
       victims_(inputs.profiler),
       planning_(
           inputs.profiler, inputs.durations, inputs.link,
-          [this] { gate_.ask(); }, inputs.plan_at_once, inputs.recompute,
-          inputs.saved) {}
+          [this] { next_actions_.ask(); }, inputs.plan_at_once,
+          inputs.recompute, inputs.saved) {}
 
 void ForecastPolicy::budgetChanged(std::size_t budget_bytes) {
   budget_bytes_ = budget_bytes;
-  gate_.ask();
+  next_actions_.ask();
 }
 
 PolicyCosts ForecastPolicy::costs() {
@@ -36,18 +36,18 @@ PolicyCosts ForecastPolicy::costs() {
 
 bool ForecastPolicy::plannedActions(const profiler::OpTicket& ticket,
                                     std::vector<PlannedAction>& list) {
-  if (gate_.takeAsk() || ticket.epoch != epoch_) findPlace(ticket);
+  if (next_actions_.takeAsk() || ticket.epoch != epoch_) findPlace(ticket);
   const bool recorded = cursor_.advance(ticket.position, list);
   readahead_.advance(path_, cursor_.plan().get(), ticket.position, list);
-  setGate();
+  setNextActions();
   return recorded;
 }
 
-void ForecastPolicy::setGate() noexcept {
+void ForecastPolicy::setNextActions() noexcept {
   const std::uint32_t position =
       std::min(cursor_.nextPosition(), readahead_.nextPosition(path_));
-  gate_.askAt(epoch_,
-              std::min(position, kNone - 1)); // no position reaches that
+  next_actions_.askAt(
+      epoch_, std::min(position, kNone - 1)); // no position reaches that
 }
 
 // Another sequence, another place in it, another round, or another plan. A few
@@ -105,7 +105,7 @@ PathPlanPtr ForecastPolicy::planFor(const profiler::PathPosition& at,
     plan = *std::move(kept);
   } else {
     if (before != nullptr && before->key == key) plan = before;
-    gate_.ask();
+    next_actions_.ask();
   }
   const bool fits =
       plan != nullptr && plan->plan != nullptr && plan->plan->ops() == at.ops;
@@ -130,7 +130,7 @@ Block* ForecastPolicy::victim(Usable usable, const Need& need) {
   if (found == nullptr) return nullptr;
   Block& block = victims_.take(*found);
   if (!std::exchange(had_victims_, true)) profiler_.trustOperands(false);
-  if (path_.ops != 0 && readahead_.expect(block)) setGate();
+  if (path_.ops != 0 && readahead_.expect(block)) setNextActions();
   return &block;
 }
 

@@ -61,11 +61,11 @@ class ForecastPolicy final : public Policy {
   PathPlanPtr planFor(const profiler::PathPosition& at,
                       const PathPlanPtr& before);
   const VictimOrder::Victim* findVictim(Usable usable, const Need& need);
-  void setGate() noexcept;
+  void setNextActions() noexcept;
 
   profiler::Forecast forecast_;
   profiler::Profiler& profiler_;
-  PlanGate& gate_;
+  NextActions& next_actions_;
   std::uint64_t budget_bytes_;
 
   std::uint32_t epoch_ = 0;
@@ -75,7 +75,7 @@ class ForecastPolicy final : public Policy {
   VictimOrder victims_;
   bool had_victims_ = false; // that no plan chose, since findPlace()
 
-  PlanningThread planning_; // last: its thread opens the gate
+  PlanningThread planning_; // last: its thread opens the next_actions
 };
 
 } // namespace chameleon::memory

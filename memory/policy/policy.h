@@ -37,7 +37,7 @@ struct PlannedAction {
 
 // Tells an op without any lock whether the policy has planned actions before
 // it. An op of another thread may be told one op late.
-class PlanGate {
+class NextActions {
  public:
   bool due(const profiler::OpTicket& ticket) const noexcept {
     const std::uint32_t position = position_.load(std::memory_order_relaxed);
@@ -45,11 +45,10 @@ class PlanGate {
         ticket.position >= position ||
         ticket.epoch != epoch_.load(std::memory_order_relaxed);
     // As a rule the answer is known by now.
-    return is_there && ticket.position != profiler::kNone &&
-           position != kClosed;
+    return is_there && ticket.position != profiler::kNone && position != kNone;
   }
   // No actions, ever / ask at the next op.
-  void close() noexcept { position_.store(kClosed, std::memory_order_relaxed); }
+  void setNone() noexcept { position_.store(kNone, std::memory_order_relaxed); }
   void ask() noexcept { position_.store(kAsk, std::memory_order_relaxed); }
   // From now on due() is true from op `position` of this epoch on, and at any
   // op of another epoch, such as the first op of a round. If ask() was called
@@ -64,14 +63,14 @@ class PlanGate {
   }
   bool takeAsk() noexcept {
     std::uint32_t position = kAsk;
-    return position_.compare_exchange_strong(position, kClosed,
+    return position_.compare_exchange_strong(position, kNone,
                                              std::memory_order_relaxed);
   }
 
  private:
-  static constexpr std::uint32_t kClosed = profiler::kNone;
+  static constexpr std::uint32_t kNone = profiler::kNone;
   static constexpr std::uint32_t kAsk = 0;
-  std::atomic<std::uint32_t> position_{kClosed};
+  std::atomic<std::uint32_t> position_{kNone};
   std::atomic<std::uint32_t> epoch_{0};
 };
 
@@ -118,7 +117,7 @@ class Policy {
   // ---- policies that plan ahead ------------------------------------------
   virtual bool plansAhead() const noexcept { return false; }
   // What is to be done before the op of this ticket, in order. Called where
-  // the gate says so. True: the op's call is to be recorded.
+  // next_actions says so. True: the op's call is to be recorded.
   virtual bool plannedActions(const profiler::OpTicket& /*ticket*/,
                               std::vector<PlannedAction>& /*list*/) {
     return false;
@@ -137,7 +136,7 @@ class Policy {
 struct PolicyInputs {
   profiler::Profiler& profiler;
   const profiler::Durations& durations;
-  PlanGate& gate;
+  NextActions& next_actions;
   LinkEstimate link;
   std::size_t budget_bytes;
   bool plan_at_once = false;   // see PlanningThread

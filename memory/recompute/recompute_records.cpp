@@ -91,8 +91,8 @@ FixedArray<Record::Source> RecomputeRecords::sourcesOf(
   return sources;
 }
 
-void RecomputeRecords::holdAll(Record& record, const Record::Step& step) {
-  for (const Record::Source& source : step.operands) {
+void RecomputeRecords::holdAll(Record& record, const Record::OpCall& op_call) {
+  for (const Record::Source& source : op_call.operands) {
     if (source.block == nullptr) continue;
     std::vector<Record*>& readers = lineageOf(*source.block).readers;
     // Each once; mostly the newest, if at all.
@@ -165,8 +165,8 @@ bool RecomputeRecords::addMarked(std::span<const Operand> operands,
   ++count_;
   record->outputs =
       FixedArray<Record::Output>(overwritten.size() + created.size());
-  Record::Step step{std::move(op), token, {}};
-  step.operands = sourcesOf(operands, *step.op, nullptr);
+  Record::OpCall op_call{std::move(op), token, {}};
+  op_call.operands = sourcesOf(operands, *op_call.op, nullptr);
   std::uint32_t outputs = 0;
   const auto addOutput = [&](Block& block, std::uint64_t version,
                              std::size_t overwritten_bytes) {
@@ -182,18 +182,18 @@ bool RecomputeRecords::addMarked(std::span<const Operand> operands,
   };
   for (const std::size_t i : overwritten) {
     Block& block = *operands[i].block;
-    step.operands[i] = {
+    op_call.operands[i] = {
         nullptr, 0, addOutput(block, version_of(block) + 1, block.bytes), 0};
   }
   for (Block* const block : created) {
     addOutput(*block, version_of(*block), 0);
   }
-  holdAll(*record, step);
-  record->steps.push_back(std::move(step));
+  holdAll(*record, op_call);
+  record->calls.push_back(std::move(op_call));
   return true;
 }
 
-// An in-place op becomes a step. False: the output would need itself.
+// An in-place op becomes one of its calls. False: the output would need itself.
 bool RecomputeRecords::extend(Record& record, std::uint32_t output,
                               std::span<const Operand> operands,
                               std::unique_ptr<RecordedOp>& op,
@@ -206,8 +206,8 @@ bool RecomputeRecords::extend(Record& record, std::uint32_t output,
       detach(record, lineage->output);
     }
   }
-  Record::Step step{std::move(op), token, {}};
-  step.operands = sourcesOf(operands, *step.op, &record);
+  Record::OpCall op_call{std::move(op), token, {}};
+  op_call.operands = sourcesOf(operands, *op_call.op, &record);
   // Of one output alone nothing that reads it is left (written()).
   const bool may_circle = std::any_of(
       record.outputs.begin(), record.outputs.end(),
@@ -215,15 +215,15 @@ bool RecomputeRecords::extend(Record& record, std::uint32_t output,
         return &other != &record.outputs[output] && other.block != nullptr &&
                !other.block->lineage->readers.empty();
       });
-  for (const Record::Source& source : step.operands) {
+  for (const Record::Source& source : op_call.operands) {
     if (may_circle && source.block != nullptr &&
         !closureFits(*source.block, &record)) {
       return false;
     }
   }
   ++record.outputs[output].version; // as the op's end leaves it
-  holdAll(record, step);
-  record.steps.push_back(std::move(step));
+  holdAll(record, op_call);
+  record.calls.push_back(std::move(op_call));
   return true;
 }
 
@@ -255,8 +255,8 @@ void RecomputeRecords::stopUsing(Record& record) {
 }
 
 void RecomputeRecords::free(Record& record) noexcept {
-  for (const Record::Step& step : record.steps) {
-    for (const Record::Source& source : step.operands) {
+  for (const Record::OpCall& op_call : record.calls) {
+    for (const Record::Source& source : op_call.operands) {
       Block* const block = source.block;
       if (block == nullptr || block->lineage == nullptr) continue;
       Lineage& lineage = *block->lineage;
@@ -320,8 +320,8 @@ void RecomputeRecords::findHeldInVain(std::vector<Block*>& found) {
   while (!walk_.empty()) {
     const Record& record = *walk_.back();
     walk_.pop_back();
-    for (const Record::Step& step : record.steps) {
-      for (const Record::Source& source : step.operands) {
+    for (const Record::OpCall& op_call : record.calls) {
+      for (const Record::Source& source : op_call.operands) {
         if (source.block != nullptr &&
             source.block->state() == BlockState::kDropped) {
           mark(makerOf(*source.block));
@@ -331,8 +331,8 @@ void RecomputeRecords::findHeldInVain(std::vector<Block*>& found) {
   }
   for (Record* record = records_; record != nullptr; record = record->next) {
     if (record->seen == walk) continue;
-    for (const Record::Step& step : record->steps) {
-      for (const Record::Source& source : step.operands) {
+    for (const Record::OpCall& op_call : record->calls) {
+      for (const Record::Source& source : op_call.operands) {
         Block* const block = source.block;
         if (block == nullptr || !isHeld(*block)) continue;
         const std::vector<Record*>& readers = block->lineage->readers;
@@ -399,8 +399,8 @@ bool RecomputeRecords::droppable(const Block& block) {
   for (const Record* const reader : lineage->readers) {
     if (reader->users > 0) return false;
   }
-  for (const Record::Step& step : maker.steps) {
-    for (const Record::Source& source : step.operands) {
+  for (const Record::OpCall& op_call : maker.calls) {
+    for (const Record::Source& source : op_call.operands) {
       // It changes now, or may: the call that begins was asked already.
       if (source.block != nullptr &&
           (version_of(*source.block) != source.version ||
@@ -439,8 +439,8 @@ bool RecomputeRecords::needed(const Record& record) {
 }
 
 Record* RecomputeRecords::deeper(const Record& record) noexcept {
-  for (const Record::Step& step : record.steps) {
-    for (const Record::Source& source : step.operands) {
+  for (const Record::OpCall& op_call : record.calls) {
+    for (const Record::Source& source : op_call.operands) {
       if (source.block != nullptr &&
           source.block->state() == BlockState::kDropped) {
         return &makerOf(*source.block);
@@ -470,8 +470,8 @@ bool RecomputeRecords::closureFits(const Block& block, const Record* without) {
   while (!walk_.empty()) {
     const Record& record = *walk_.back();
     walk_.pop_back();
-    for (const Record::Step& step : record.steps) {
-      for (const Record::Source& source : step.operands) {
+    for (const Record::OpCall& op_call : record.calls) {
+      for (const Record::Source& source : op_call.operands) {
         if (source.block == nullptr) continue;
         if (without == nullptr &&
             source.block->state() != BlockState::kDropped) {
@@ -502,9 +502,9 @@ void RecomputeRecords::check(const Block& block) const {
                   "a dead block is held by no record");
   for (const Record* const reader : lineage.readers) {
     const bool reads = std::any_of(
-        reader->steps.begin(), reader->steps.end(), [&](const auto& step) {
+        reader->calls.begin(), reader->calls.end(), [&](const auto& op_call) {
           return std::any_of(
-              step.operands.begin(), step.operands.end(),
+              op_call.operands.begin(), op_call.operands.end(),
               [&](const Record::Source& s) { return s.block == &block; });
         });
     CHAMELEON_CHECK(reads, "a record holds a block that it does not read");
@@ -519,8 +519,8 @@ void RecomputeRecords::check(const Block& block) const {
   if (!dropped) return;
   CHAMELEON_CHECK(output.version == version_of(block) && block.pins() == 0,
                   "R1: a dropped block of another value than recorded");
-  for (const Record::Step& step : lineage.maker->steps) {
-    for (const Record::Source& source : step.operands) {
+  for (const Record::OpCall& op_call : lineage.maker->calls) {
+    for (const Record::Source& source : op_call.operands) {
       CHAMELEON_CHECK(source.block == nullptr ||
                           version_of(*source.block) == source.version,
                       "R1: an operand of a dropped block has another value");

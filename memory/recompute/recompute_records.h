@@ -1,8 +1,8 @@
 // How the bytes of blocks can be made again: by running again the ops that made
 // them (recomputation). Book-keeping alone; Recomputer acts on it.
 //
-// A *record* is an op call that created blocks, followed by the in-place ops
-// that finished their values (batch norm, relu_): its *steps*. All of its
+// A *record* is an op call that created blocks, followed by those of in-place
+// ops that finished their values (batch norm, relu_): its *calls*. All of its
 // outputs are made again together. An operand is a block at a version; one that
 // is an output of the record itself is the one being made. There is one for
 // each op that may run again, so it is small: what does not grow with operands
@@ -69,31 +69,32 @@ struct Record {
     std::uint32_t output = kOther; // of this record; kOther: none
     std::size_t scratch_bytes = 0; // of a side effect, else 0
   };
-  struct Step {
+  struct OpCall {
     std::unique_ptr<RecordedOp> op;
     profiler::Token token; // of the recorded call
     FixedArray<Source> operands;
   };
-  // First the operands that the first step overwrites whole and unread, each
-  // of `overwritten_bytes`. Then the results of that step, in their order.
+  // First the operands that the first call overwrites whole and unread, each
+  // of `overwritten_bytes`. Then the results of that call, in their order.
   struct Output {
     Block* block = nullptr; // null: it died, or has another value by now
     std::uint64_t version = 0;
     std::size_t overwritten_bytes = 0; // of a result: 0
   };
 
-  std::vector<Step> steps;
+  std::vector<OpCall> calls;
   FixedArray<Output> outputs;
   std::uint64_t seen = 0;  // by the walk of this number
   std::uint16_t users = 0; // threads that run it, or will
   bool is_void = false;    // gone, but for its users
-  // The most that one of its steps had in HBM, in units of
+  // The most that one of its calls had in HBM, in units of
   // ExtentMap::kAlignment.
   std::uint32_t needed_units = 0;
   Record* previous = nullptr;
   Record* next = nullptr;
 };
-static_assert(sizeof(Record) + sizeof(Record::Step) + sizeof(Record::Output) <=
+static_assert(sizeof(Record) + sizeof(Record::OpCall) +
+                  sizeof(Record::Output) <=
               128);
 
 // What a block has to do with records. None of it: no lineage.
@@ -188,7 +189,7 @@ class RecomputeRecords {
   FixedArray<Record::Source> sourcesOf(std::span<const Operand> operands,
                                        const RecordedOp& op,
                                        const Record* self) const;
-  void holdAll(Record& record, const Record::Step& step);
+  void holdAll(Record& record, const Record::OpCall& op_call);
   // False: more than kMaxClosure records, or `without` is one of them.
   bool closureFits(const Block& block, const Record* without);
 

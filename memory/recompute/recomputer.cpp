@@ -147,7 +147,7 @@ bool Recomputer::dropWorst(const Locked& locked, std::size_t bytes,
     }
     const auto idle = static_cast<double>(
         now + 1 - block->last_use_tick.load(std::memory_order_relaxed));
-    const auto ops = static_cast<double>(block->lineage->maker->steps.size());
+    const auto ops = static_cast<double>(block->lineage->maker->calls.size());
     candidates.push_back(
         {block, static_cast<double>(block->rounded_bytes) * idle / ops});
   }
@@ -239,7 +239,7 @@ Error Recomputer::rerun(Record& record) {
   Fresh fresh;
   fresh.outputs.resize(record.outputs.size());
   Error error = makeFresh(record, fresh);
-  if (!error) error = runSteps(record, fresh);
+  if (!error) error = runCalls(record, fresh);
 
   const PagerLock locked(core_);
   const bool needed = core_.records.needed(record);
@@ -279,8 +279,8 @@ Error Recomputer::makeFresh(const Record& record, Fresh& fresh) {
     const std::size_t bytes = record.outputs[i].overwritten_bytes;
     if (bytes != 0) fresh.outputs[i] = make(bytes);
   }
-  for (const Record::Step& step : record.steps) {
-    for (const Record::Source& source : step.operands) {
+  for (const Record::OpCall& op_call : record.calls) {
+    for (const Record::Source& source : op_call.operands) {
       if (source.scratch_bytes == 0 || error) continue;
       if (Block* const block = make(source.scratch_bytes)) {
         fresh.scratch.push_back(block);
@@ -290,7 +290,7 @@ Error Recomputer::makeFresh(const Record& record, Fresh& fresh) {
   return error;
 }
 
-Error Recomputer::runSteps(const Record& record, Fresh& fresh) {
+Error Recomputer::runCalls(const Record& record, Fresh& fresh) {
   std::vector<Block*> operands;
   std::vector<Block*> results;
   std::size_t scratch = 0;
@@ -299,17 +299,17 @@ Error Recomputer::runSteps(const Record& record, Fresh& fresh) {
          record.outputs[output].overwritten_bytes != 0) {
     ++output;
   }
-  for (const Record::Step& step : record.steps) {
+  for (const Record::OpCall& op_call : record.calls) {
     operands.clear();
-    for (const Record::Source& source : step.operands) {
+    for (const Record::Source& source : op_call.operands) {
       operands.push_back(source.block != nullptr ? source.block
                          : source.scratch_bytes != 0
                              ? fresh.scratch[scratch++]
                              : fresh.outputs[source.output]);
     }
     results.clear();
-    quick_of_rerun = profiler::quick_half(step.token);
-    Error error = step.op->run(operands, results);
+    quick_of_rerun = profiler::quick_half(op_call.token);
+    Error error = op_call.op->run(operands, results);
     quick_of_rerun = 0;
     core_.counters.rerun_ops.fetch_add(1, std::memory_order_relaxed);
     if (error) {
@@ -327,8 +327,8 @@ Error Recomputer::runSteps(const Record& record, Fresh& fresh) {
     CHAMELEON_CHECK(output == record.outputs.size(),
                     "an op that ran again created fewer results");
     // As an op takes by the samples: the device may not even have begun.
-    core_.counters.rerun_ns.fetch_add(meter_.durations().op(step.token, bytes),
-                                      std::memory_order_relaxed);
+    core_.counters.rerun_ns.fetch_add(
+        meter_.durations().op(op_call.token, bytes), std::memory_order_relaxed);
   }
   return {};
 }

@@ -91,7 +91,7 @@ class Recomputer final : public LastResort {
   runtime::Error restoreAll(Record& record, std::string_view purpose);
   runtime::Error rerun(Record& record);
   runtime::Error makeFresh(const Record& record, Fresh& fresh);
-  runtime::Error runSteps(const Record& record, Fresh& fresh);
+  runtime::Error runCalls(const Record& record, Fresh& fresh);
 
   PagerCore& core_;
   Meter& meter_;

@@ -5,7 +5,7 @@
 
 namespace chameleon::memory {
 
-std::size_t budget_for(std::vector<std::size_t> pieces,
+std::size_t budget_for(std::vector<std::size_t> piece_bytes,
                        std::span<const PinnedRange> pinned) {
   std::vector<std::size_t> gaps; // bytes before each range, still free
   std::size_t end = 0;
@@ -13,14 +13,14 @@ std::size_t budget_for(std::vector<std::size_t> pieces,
     gaps.push_back(range.offset_bytes - end);
     end = range.offset_bytes + range.bytes;
   }
-  std::ranges::sort(pieces, std::greater<>());
-  for (const std::size_t piece : pieces) {
+  std::ranges::sort(piece_bytes, std::greater<>());
+  for (const std::size_t bytes : piece_bytes) {
     const auto gap = std::ranges::find_if(
-        gaps, [&](std::size_t free_bytes) { return free_bytes >= piece; });
+        gaps, [&](std::size_t free_bytes) { return free_bytes >= bytes; });
     if (gap != gaps.end()) {
-      *gap -= piece;
+      *gap -= bytes;
     } else {
-      end += piece;
+      end += bytes;
     }
   }
   return end;

@@ -17,10 +17,10 @@ struct PinnedRange {
   std::size_t bytes;
 };
 
-// A budget that is enough for `pieces`, each in one piece: first fit, the
+// A budget that is enough for `piece_bytes`, each in one piece: first fit, the
 // largest first. If nothing is pinned it is their sum, the smallest that is
 // enough. REQUIRES: `pinned` is in address order and does not overlap.
-std::size_t budget_for(std::vector<std::size_t> pieces,
+std::size_t budget_for(std::vector<std::size_t> piece_bytes,
                        std::span<const PinnedRange> pinned);
 
 } // namespace chameleon::memory

@@ -165,14 +165,14 @@ bool Compaction::evacuate(const Locked& locked,
     Extent& from = *extents[move.from];
     if (move.slides) {
       holes.taken(*from.previous);
-      if (!residency_.slide(locked, from, move.offset, shortage))
+      if (!residency_.slide(locked, from, move.offset_bytes, shortage))
         return !shortage.failure;
       holes.freed(*from.next);
       if (from.previous != nullptr) holes.freed(*from.previous);
       continue;
     }
-    Extent* const target = core_.arena->allocateAt(holes.around(move.offset),
-                                                   move.offset, from.bytes);
+    Extent* const target = core_.arena->allocateAt(
+        holes.around(move.offset_bytes), move.offset_bytes, from.bytes);
     if (target == nullptr) return false;
     holes.taken(*target);
     if (!residency_.relocate(locked, from, *target, shortage))

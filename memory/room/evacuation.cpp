@@ -115,10 +115,10 @@ Layout::Layout(std::span<const Part> parts, std::size_t most_looks,
   holes_.reserve(parts.size() / 2 + 1); // two that are free are no neighbours
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
-    pieces_.push_back({part.kind, part.bytes, part.cost, offset, i,
+    pieces_.push_back({part.kind, part.bytes, part.cost_bytes, offset, i,
                        i + 1 < parts.size() ? i + 1 : kEnd});
     if (part.kind == PartKind::kFree)
-      holes_.push_back({part.cost, part.bytes, i});
+      holes_.push_back({part.cost_bytes, part.bytes, i});
     offset += part.bytes;
   }
   std::sort(holes_.begin(), holes_.end());
@@ -338,28 +338,29 @@ void Layout::addHole(Holes& holes, const Hole& hole) {
 
 std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
                                           std::size_t bytes,
-                                          std::size_t most_cost,
+                                          std::size_t most_cost_bytes,
                                           std::size_t most_looks) {
   std::size_t looks = 0;
   const Layout now(parts, most_looks, looks);
   std::optional<Evacuation> best;
   const auto take = [&](Layout& after, std::size_t offset) {
-    most_cost = after.cost();
-    best = {after.takeMoves(), offset, most_cost};
+    most_cost_bytes = after.cost();
+    best = {after.takeMoves(), offset, most_cost_bytes};
   };
   std::optional<Place> sliding = now.slide(bytes);
-  if (sliding && sliding->cost >= most_cost) sliding.reset();
-  if (sliding) most_cost = sliding->cost + 1; // rather into holes elsewhere
-  Layout after = now;                         // its memory serves all tries
+  if (sliding && sliding->cost >= most_cost_bytes) sliding.reset();
+  if (sliding)
+    most_cost_bytes = sliding->cost + 1; // rather into holes elsewhere
+  Layout after = now;                    // its memory serves all tries
   const auto attempt = [&](const Place& place) {
     after = now;
-    if (!after.empty(place, most_cost)) return false;
+    if (!after.empty(place, most_cost_bytes)) return false;
     take(after, now.offset(place));
     return true;
   };
   // The first place whose blocks fit elsewhere is the cheapest such.
   std::vector<std::pair<std::size_t, Place>> tight;
-  PlaceQueue places = now.places(bytes, most_cost);
+  PlaceQueue places = now.places(bytes, most_cost_bytes);
   looks = 0;
   while (looks < most_looks) {
     const std::optional<Place> place = places.next();
@@ -378,7 +379,7 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   looks = 0;
   for (const auto& [guess, place] : tight) {
     if (looks >= most_looks) break;
-    if (place.cost >= most_cost) continue;
+    if (place.cost >= most_cost_bytes) continue;
     const std::size_t offset = now.offset(place);
     const auto is_near = [&](std::size_t other) {
       return std::max(offset, other) - std::min(offset, other) < bytes / 2;

@@ -426,7 +426,7 @@ TEST_F(PagerStressTest, AnExclusiveCallLetsNobodyIn) {
 }
 
 // A call that needs all of the memory gets its turn among many small ones.
-TEST_F(PagerStressTest, TicketsKeepItFair) {
+TEST_F(PagerStressTest, NumbersKeepItFair) {
   open(8 * kUnit, 64 * kMiB);
   std::vector<Block*> small;
   for (int i = 0; i < 6; ++i) small.push_back(filled(kUnit, i));

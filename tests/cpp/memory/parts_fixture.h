@@ -43,8 +43,8 @@ class PartsTest : public ::testing::Test {
     core = std::make_unique<PagerCore>(*runtime,
                                        Limits{kBudget, host_bytes, 64}, 0);
     meter = std::make_unique<Meter>(*core);
-    auto policy = make_policy("lru", {core->profiler, meter->durations(), gate,
-                                      meter->link(), kBudget});
+    auto policy = make_policy("lru", {core->profiler, meter->durations(),
+                                      next_actions, meter->link(), kBudget});
     auto arena =
         Arena::create(*runtime, core->streams, 1024 * kBudget, kBudget);
     auto host_pool =
@@ -103,7 +103,7 @@ class PartsTest : public ::testing::Test {
 
   std::unique_ptr<runtime::DeviceRuntime> runtime =
       support::make_test_runtime({});
-  PlanGate gate;
+  NextActions next_actions;
   CountingResort resort;
   std::unique_ptr<PagerCore> core;
   std::unique_ptr<Meter> meter;

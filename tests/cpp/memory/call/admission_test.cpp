@@ -90,12 +90,12 @@ TEST_F(AdmissionTest, RoomForACallThatWasCounted) {
   EXPECT_FALSE(admission.addRoom(0, true, room, others));
 }
 
-TEST_F(AdmissionTest, TicketsAreServedInOrder) {
+TEST_F(AdmissionTest, NumbersAreServedInOrder) {
   std::unique_lock lock(mutex);
   EXPECT_FALSE(admission.closed());
   EXPECT_TRUE(admission.turnOf(0));
-  const Admission::Ticket first = admission.draw();
-  const Admission::Ticket second = admission.draw();
+  const Admission::QueueNumber first = admission.draw();
+  const Admission::QueueNumber second = admission.draw();
   EXPECT_TRUE(admission.closed());
   EXPECT_TRUE(admission.turnOf(first));
   EXPECT_FALSE(admission.turnOf(second));
@@ -125,11 +125,11 @@ TEST_F(AdmissionTest, WaitReturnsAfterASubtractAndCallsTheHooks) {
   std::atomic<bool> ready{false};
   std::thread waiter([&] {
     std::unique_lock lock(mutex);
-    const Admission::Ticket ticket = admission.draw();
+    const Admission::QueueNumber number = admission.draw();
     ready = true;
     while (admission.load().bytes > 0) admission.wait(lock, hooks);
     EXPECT_TRUE(lock.owns_lock());
-    admission.handBack(ticket);
+    admission.handBack(number);
   });
   while (!ready) std::this_thread::yield();
   admission.subtract(1, 10 * kUnit);
@@ -165,13 +165,13 @@ TEST_F(AdmissionTest, ManyWaiters) {
     for (int i = 0; i < 200; ++i) {
       if (!admission.enter(6 * kUnit, 0, {}).admitted) {
         std::unique_lock lock(mutex);
-        const Admission::Ticket ticket = admission.draw();
-        while (!admission.turnOf(ticket) ||
+        const Admission::QueueNumber number = admission.draw();
+        while (!admission.turnOf(number) ||
                admission.load().bytes > 4 * kUnit) {
           admission.wait(lock, {});
         }
         admission.add(1, 6 * kUnit);
-        admission.handBack(ticket);
+        admission.handBack(number);
       }
       EXPECT_EQ(++inside, 1);
       --inside;

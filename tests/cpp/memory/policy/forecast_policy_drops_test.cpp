@@ -30,10 +30,10 @@ class Runner {
                     return static_cast<const Block*>(block)->released_at !=
                            Block::kAlive;
                   }),
-        policy_(PolicyInputs{profiler_, durations_, gate_,
+        policy_(PolicyInputs{profiler_, durations_, next_actions_,
                              LinkEstimate(durations_, std::nullopt),
                              budget_bytes, at_once, recompute}) {
-    gate_.ask();
+    next_actions_.ask();
   }
 
   struct Wanted {
@@ -66,7 +66,7 @@ class Runner {
       use(block, profiler::Operand::kReads | profiler::Operand::kWrites);
     }
     profiler::OpTicket ticket = profiler_.observe(number, hasher.token(), uses);
-    if (gate_.due(ticket)) {
+    if (next_actions_.due(ticket)) {
       std::vector<PlannedAction> list;
       if (policy_.plannedActions(ticket, list))
         recorded.insert(ticket.position);
@@ -107,7 +107,7 @@ class Runner {
 
   profiler::Profiler profiler_;
   profiler::Durations durations_;
-  PlanGate gate_;
+  NextActions next_actions_;
   ForecastPolicy policy_;
   std::deque<Block> blocks_;
   std::map<std::uint64_t, std::string> names_;

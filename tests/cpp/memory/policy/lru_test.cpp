@@ -17,9 +17,9 @@ bool unpinned(const Block& block) { return block.pins() == 0; }
 std::unique_ptr<Policy> made(std::string_view name) {
   static profiler::Profiler profiler;
   static const profiler::Durations durations;
-  static PlanGate gate;
-  auto policy =
-      make_policy(name, {profiler, durations, gate, {durations, {}}, 1 << 20});
+  static NextActions next_actions;
+  auto policy = make_policy(
+      name, {profiler, durations, next_actions, {durations, {}}, 1 << 20});
   return policy.ok() ? std::move(*policy) : nullptr;
 }
 
@@ -199,27 +199,27 @@ TEST_F(LruTest, AgreesWithAModel) {
 }
 
 // A plan that is published while the op side settles when to ask next.
-TEST(PlanGate, AnAskMeanwhileIsNotLost) {
+TEST(NextActions, AnAskMeanwhileIsNotLost) {
   const auto ticket = [](std::uint32_t position, std::uint32_t epoch) {
     profiler::OpTicket made{};
     made.position = position;
     made.epoch = epoch;
     return made;
   };
-  PlanGate gate;
-  EXPECT_FALSE(gate.due(ticket(7, 1)));
-  gate.ask();
-  EXPECT_TRUE(gate.due(ticket(7, 1)));
-  EXPECT_TRUE(gate.takeAsk());
-  gate.ask();
-  gate.askAt(1, 100);
-  EXPECT_TRUE(gate.due(ticket(7, 1)));
-  EXPECT_TRUE(gate.takeAsk());
-  EXPECT_FALSE(gate.takeAsk());
-  gate.askAt(1, 100);
-  EXPECT_FALSE(gate.due(ticket(99, 1)));
-  EXPECT_TRUE(gate.due(ticket(100, 1)));
-  EXPECT_TRUE(gate.due(ticket(7, 2)));
+  NextActions next_actions;
+  EXPECT_FALSE(next_actions.due(ticket(7, 1)));
+  next_actions.ask();
+  EXPECT_TRUE(next_actions.due(ticket(7, 1)));
+  EXPECT_TRUE(next_actions.takeAsk());
+  next_actions.ask();
+  next_actions.askAt(1, 100);
+  EXPECT_TRUE(next_actions.due(ticket(7, 1)));
+  EXPECT_TRUE(next_actions.takeAsk());
+  EXPECT_FALSE(next_actions.takeAsk());
+  next_actions.askAt(1, 100);
+  EXPECT_FALSE(next_actions.due(ticket(99, 1)));
+  EXPECT_TRUE(next_actions.due(ticket(100, 1)));
+  EXPECT_TRUE(next_actions.due(ticket(7, 2)));
 }
 
 } // namespace

@@ -39,28 +39,28 @@ void check(const std::vector<Part>& parts, std::size_t bytes,
                 (move.slides && part.kind == Kind::kSlides));
     ASSERT_FALSE(moved[move.from]);
     moved[move.from] = true;
-    cost += part.cost;
+    cost += part.cost_bytes;
     const auto at = [&](std::size_t offset) {
       return owner.begin() + static_cast<std::ptrdiff_t>(offset);
     };
-    ASSERT_LE(move.offset + part.bytes, owner.size());
+    ASSERT_LE(move.offset_bytes + part.bytes, owner.size());
     const std::size_t from = offsets[move.from];
     if (move.slides) {
-      ASSERT_LT(move.offset, from);
-      ASSERT_EQ(std::count(at(move.offset), at(from), kNobody),
-                static_cast<std::ptrdiff_t>(from - move.offset));
+      ASSERT_LT(move.offset_bytes, from);
+      ASSERT_EQ(std::count(at(move.offset_bytes), at(from), kNobody),
+                static_cast<std::ptrdiff_t>(from - move.offset_bytes));
     } else {
-      ASSERT_EQ(
-          std::count(at(move.offset), at(move.offset + part.bytes), kNobody),
-          static_cast<std::ptrdiff_t>(part.bytes));
+      ASSERT_EQ(std::count(at(move.offset_bytes),
+                           at(move.offset_bytes + part.bytes), kNobody),
+                static_cast<std::ptrdiff_t>(part.bytes));
     }
     std::fill_n(at(from), part.bytes, kNobody);
-    std::fill_n(at(move.offset), part.bytes, move.from);
+    std::fill_n(at(move.offset_bytes), part.bytes, move.from);
   }
-  EXPECT_EQ(evacuation.cost, cost);
-  ASSERT_LE(evacuation.offset + bytes, owner.size());
+  EXPECT_EQ(evacuation.cost_bytes, cost);
+  ASSERT_LE(evacuation.offset_bytes + bytes, owner.size());
   for (std::size_t i = 0; i < bytes; ++i) {
-    ASSERT_EQ(owner[evacuation.offset + i], kNobody);
+    ASSERT_EQ(owner[evacuation.offset_bytes + i], kNobody);
   }
 }
 
@@ -71,8 +71,8 @@ TEST(EvacuationTest, TakesTheCheapestPlace) {
   const auto found = find_evacuation(parts, 12, kAny);
   ASSERT_TRUE(found);
   check(parts, 12, *found);
-  EXPECT_EQ(found->offset, 21U); // two bytes to move, of 12
-  EXPECT_EQ(found->cost, 2U);
+  EXPECT_EQ(found->offset_bytes, 21U); // two bytes to move, of 12
+  EXPECT_EQ(found->cost_bytes, 2U);
   EXPECT_FALSE(find_evacuation(parts, 12, 2));
 }
 
@@ -85,8 +85,8 @@ TEST(EvacuationTest, PassesByAPlaceWhoseBlocksFitNowhere) {
   const auto found = find_evacuation(parts, 12, kAny);
   ASSERT_TRUE(found);
   check(parts, 12, *found);
-  EXPECT_EQ(found->offset, 19U);
-  EXPECT_EQ(found->cost, 7U);
+  EXPECT_EQ(found->offset_bytes, 19U);
+  EXPECT_EQ(found->cost_bytes, 7U);
 }
 
 TEST(EvacuationTest, MakesRoomForWhatFitsNowhere) {
@@ -96,11 +96,11 @@ TEST(EvacuationTest, MakesRoomForWhatFitsNowhere) {
   const auto found = find_evacuation(parts, 12, kAny);
   ASSERT_TRUE(found);
   check(parts, 12, *found);
-  EXPECT_EQ(found->cost, 8U);
+  EXPECT_EQ(found->cost_bytes, 8U);
   ASSERT_EQ(found->moves.size(), 2U);
   EXPECT_EQ(found->moves[0].from, 4U);
   EXPECT_EQ(found->moves[1].from, 0U);
-  EXPECT_EQ(found->moves[1].offset, 13U);
+  EXPECT_EQ(found->moves[1].offset_bytes, 13U);
 }
 
 TEST(EvacuationTest, RatherACheapPlaceForWhichRoomIsMade) {
@@ -112,7 +112,7 @@ TEST(EvacuationTest, RatherACheapPlaceForWhichRoomIsMade) {
   const auto found = find_evacuation(parts, 12, kAny);
   ASSERT_TRUE(found);
   check(parts, 12, *found);
-  EXPECT_EQ(found->cost, 8U);
+  EXPECT_EQ(found->cost_bytes, 8U);
 }
 
 TEST(EvacuationTest, TheLargestFirstEachIntoTheSmallestHole) {
@@ -124,9 +124,9 @@ TEST(EvacuationTest, TheLargestFirstEachIntoTheSmallestHole) {
   check(parts, 10, *found);
   ASSERT_EQ(found->moves.size(), 2U);
   EXPECT_EQ(found->moves[0].from, 3U);
-  EXPECT_EQ(found->moves[0].offset, 21U);
+  EXPECT_EQ(found->moves[0].offset_bytes, 21U);
   EXPECT_EQ(found->moves[1].from, 2U);
-  EXPECT_EQ(found->moves[1].offset, 27U);
+  EXPECT_EQ(found->moves[1].offset_bytes, 27U);
 }
 
 TEST(EvacuationTest, RatherIntoRoomThatNobodyHasToWaitFor) {
@@ -135,7 +135,7 @@ TEST(EvacuationTest, RatherIntoRoomThatNobodyHasToWaitFor) {
   const auto found = find_evacuation(parts, 8, kAny);
   ASSERT_TRUE(found);
   check(parts, 8, *found);
-  EXPECT_EQ(found->moves[0].offset, 14U);
+  EXPECT_EQ(found->moves[0].offset_bytes, 14U);
 }
 
 TEST(EvacuationTest, SlidesWhatFitsNowhere) {
@@ -144,11 +144,11 @@ TEST(EvacuationTest, SlidesWhatFitsNowhere) {
   const auto found = find_evacuation(parts, 8, kAny);
   ASSERT_TRUE(found);
   check(parts, 8, *found);
-  EXPECT_EQ(found->offset, 6U);
-  EXPECT_EQ(found->cost, 5U);
+  EXPECT_EQ(found->offset_bytes, 6U);
+  EXPECT_EQ(found->cost_bytes, 5U);
   ASSERT_EQ(found->moves.size(), 1U);
   EXPECT_TRUE(found->moves[0].slides);
-  EXPECT_EQ(found->moves[0].offset, 1U);
+  EXPECT_EQ(found->moves[0].offset_bytes, 1U);
 }
 
 TEST(EvacuationTest, SlidesOnlyAsFarAsIsNeeded) {
@@ -158,7 +158,7 @@ TEST(EvacuationTest, SlidesOnlyAsFarAsIsNeeded) {
   const auto found = find_evacuation(parts, 9, kAny);
   ASSERT_TRUE(found);
   check(parts, 9, *found);
-  EXPECT_EQ(found->cost, 3U);
+  EXPECT_EQ(found->cost_bytes, 3U);
 }
 
 TEST(EvacuationTest, BlocksSlideTogetherForWhatFitsNowhere) {
@@ -170,12 +170,12 @@ TEST(EvacuationTest, BlocksSlideTogetherForWhatFitsNowhere) {
   const auto found = find_evacuation(parts, 12, kAny);
   ASSERT_TRUE(found);
   check(parts, 12, *found);
-  EXPECT_EQ(found->cost, 11U);
+  EXPECT_EQ(found->cost_bytes, 11U);
   ASSERT_EQ(found->moves.size(), 2U);
   EXPECT_EQ(found->moves[0].from, 4U);
   EXPECT_TRUE(found->moves[0].slides);
   EXPECT_EQ(found->moves[1].from, 0U);
-  EXPECT_EQ(found->moves[1].offset, 18U);
+  EXPECT_EQ(found->moves[1].offset_bytes, 18U);
 }
 
 TEST(EvacuationTest, WhatOnlySlidesGoesNowhereElse) {
@@ -220,11 +220,12 @@ TEST(EvacuationTest, RandomPlacesCanBeEmptied) {
       }
     }
     const std::size_t bytes = 1 + random() % 32;
-    const std::size_t most_cost = random() % 2 == 0 ? kAny : random() % 64;
-    const auto found = find_evacuation(parts, bytes, most_cost);
+    const std::size_t most_cost_bytes =
+        random() % 2 == 0 ? kAny : random() % 64;
+    const auto found = find_evacuation(parts, bytes, most_cost_bytes);
     if (!found) continue;
     ++succeeded;
-    EXPECT_LT(found->cost, most_cost);
+    EXPECT_LT(found->cost_bytes, most_cost_bytes);
     check(parts, bytes, *found);
     if (HasFatalFailure()) return;
   }
@@ -248,7 +249,7 @@ TEST(EvacuationTest, SmallBlocksAroundAPlaceInVainHideNoOther) {
   const auto found = find_evacuation(parts, 1000, kAny);
   ASSERT_TRUE(found);
   check(parts, 1000, *found);
-  EXPECT_EQ(found->cost, 2060U);
+  EXPECT_EQ(found->cost_bytes, 2060U);
 }
 
 // Hundreds of thousands of tiny blocks: it takes what it finds first.
@@ -260,7 +261,7 @@ TEST(EvacuationTest, AmongVeryManyPartsTheSearchIsBounded) {
   }
   const auto found = find_evacuation(parts, 30, kAny);
   ASSERT_TRUE(found);
-  EXPECT_EQ(found->cost, 12U * 3);
+  EXPECT_EQ(found->cost_bytes, 12U * 3);
   check(parts, 30, *found);
 }
 
