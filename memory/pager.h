@@ -58,7 +58,7 @@
 #include "memory/pager_call.h"
 #include "memory/pager_core.h"
 #include "memory/plan_runner.h"
-#include "memory/policy/link_model.h"
+#include "memory/policy/plan/link_model.h"
 #include "memory/policy/policy.h"
 #include "memory/policy_control.h"
 #include "memory/recompute/recompute_records.h"

@@ -16,7 +16,7 @@
 #include <optional>
 
 #include "backend/runtime/device_runtime.h"
-#include "memory/policy/plan.h"
+#include "memory/policy/plan/plan.h"
 #include "memory/streams/fence.h"
 #include "profiler/op_path.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "backend/runtime/device_runtime.h"
-#include "memory/policy/link_model.h"
+#include "memory/policy/plan/link_model.h"
 #include "profiler/durations.h"
 
 namespace chameleon::memory {

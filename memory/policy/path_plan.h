@@ -10,8 +10,8 @@
 #include <memory>
 #include <vector>
 
-#include "memory/policy/link_model.h"
-#include "memory/policy/plan.h"
+#include "memory/policy/plan/link_model.h"
+#include "memory/policy/plan/plan.h"
 #include "memory/policy/recomputing/rerun_choice.h"
 #include "profiler/cycle_builder.h"
 

@@ -16,7 +16,7 @@
 
 #include "memory/block.h"
 #include "memory/policy/link_estimate.h"
-#include "memory/policy/plan.h"
+#include "memory/policy/plan/plan.h"
 #include "memory/policy/saved_plans.h"
 #include "profiler/durations.h"
 #include "profiler/profiler.h"

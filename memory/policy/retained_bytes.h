@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "memory/policy/plan.h"
-#include "memory/policy/plan_shares.h"
+#include "memory/policy/plan/plan.h"
+#include "memory/policy/plan/plan_shares.h"
 #include "memory/policy/recomputing/rerun_graph.h"
 #include "profiler/cycle.h"
 

@@ -19,8 +19,8 @@
 
 #include "backend/runtime/ranked_mutex.h"
 #include "backend/runtime/result.h"
-#include "memory/policy/link_model.h"
-#include "memory/policy/plan.h"
+#include "memory/policy/plan/link_model.h"
+#include "memory/policy/plan/plan.h"
 #include "memory/policy/recomputing/rerun_choice.h"
 #include "profiler/cycle.h"
 

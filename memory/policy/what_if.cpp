@@ -7,10 +7,10 @@
 #include <numeric>
 #include <string>
 
+#include "memory/policy/plan/use_table.h"
 #include "memory/policy/plan_search.h"
 #include "memory/policy/planning_thread.h"
 #include "memory/policy/swapping/planner.h"
-#include "memory/policy/swapping/use_table.h"
 
 namespace chameleon::memory {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "backend/runtime/result.h"
-#include "memory/policy/link_model.h"
-#include "memory/policy/plan.h"
+#include "memory/policy/plan/link_model.h"
+#include "memory/policy/plan/plan.h"
 #include "profiler/cycle_builder.h"
 #include "profiler/trace/trace.h"
 

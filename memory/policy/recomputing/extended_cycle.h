@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "memory/policy/plan.h"
+#include "memory/policy/plan/plan.h"
 #include "memory/policy/recomputing/rerun_graph.h"
 #include "profiler/cycle.h"
 

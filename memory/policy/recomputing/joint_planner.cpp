@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "memory/policy/plan_model.h"
+#include "memory/policy/plan/plan_model.h"
 
 namespace chameleon::memory {
 namespace {

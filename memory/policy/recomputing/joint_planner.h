@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "memory/policy/plan.h"
+#include "memory/policy/plan/plan.h"
 #include "memory/policy/recomputing/assignment_search.h"
 #include "memory/policy/recomputing/extended_cycle.h"
 #include "memory/policy/recomputing/rerun_choice.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "memory/policy/swapping/range_sum.h"
+#include "memory/policy/plan/range_sum.h"
 
 namespace chameleon::memory {
 namespace {

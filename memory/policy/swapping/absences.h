@@ -17,8 +17,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "memory/policy/plan/use_table.h"
 #include "memory/policy/swapping/swap_schedule.h"
-#include "memory/policy/swapping/use_table.h"
 #include "memory/policy/swapping/victim_gaps.h"
 
 namespace chameleon::memory {

@@ -16,9 +16,9 @@
 
 #include <cstdint>
 
-#include "memory/policy/plan.h"
+#include "memory/policy/plan/plan.h"
+#include "memory/policy/plan/use_table.h"
 #include "memory/policy/swapping/swap_schedule.h"
-#include "memory/policy/swapping/use_table.h"
 #include "memory/policy/swapping/victim_gaps.h"
 
 namespace chameleon::memory {

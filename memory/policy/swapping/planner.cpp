@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "memory/policy/plan_model.h"
+#include "memory/policy/plan/plan_model.h"
 #include "memory/policy/swapping/plan_emission.h"
 #include "memory/policy/swapping/swap_schedule.h"
 

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "backend/runtime/result.h"
-#include "memory/policy/link_model.h"
-#include "memory/policy/plan.h"
-#include "memory/policy/swapping/use_table.h"
+#include "memory/policy/plan/link_model.h"
+#include "memory/policy/plan/plan.h"
+#include "memory/policy/plan/use_table.h"
 #include "memory/policy/swapping/victim_gaps.h"
 #include "profiler/cycle.h"
 

@@ -28,8 +28,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "memory/policy/link_model.h"
-#include "memory/policy/swapping/use_table.h"
+#include "memory/policy/plan/link_model.h"
+#include "memory/policy/plan/use_table.h"
 #include "memory/policy/swapping/victim_gaps.h"
 
 namespace chameleon::memory {

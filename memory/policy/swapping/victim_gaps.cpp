@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "backend/runtime/check.h"
+#include "memory/policy/plan/range_sum.h"
 #include "memory/policy/swapping/dary_heap.h"
 #include "memory/policy/swapping/range_max.h"
-#include "memory/policy/swapping/range_sum.h"
 
 namespace chameleon::memory {
 namespace {

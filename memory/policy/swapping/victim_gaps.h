@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "memory/policy/swapping/use_table.h"
+#include "memory/policy/plan/use_table.h"
 
 namespace chameleon::memory {
 

@@ -28,7 +28,7 @@
 #include <string>
 #include <string_view>
 
-#include "memory/policy/plan_model.h"
+#include "memory/policy/plan/plan_model.h"
 #include "memory/policy/recomputing/joint_planner.h"
 #include "tests/benchmarks/policy/traced_step.h"
 

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "memory/policy/plan_model.h"
+#include "memory/policy/plan/plan_model.h"
 #include "memory/policy/swapping/planner.h"
 #include "tests/benchmarks/policy/traced_step.h"
 #include "tests/cpp/memory/policy/demand_model.h"

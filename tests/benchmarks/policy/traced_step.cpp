@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "memory/policy/swapping/use_table.h"
+#include "memory/policy/plan/use_table.h"
 #include "memory/policy/what_if.h"
 #include "profiler/trace/trace.h"
 #include "profiler/trace/trace_reader.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "backend/runtime/result.h"
-#include "memory/policy/link_model.h"
+#include "memory/policy/plan/link_model.h"
 #include "profiler/cycle.h"
 
 namespace chameleon::benchmarks {

@@ -87,6 +87,28 @@ def test_folders_of_a_layer(tmp_path):
     )
 
 
+def test_folders_below_the_files_beside_them(tmp_path):
+    """The files of memory/policy/ are above its folders."""
+    changes = {
+        "memory/policy/plan/plan.h": "",
+        "memory/policy/swapping/planner.h": (
+            '#include "memory/policy/plan/plan.h"\n'
+        ),
+        "memory/policy/policy.h": (
+            '#include "memory/policy/swapping/planner.h"\n'
+        ),
+    }
+    assert check(tmp_path, changes)[0] == 0
+    bad = {"memory/policy/plan/bad.h": '#include "memory/policy/policy.h"\n'}
+    assert check(tmp_path, bad) == (
+        1,
+        [
+            "memory/policy/plan/bad.h:1: memory/policy/plan is below "
+            'memory/policy, but includes "memory/policy/policy.h"'
+        ],
+    )
+
+
 def test_circles(tmp_path):
     """A header and its source count as one."""
     changes = {

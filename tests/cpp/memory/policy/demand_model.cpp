@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "backend/runtime/check.h"
-#include "memory/policy/plan_model.h"
+#include "memory/policy/plan/plan_model.h"
 #include "memory/policy/swapping/dary_heap.h"
 
 namespace chameleon::memory {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "memory/policy/swapping/use_table.h"
+#include "memory/policy/plan/use_table.h"
 
 namespace chameleon::memory {
 

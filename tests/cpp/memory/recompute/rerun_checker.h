@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "memory/policy/plan.h"
+#include "memory/policy/plan/plan.h"
 #include "profiler/cycle.h"
 
 namespace chameleon::memory {

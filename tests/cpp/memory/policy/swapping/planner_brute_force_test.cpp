@@ -8,10 +8,10 @@
 #include <random>
 #include <vector>
 
-#include "memory/policy/plan_model.h"
+#include "memory/policy/plan/plan_model.h"
+#include "memory/policy/plan/range_sum.h"
 #include "memory/policy/swapping/plan_emission.h"
 #include "memory/policy/swapping/planner.h"
-#include "memory/policy/swapping/range_sum.h"
 #include "memory/policy/swapping/swap_schedule.h"
 #include "tests/cpp/memory/policy/plan_checker.h"
 #include "tests/cpp/memory/policy/random_cycles.h"

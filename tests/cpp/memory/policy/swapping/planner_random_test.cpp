@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "memory/policy/plan_model.h"
+#include "memory/policy/plan/plan_model.h"
 #include "memory/policy/swapping/planner.h"
 #include "tests/cpp/memory/policy/demand_model.h"
 #include "tests/cpp/memory/policy/plan_checker.h"

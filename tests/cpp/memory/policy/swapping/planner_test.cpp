@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <vector>
 
-#include "memory/policy/plan_model.h"
+#include "memory/policy/plan/plan_model.h"
 #include "tests/cpp/memory/policy/plan_checker.h"
 
 namespace chameleon::memory {

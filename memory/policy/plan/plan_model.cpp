@@ -1,4 +1,4 @@
-#include "memory/policy/plan_model.h"
+#include "memory/policy/plan/plan_model.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,20 +1,20 @@
-#include "memory/policy/swapping/use_table.h"
+#include "memory/policy/plan/use_table.h"
 
 #include <utility>
 
-#include "memory/policy/swapping/range_sum.h"
+#include "memory/policy/plan/range_sum.h"
 
 namespace chameleon::memory {
 namespace {
 
 using profiler::Cycle;
 
-constexpr std::int32_t kNever = -1;
+constexpr std::int32_t kAtNoOp = -1;
 
 // Where each value is created and after which op it is freed.
 struct Lives {
   explicit Lives(const Cycle& cycle)
-      : created(cycle.values(), kNever), freed(cycle.values(), kNever) {
+      : created(cycle.values(), kAtNoOp), freed(cycle.values(), kAtNoOp) {
     const auto ops = static_cast<std::int32_t>(cycle.ops());
     for (std::int32_t op = 0; op < ops; ++op) {
       for (const profiler::Operand operand : cycle.operandsOf(op)) {
@@ -23,7 +23,7 @@ struct Lives {
       for (const ValueIndex value : cycle.freedAfter(op)) freed[value] = op;
     }
     for (std::size_t value = 0; value < cycle.values(); ++value) {
-      if (created[value] != kNever && freed[value] == kNever) {
+      if (created[value] != kAtNoOp && freed[value] == kAtNoOp) {
         freed[value] = created[value] == 0 ? ops - 1 : created[value] - 1;
       }
     }
@@ -52,7 +52,7 @@ UseTable::UseTable(const Cycle& cycle, std::uint64_t keep_bytes)
   for (ValueIndex v = 0; v < cycle.values(); ++v) {
     if (moves(v) || used[v] == 0) continue;
     const auto size = static_cast<std::int64_t>(cycle.value_bytes[v]);
-    if (lives.created[v] == kNever) {
+    if (lives.created[v] == kAtNoOp) {
       small_persistent += size;
       continue;
     }

@@ -26,9 +26,9 @@
 #include <deque>
 #include <vector>
 
-#include "memory/policy/link_model.h"
-#include "memory/policy/plan.h"
-#include "memory/policy/swapping/use_table.h"
+#include "memory/policy/plan/link_model.h"
+#include "memory/policy/plan/plan.h"
+#include "memory/policy/plan/use_table.h"
 
 namespace chameleon::memory {
 

@@ -41,7 +41,7 @@
 #include <span>
 #include <vector>
 
-#include "memory/policy/plan_shares.h"
+#include "memory/policy/plan/plan_shares.h"
 #include "profiler/cycle.h"
 
 namespace chameleon::memory {

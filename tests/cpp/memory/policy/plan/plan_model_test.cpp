@@ -1,6 +1,6 @@
 // The model against pencil and paper, and the link and the containers under it
 // against the simplest code that does the same.
-#include "memory/policy/plan_model.h"
+#include "memory/policy/plan/plan_model.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,10 +9,10 @@
 #include <random>
 #include <vector>
 
-#include "memory/policy/link_model.h"
+#include "memory/policy/plan/link_model.h"
+#include "memory/policy/plan/range_sum.h"
 #include "memory/policy/swapping/dary_heap.h"
 #include "memory/policy/swapping/range_max.h"
-#include "memory/policy/swapping/range_sum.h"
 
 namespace chameleon::memory {
 namespace {
