@@ -5,7 +5,6 @@
 
 #include "backend/torch/device_allocator.h"
 #include "backend/torch/error.h"
-#include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "kernels/alias_tensors.h"

@@ -23,7 +23,8 @@
 #include <c10/util/ArrayRef.h>
 
 #include "kernels/op_traits.h"
-#include "memory/pager.h"
+#include "memory/op_request.h"
+#include "memory/pager_call.h"
 
 namespace chameleon::kernels {
 

@@ -3,7 +3,6 @@
 #include <c10/core/StorageImpl.h>
 
 #include "kernels/alias_tensors.h"
-#include "kernels/tensor_access.h"
 
 namespace chameleon::kernels {
 

@@ -3,6 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorOptions.h>
 
+#include "backend/torch/storage.h"
 #include "kernels/layouts/nested_parts.h"
 #include "kernels/tensor_access.h"
 

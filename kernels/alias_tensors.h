@@ -17,7 +17,6 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/SmallVector.h>
 
-#include "backend/torch/storage.h"
 #include "memory/block.h"
 #include "memory/pager_call.h"
 

@@ -7,6 +7,7 @@
 #include "backend/torch/generator.h"
 #include "kernels/device_rules.h"
 #include "kernels/layouts/nested_parts.h"
+#include "kernels/layouts/sparse_parts.h"
 #include "kernels/op_token.h"
 
 namespace chameleon::kernels {

@@ -20,7 +20,6 @@
 
 #include "backend/torch/storage.h"
 #include "kernels/alias_tensors.h"
-#include "kernels/layouts/sparse_parts.h"
 #include "kernels/op_traits.h"
 #include "profiler/token.h"
 

@@ -25,7 +25,7 @@
 #include "kernels/op_traits.h"
 #include "kernels/reruns/recorded_op.h"
 #include "kernels/thread_state.h"
-#include "memory/pager.h"
+#include "memory/pager_call.h"
 
 namespace chameleon::kernels {
 

@@ -10,7 +10,6 @@
 
 #include "backend/torch/device.h"
 #include "backend/torch/device_allocator.h"
-#include "backend/torch/storage.h"
 #include "kernels/late_ops.h"
 
 namespace chameleon::kernels {

@@ -17,7 +17,6 @@
 
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
-#include "backend/torch/stream.h"
 #include "kernels/op_traits.h"
 
 namespace chameleon::kernels {

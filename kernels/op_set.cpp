@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 #include <string_view>
-#include <unordered_set>
 
 #include <ATen/core/function_schema.h>
 #include <c10/util/Exception.h>

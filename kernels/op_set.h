@@ -5,7 +5,6 @@
 // Thread safety: functions of their arguments.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>

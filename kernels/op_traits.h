@@ -12,8 +12,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "memory/pager.h"
-#include "profiler/op_names.h"
+#include "memory/pager_call.h"
 
 namespace chameleon::kernels {
 

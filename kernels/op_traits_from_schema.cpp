@@ -11,6 +11,7 @@
 #include "kernels/op_traits.h"
 #include "kernels/overwriting_ops.h"
 #include "kernels/reruns/rerun_rules.h"
+#include "profiler/op_names.h"
 
 namespace chameleon::kernels {
 namespace {

@@ -12,7 +12,6 @@
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/stream.h"
 #include "kernels/alias_tensor_stack.h"
-#include "kernels/tensor_access.h"
 
 namespace chameleon::kernels {
 

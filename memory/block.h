@@ -45,7 +45,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "memory/space/extent_map.h"
+#include "memory/space/extent.h"
 #include "memory/streams/fence.h"
 #include "profiler/live_blocks.h"
 

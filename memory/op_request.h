@@ -8,7 +8,6 @@
 
 #include "backend/runtime/device_runtime.h"
 #include "memory/pager_call.h"
-#include "profiler/op_names.h"
 #include "profiler/token.h"
 
 namespace chameleon::memory {

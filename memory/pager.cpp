@@ -2,7 +2,6 @@
 #include "memory/pager.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "backend/runtime/check.h"

@@ -32,9 +32,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -48,9 +46,7 @@
 #include "memory/call/overwrites.h"
 #include "memory/decision_log.h"
 #include "memory/figures/meter.h"
-#include "memory/figures/slowdown_watch.h"
 #include "memory/figures/stats.h"
-#include "memory/figures/step_meter.h"
 #include "memory/host_access.h"
 #include "memory/invariants.h"
 #include "memory/limits.h"
@@ -58,8 +54,6 @@
 #include "memory/pager_call.h"
 #include "memory/pager_core.h"
 #include "memory/plan_runner.h"
-#include "memory/policy/plan/link_model.h"
-#include "memory/policy/policy.h"
 #include "memory/policy_control.h"
 #include "memory/recompute/recompute_records.h"
 #include "memory/recompute/recomputer.h"
@@ -67,9 +61,7 @@
 #include "memory/room/compaction.h"
 #include "memory/room/room_finder.h"
 #include "memory/stress_hooks.h"
-#include "profiler/durations.h"
 #include "profiler/profiler.h"
-#include "profiler/timeline/timeline.h"
 
 namespace chameleon::memory {
 

@@ -1,7 +1,6 @@
 #include "memory/pager_core.h"
 
 #include <string>
-#include <utility>
 
 #include "memory/phase_range.h"
 

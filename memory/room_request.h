@@ -8,7 +8,7 @@
 
 #include "backend/runtime/result.h"
 #include "memory/locked.h"
-#include "memory/space/extent_map.h"
+#include "memory/space/extent.h"
 
 namespace chameleon::memory {
 

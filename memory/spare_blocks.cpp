@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "backend/runtime/check.h"
-#include "memory/space/extent_map.h"
 
 namespace chameleon::memory {
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "memory/block.h"
-#include "memory/space/extent_map.h"
+#include "memory/space/extent.h"
 
 namespace chameleon::memory {
 

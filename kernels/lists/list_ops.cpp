@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "backend/torch/device.h"
-#include "backend/torch/storage.h"
 #include "kernels/call_arguments.h"
 #include "kernels/op_call.h"
 

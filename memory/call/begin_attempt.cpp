@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <tuple>
-#include <utility>
 
 #include "memory/block_table.h"
 #include "memory/call/call_memory.h"

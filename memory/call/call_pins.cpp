@@ -1,6 +1,5 @@
 #include "memory/call/call_pins.h"
 
-#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>

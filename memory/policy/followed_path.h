@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "profiler/profiler.h"
+#include "profiler/op_path.h"
 
 namespace chameleon::memory {
 

@@ -21,7 +21,6 @@
 // the planning thread never makes an op wait.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <list>

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <span>
-#include <string>
 
 #include "memory/pager_core.h"
 #include "memory/room_request.h"

@@ -1,7 +1,6 @@
 #include "memory/space/mapped_range.h"
 
 #include <bit>
-#include <utility>
 
 #include "backend/runtime/check.h"
 #include "memory/phase_range.h"

@@ -27,7 +27,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "backend/runtime/device_runtime.h"

@@ -1,7 +1,6 @@
 #include "memory/streams/stream_positions.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "backend/runtime/check.h"
 #include "memory/phase_range.h"

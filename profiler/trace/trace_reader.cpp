@@ -1,6 +1,5 @@
 #include "profiler/trace/trace_reader.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>

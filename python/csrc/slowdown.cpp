@@ -6,7 +6,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "backend/torch/error.h"
-#include "memory/pager.h"
+#include "memory/figures/meter.h"
 
 namespace py = pybind11;
 

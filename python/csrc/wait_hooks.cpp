@@ -3,7 +3,7 @@
 #include <Python.h>
 
 #include "kernels/lists/deferred_lists.h"
-#include "memory/pager.h"
+#include "memory/call/admission.h"
 
 namespace chameleon::python {
 namespace {

@@ -1,7 +1,6 @@
 #include "backend/runtime/cuda/cuda_copier.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "backend/runtime/move_steps.h"
 

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
-#include <vector>
 
 #include "backend/runtime/cuda/cuda_context.h"
 #include "backend/runtime/cuda/cuda_host_memory.h"

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstdint>
 #include <iterator>
-#include <string>
 
 #include "backend/runtime/byte_size.h"
 #include "backend/runtime/check.h"

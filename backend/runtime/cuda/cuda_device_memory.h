@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "backend/runtime/cuda/cuda_context.h"
 #include "backend/runtime/ranked_mutex.h"

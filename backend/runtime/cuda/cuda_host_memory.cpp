@@ -4,7 +4,6 @@
 #include <iterator>
 #include <pthread.h>
 #include <sched.h>
-#include <string>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>

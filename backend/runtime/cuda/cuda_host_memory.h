@@ -10,7 +10,6 @@
 // leaf; no driver call is made under it, and nothing populated.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>

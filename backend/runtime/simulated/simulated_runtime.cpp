@@ -4,7 +4,6 @@
 #include <cmath>
 #include <deque>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 

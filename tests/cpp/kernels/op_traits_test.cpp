@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "profiler/op_names.h"
 #include "tests/cpp/kernels/schema_ops.h"
 
 namespace chameleon::kernels {

@@ -1,6 +1,7 @@
 // Which ops may run again, by schemas that differ in what counts.
 #include "kernels/reruns/rerun_rules.h"
 
+#include "profiler/op_names.h"
 #include "tests/cpp/kernels/schema_ops.h"
 
 namespace chameleon::kernels {
