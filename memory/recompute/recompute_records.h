@@ -23,7 +23,7 @@
 // Block::lineage and Block::kRecordedBit say that a block is part of a record:
 // who writes such a block comes for the lock.
 //
-// Tests: recomputer_test.cpp.
+// Tests: recomputer_test.cpp, recomputer_scarcity_test.cpp.
 //
 // Thread safety: every method REQUIRES the pager's lock, but for run().
 #pragma once

@@ -23,7 +23,11 @@ class Mutation:
 
 GONE = ""
 _RANDOM = ("memory_pager_random_test", "memory_pager_async_test")
-_RERUN = ("memory_recomputer_test", "memory_recomputer_random_test")
+_RERUN = (
+    "memory_recomputer_test",
+    "memory_recomputer_scarcity_test",
+    "memory_recomputer_random_test",
+)
 
 MUTATIONS = (
     # ---- missing waits ----------------------------------------------------

@@ -226,4 +226,14 @@ class RerunTest : public PagerTest {
   std::function<runtime::Error()> before_rerun; // may fail
 };
 
+// In 1 MiB, all ops are recorded.
+class PagerRerunTest : public RerunTest {
+ protected:
+  void SetUp() override {
+    open(kMiB);
+    recordAll();
+  }
+  Stats stats() const { return pager->stats(); }
+};
+
 } // namespace chameleon::memory
