@@ -19,7 +19,6 @@ UNANNOUNCED = frozenset(
 
 _STATE_BYTES = 4096
 _LAYERS = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)
-_LSTM = 2  # as cuDNN numbers them
 _MOST = 2**63
 
 

@@ -77,10 +77,6 @@ def seen(state):
     return found
 
 
-def set_of(state, tensor):
-    state.a.set_(tensor)
-
-
 def assign(state, tensor):
     state.a.data = tensor
 

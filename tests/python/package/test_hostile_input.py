@@ -44,12 +44,6 @@ _FIGURES = st.dictionaries(
     max_size=6,
 )
 _VALUES = st.one_of(_SCALARS, st.lists(_SCALARS, max_size=3), _FIGURES)
-# Before the first use only; the process of the tests has used the device.
-_CHANGEABLE = [
-    spec["key"]
-    for spec in _C.option_specs()
-    if not spec["before_first_use"] and spec["key"] not in ("policy",)
-]
 
 
 @pytest.fixture(autouse=True, scope="module")
