@@ -135,12 +135,12 @@ struct CallState {
   StreamIndex stream = kFirstCompute;
   // These lie side by side, since they are cleared together.
   bool active = false;
-  bool exclusive = false;  // no other call enters beside it
-  bool keeps_pins = false; // nobody waits for it (Pager::keepPins)
+  bool exclusive = false;      // no other call enters beside it
+  bool keeps_pins = false;     // nobody waits for it (Pager::keepPins)
   bool ends_by_itself = false; // work under way ends it (Pager::endsByItself)
-  bool chooses = false;    // Algorithm::kToBeChosen
-  bool has_all = false;    // all of HBM beside its operands, in one piece
-  bool failed = false;     // an allocation failed in this attempt
+  bool chooses = false;        // Algorithm::kToBeChosen
+  bool has_all = false;        // all of HBM beside its operands, in one piece
+  bool failed = false;         // an allocation failed in this attempt
   // No allocation may fail: there is no ordinary retry, or none is left.
   bool must_not_fail = false;
   bool wants_record = false;  // as the policy wants

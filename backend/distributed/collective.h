@@ -7,7 +7,7 @@
 // receive), the operands stay until the work says that it is done, since
 // nothing else orders their eviction behind it.
 //
-// Tests: test_process_group.py, test_point_to_point.py.
+// Tests: test_process_group.py, test_one_rank.py.
 //
 // Thread safety: finish() any thread, gloo's own among them; all else belongs
 // to the thread that makes it, until it is shared.

@@ -1,7 +1,7 @@
 // What a collective's caller holds: the inner backend's work, whose end lets go
 // of the operands.
 //
-// Tests: test_process_group.py, test_point_to_point.py.
+// Tests: test_process_group.py, test_one_rank.py.
 //
 // Thread safety: as c10d::Work: any thread.
 #pragma once

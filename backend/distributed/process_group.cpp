@@ -192,8 +192,7 @@ c10::Stream ProcessGroup::followCaller(c10::DeviceIndex index) {
 // Sends and receives that are done by now.
 void ProcessGroup::dropDone() {
   for (auto at = outstanding_.begin(); at != outstanding_.end();) {
-    const bool done =
-        at->collective->isFinished() || at->inner->isCompleted();
+    const bool done = at->collective->isFinished() || at->inner->isCompleted();
     if (done) at->collective->finish(at->inner->exception());
     at = done ? outstanding_.erase(at) : std::next(at);
   }
@@ -349,8 +348,8 @@ Work ProcessGroup::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
              [&](Natives natives) {
                TensorLists native_outputs = natives.like(outputs);
                Tensors native_inputs = natives.like(inputs);
-               return inner_->allgather_coalesced(native_outputs,
-                                                  native_inputs, options);
+               return inner_->allgather_coalesced(native_outputs, native_inputs,
+                                                  options);
              });
 }
 
@@ -455,14 +454,13 @@ Work ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& input,
   static const CollectiveKind kind("c10d::alltoall_base_");
   Operands operands;
   operands.overwrites(output).reads(input);
-  return run({OpType::ALLTOALL_BASE, kind, operands, {output}},
-             [&](Natives natives) {
-               at::Tensor native_output = natives.next();
-               at::Tensor native_input = natives.next();
-               return inner_->alltoall_base(native_output, native_input,
-                                            output_splits, input_splits,
-                                            options);
-             });
+  return run(
+      {OpType::ALLTOALL_BASE, kind, operands, {output}}, [&](Natives natives) {
+        at::Tensor native_output = natives.next();
+        at::Tensor native_input = natives.next();
+        return inner_->alltoall_base(native_output, native_input, output_splits,
+                                     input_splits, options);
+      });
 }
 
 Work ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs,
@@ -617,9 +615,5 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::split(
 }
 
 c10d::ErrorType ProcessGroup::getError() { return inner_->getError(); }
-
-void ProcessGroup::abort() { inner_->abort(); }
-
-void ProcessGroup::shutdown() { inner_->shutdown(); }
 
 } // namespace chameleon::distributed

@@ -7,14 +7,15 @@
 // collective runs behind it, and it waits for that. With NCCL
 // (Completion::kOnStream) all of that is said at once, and the host waits for
 // nothing: the caller's stream waits in Work::wait(), or where the next op uses
-// an operand. With gloo (kOnHost) the end of the work says it, on gloo's thread.
+// an operand. With gloo (kOnHost) the end of the work says it, on gloo's
+// thread.
 //
 // The order and number of collectives are the caller's: nothing here adds,
 // drops or reorders one for what this process knows alone. What the inner
 // backend lacks and NCCL has (averages, lists of all-to-all) is put together
 // from what it has, alike on all ranks.
 //
-// Tests: test_process_group.py, test_point_to_point.py, test_training.py.
+// Tests: test_process_group.py, test_training.py, test_one_rank.py.
 //
 // Thread safety: as the inner backend: one thread at a time.
 #pragma once
@@ -100,12 +101,14 @@ class ProcessGroup final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options,
                         bool wait_all_ranks) override;
 
-  // ---- several at once -------------------------------------------------------
+  // ---- several at once
+  // -------------------------------------------------------
   bool supportsCoalescing() const override;
   void startCoalescing() override;
   Work endCoalescing() override;
 
-  // ---- the rest is the inner backend's --------------------------------------
+  // ---- the rest is the inner backend's, which the group ends by itself
+  // -------
   const std::string getBackendName() const override; // NOLINT: c10d's type
   c10::intrusive_ptr<Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
@@ -122,8 +125,6 @@ class ProcessGroup final : public c10d::Backend {
       const c10::intrusive_ptr<Options>& options) override;
   bool supportsTimeEstimation() const override;
   c10d::ErrorType getError() override;
-  void abort() override;
-  void shutdown() override;
 
  private:
   using Start = std::function<Work(Natives natives)>;
@@ -132,7 +133,7 @@ class ProcessGroup final : public c10d::Backend {
     c10d::OpType type;
     const CollectiveKind& kind;
     const Operands& operands;
-    Tensors results; // of its work
+    Tensors results;       // of its work
     bool averages = false; // what it wrote is divided by the number of ranks
   };
   Work run(Request request, const Start& start);

@@ -144,8 +144,8 @@ class Admission {
   // Serves `attempt(alone)` in turn, until it is done or fails; `alone`: no
   // other call was in flight when it started. Waits in between, if the thread
   // `may_wait`; the mutex is released meanwhile, and the wait hooks are called.
-  // On failure for good the attempt's last result was kLater (nobody left to
-  // wait for, or nobody that ends in time) or kFailed. `exclusive`: only a try that is alone is of use.
+  // On failure for good the last result was kLater (nobody left who ends in
+  // time) or kFailed. `exclusive`: only a try that is alone is of use.
   template <typename Try>
   bool serve(std::unique_lock<PagerMutex>& lock, bool exclusive, bool may_wait,
              Try&& attempt) REQUIRES(pager_lock);

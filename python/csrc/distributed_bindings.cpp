@@ -21,19 +21,19 @@ void bind_distributed(py::module_& m) {
       .def(py::init([](const c10::intrusive_ptr<c10d::Backend>& inner,
                        bool on_stream) {
              return c10::make_intrusive<ProcessGroup>(
-                 inner, on_stream ? Completion::kOnStream
-                                  : Completion::kOnHost);
+                 inner,
+                 on_stream ? Completion::kOnStream : Completion::kOnHost);
            }),
            py::arg("inner"), py::arg("on_stream"))
       .def_property_readonly("inner", &ProcessGroup::inner)
       // NCCL's alone: ranks that are in no part of a split.
-      .def("perform_nocolor_split", [](const ProcessGroup& group,
-                                       const at::Device& device) {
-        backend::context(device.index(), "new_group"); // fixes the target
-        py::cast(group.inner())
-            .attr("perform_nocolor_split")(
-                backend::target_device(device.index()));
-      });
+      .def("perform_nocolor_split",
+           [](const ProcessGroup& group, const at::Device& device) {
+             backend::context(device.index(), "new_group"); // fixes the target
+             py::cast(group.inner())
+                 .attr("perform_nocolor_split")(
+                     backend::target_device(device.index()));
+           });
 }
 
 } // namespace chameleon::python

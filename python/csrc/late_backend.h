@@ -28,7 +28,7 @@ class LateBackend final : public c10d::Backend {
                  const c10d::AllreduceOptions& options) override; // doubles
   Work _allgather_base(at::Tensor& output, at::Tensor& input,
                        const c10d::AllgatherOptions& options) override;
-  Work send(Tensors& tensors, int to, int tag) override;  // remembers them
+  Work send(Tensors& tensors, int to, int tag) override;   // remembers them
   Work recv(Tensors& tensors, int from, int tag) override; // what was sent
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override {}

@@ -41,13 +41,13 @@ import marked_part
 # takes to know them, and to stop looking at each.
 LOOPS = {"alone": (100, 600), "sequence": (10, 60), "step": (5, 25)}
 WARM = {"alone": 10_000, "sequence": 200, "step": 100}
-WARM_LONG = 2000  # of cases that are many ops
+WARM_LONG = 2000  # of cases that are many ops, or none of the short way
 PLANNING_SECONDS = 1  # in the background, of what was seen by then
 SEQUENCE_OPS = 50
 SEQUENCE = "sequence"  # an op of the sequence, on average
 STEPS = ("forward", "training", "adamw_100")
 DEVICES = ("cpu", "chameleon")
-MANY_OPS = ("backward", "adamw")
+MANY_OPS = ("backward", "adamw", "all_reduce")
 IMPORTS = 15
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "op_instructions.json"
@@ -63,6 +63,7 @@ LABELS = {
     "addmm": "`addmm`",
     "layer_norm": "`layer_norm`, with what backward needs",
     "foreach_add_": "`_foreach_add_` of 20",
+    "all_reduce": "`all_reduce`, one rank, gloo",
     "backward": "`(x * w).sum().backward()`",
     "adamw": "`AdamW.step()`, foreach, 2 parameters",
     "foreach_add_100": "`_foreach_add_` of 100",
@@ -136,6 +137,11 @@ def make_cases(device: str) -> dict[str, Callable[[], object]]:
     def adam() -> None:
         adam_w.step()
 
+    if not torch.distributed.is_initialized():  # of one rank, gloo's thread
+        torch.distributed.init_process_group(
+            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        )
+
     adam_w = torch.optim.AdamW([weight, offset], foreach=True)
     weight.grad, offset.grad = torch.ones_like(a), torch.ones_like(a)
     return {
@@ -148,6 +154,7 @@ def make_cases(device: str) -> dict[str, Callable[[], object]]:
         "layer_norm": lambda: norm(rows, (8,), weight, offset),
         "foreach_add_": lambda: torch._foreach_add_(many[:20], 1.0),
         "foreach_add_100": lambda: torch._foreach_add_(many, 1.0),
+        "all_reduce": lambda: torch.distributed.all_reduce(c),
         "backward": backward,
         "adamw": adam,
     }

@@ -54,17 +54,6 @@ def _place_names(
     return placed
 
 
-def _is_nccl(backend: Any) -> bool:
-    from torch.distributed import distributed_c10d as c10d
-
-    while c10d._GLOO_AVAILABLE and isinstance(
-        backend, c10d._ProcessGroupWrapper
-    ):
-        backend = backend.wrapped_pg  # TORCH_DISTRIBUTED_DEBUG=DETAIL
-    nccl: type | None = getattr(c10d, "ProcessGroupNCCL", None)
-    return nccl is not None and isinstance(backend, nccl)
-
-
 def _types_of(group: Any) -> set[str]:
     return {device.type for device in group._device_types}
 
@@ -80,7 +69,7 @@ def _add_backend(group: Any) -> None:
     group._register_backend(
         torch.device(_NAME),
         torch.distributed.ProcessGroup.BackendType.CUSTOM,
-        _C.ProcessGroup(inner, _is_nccl(inner)),
+        _C.ProcessGroup(inner, inner.name().startswith("nccl")),
     )
     group._set_group_name(name)  # each backend keeps it, and any is asked
     group._set_group_desc(description)
@@ -119,7 +108,9 @@ def _split_ours_too(split: Callable[..., Any]) -> Callable[..., Any]:
     return done
 
 
-def _find_for_cuda(find: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _find_for_cuda(
+    find: Callable[[Any, Any], Any],
+) -> Callable[[Any, Any], Any]:
     """`ProcessGroup._get_backend`: torch asks for CUDA's by name.
 
     It does so where it thinks of NCCL alone. A group of chameleon's without it

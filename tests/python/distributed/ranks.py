@@ -148,7 +148,10 @@ def run_within(function, device):
             peak = after["peak_resident_bytes"]
         results[str(k)]["figures"] = {
             name: after[name] for name in ("evictions", "faults")
-        } | {"peak_bytes": peak}
+        } | {
+            "peak_bytes": peak,
+            "budget_bytes": torch_chameleon.config.hbm_budget,
+        }
     return results
 
 

@@ -10,9 +10,9 @@ import os
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.functional import gelu
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH = 64
@@ -219,7 +219,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x):
-        return x + self.down(F.gelu(self.up(self.norm(x))))
+        return x + self.down(gelu(self.up(self.norm(x))))
 
 
 def model(blocks=4):
@@ -286,9 +286,7 @@ def ddp_no_sync_and_clip(device, rank, world):
         with contextlib.nullcontext() if step % 2 else module.no_sync():
             module(batch(step, rank, device)).square().mean().backward()
         if step % 2:
-            norms.append(
-                nn.utils.clip_grad_norm_(module.parameters(), 0.1)
-            )
+            norms.append(nn.utils.clip_grad_norm_(module.parameters(), 0.1))
             optimizer.step()
             optimizer.zero_grad()
     return norms, list(module.parameters())
@@ -449,7 +447,7 @@ def sequence_parallel(device, rank, world):
     )
     x = batch(0, 0, device)
     block = module[0]
-    out = block.down(F.gelu(block.up(block.norm(x))))
+    out = block.down(gelu(block.up(block.norm(x))))
     out.square().mean().backward()
     return [parameter.grad for parameter in module.parameters()]
 
@@ -535,7 +533,9 @@ def checkpoint_and_back(device, rank, world):
     for kind in ("save", "async_save"):
         path = f"{os.environ['TEST_FOLDER']}/{kind}"
         weights, state = states.get_state_dict(module, optimizer)
-        done = getattr(dcp, kind)({"m": weights, "o": state}, checkpoint_id=path)
+        done = getattr(dcp, kind)(
+            {"m": weights, "o": state}, checkpoint_id=path
+        )
         if kind == "async_save":
             done.result()
         dist.barrier()
