@@ -58,9 +58,23 @@ def _types_of(group: Any) -> set[str]:
     return {device.type for device in group._device_types}
 
 
+def _name_what_there_is(group: Any, types: set[str]) -> None:
+    """A group asks its first backend for hooks, and warns where it has none.
+
+    It takes NCCL for that where a script named it, though gloo stands for it.
+    """
+    from torch.distributed import distributed_c10d as c10d
+
+    if c10d._world.pg_map[group][0] == "nccl" and "cuda" not in types:
+        group._set_default_backend(
+            torch.distributed.ProcessGroup.BackendType.GLOO
+        )
+
+
 def _add_backend(group: Any) -> None:
     """Over the group's backend of the device that chameleon is made of."""
     types = _types_of(group)
+    _name_what_there_is(group, types)
     place = "cuda" if _C.chooses_cuda() and "cuda" in types else "cpu"
     if _NAME in types or place not in types:
         return
