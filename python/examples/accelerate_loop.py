@@ -1,5 +1,6 @@
 """Hugging Face accelerate: accumulation, bf16, saving and going on."""
 
+import sys
 import tempfile
 
 import torch
@@ -46,8 +47,8 @@ def train(folder, resume=False, **arguments):
 
 if __name__ == "__main__":
     torch_chameleon.config.hbm_budget = "3MiB"
-    enable()  # or ACCELERATE_TORCH_DEVICE=chameleon in the environment
-    with tempfile.TemporaryDirectory() as folder:
-        train(folder, mixed_precision="bf16")
-        model = train(folder, resume=True, mixed_precision="bf16")
+    enable()
+    folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
+    train(folder, mixed_precision="bf16")
+    model = train(folder, resume=True, mixed_precision="bf16")
     print(model[0].weight.device, torch_chameleon.swap_stats()["evictions"])

@@ -1,5 +1,6 @@
 """Hugging Face Trainer: accumulation, evaluation, checkpoints, bf16."""
 
+import sys
 import tempfile
 
 import torch
@@ -60,8 +61,8 @@ def train(folder, steps=4, resume=None, **arguments):
 
 if __name__ == "__main__":
     torch_chameleon.config.hbm_budget = "8MiB"
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = train(folder, bf16=True)
-        trainer = train(folder, 6, f"{folder}/checkpoint-4", bf16=True)
+    folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
+    trainer = train(folder, bf16=True)
+    trainer = train(folder, 6, f"{folder}/checkpoint-4", bf16=True)
     print(trainer.state.log_history[-1])
     print(trainer.model.device, torch_chameleon.swap_stats()["evictions"])

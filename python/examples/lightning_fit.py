@@ -1,5 +1,8 @@
 """Lightning: accelerator, strategy and precision from one function."""
 
+import sys
+import tempfile
+
 import lightning.pytorch as pl
 import torch
 import torch_chameleon
@@ -57,9 +60,7 @@ def train(folder, **arguments):
 
 
 if __name__ == "__main__":
-    import tempfile
-
     torch_chameleon.config.hbm_budget = "3MiB"
-    with tempfile.TemporaryDirectory() as folder:
-        module = train(folder, **trainer_kwargs("bf16-mixed"))
+    folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
+    module = train(folder, **trainer_kwargs("bf16-mixed"))
     print(module.devices, torch_chameleon.swap_stats()["evictions"])

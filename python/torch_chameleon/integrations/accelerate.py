@@ -10,6 +10,9 @@ environment. What its checkpoints leave out is `RngState`:
 What stays different: `mixed_precision="fp16"` is refused by accelerate for
 devices that are not on its list (bf16 is not), its `clear_device_cache` does
 nothing here, and `device_map` takes `{"": "chameleon:0"}`, no integers.
+
+In several processes, which torchrun or `accelerate launch` started, `enable()`
+is needed: with the variable alone each would train by itself.
 """
 
 import contextlib
@@ -19,21 +22,26 @@ from typing import Any
 
 import torch
 
-from torch_chameleon import chameleon
+from torch_chameleon import _ranks, chameleon
 
 __all__ = ["RngState", "enable"]
 
 _VARIABLE = "ACCELERATE_TORCH_DEVICE"
 
 
-def enable(device: str = "chameleon") -> None:
+def enable(device: str | None = None, **group: Any) -> None:
     """Makes accelerate, and the Trainers above it, take the device.
 
-    Same as `ACCELERATE_TORCH_DEVICE=chameleon` in the environment, and looks
-    whether it comes in time.
+    In one process it is `ACCELERATE_TORCH_DEVICE=chameleon` in the environment,
+    and looks whether it comes in time. In several it makes the process group,
+    unless there is one, the device the current one, and accelerate's state.
 
     Args:
-        device: The device, default the first.
+        device: The device, default that of the local rank, which in one
+            process is the first.
+        group: Options of `torch.distributed.init_process_group`, such as
+            `timeout`; the Accelerator's own `InitProcessGroupKwargs` come too
+            late for a group.
 
     Raises:
         RuntimeError: If accelerate has decided on another device already.
@@ -48,7 +56,40 @@ def enable(device: str = "chameleon") -> None:
             "torch_chameleon.integrations.accelerate.enable() before the first "
             "Accelerator or TrainingArguments is made."
         )
-    os.environ[_VARIABLE] = device
+    if not _ranks.is_launched():
+        os.environ[_VARIABLE] = device or "chameleon"
+        return
+    place = torch.device(device) if device else _ranks.device_of_rank()
+    os.environ[_VARIABLE] = str(place)
+    if found is None:
+        chameleon.set_device(place)
+        state_of_ranks(**group)
+
+
+def state_of_ranks(**group: Any) -> Any:
+    """accelerate's state of one process of several.
+
+    It would look for known makers' devices, find none and train alone in each
+    process. A state that is there already stays.
+
+    Args:
+        group: Options of `torch.distributed.init_process_group`.
+
+    Returns:
+        The state, which all `accelerate.PartialState` share.
+    """
+    from accelerate import DistributedType, PartialState
+
+    class State(PartialState):  # type: ignore[misc]
+        def _prepare_backend(
+            self, *_: Any, **__: Any
+        ) -> tuple[str, DistributedType]:
+            # Of all kinds it is the one that is built of torch's collectives
+            # and DistributedDataParallel, and of nothing else.
+            return "chameleon", DistributedType.MULTI_GPU
+
+    State(**group)
+    return PartialState()  # which can be pickled
 
 
 @contextlib.contextmanager

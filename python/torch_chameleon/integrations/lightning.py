@@ -2,21 +2,28 @@
 
 Lightning takes the device from the strategy, and its default strategy for an
 accelerator that it does not know is the CPU. So the three that belong together
-come from one function, and the accelerator refuses any other device.
+come from one function, and the accelerator refuses any other device. In
+processes that torchrun started they train together.
 """
 
 import functools
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.plugins.precision import MixedPrecision
-from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
-from torch_chameleon import chameleon
+from torch_chameleon import _C, _ranks, chameleon
 
-__all__ = ["ChameleonAccelerator", "ChameleonStrategy", "trainer_kwargs"]
+__all__ = [
+    "ChameleonAccelerator",
+    "ChameleonDDPStrategy",
+    "ChameleonStrategy",
+    "trainer_kwargs",
+]
 
 
 class ChameleonAccelerator(Accelerator):
@@ -49,23 +56,27 @@ class ChameleonAccelerator(Accelerator):
 
     @staticmethod
     def parse_devices(devices: Any) -> list[int]:
-        """Returns indices of devices: a Trainer has one."""
-        if devices in (1, "1", "auto", -1, "-1", [0], "0,"):
-            return [0]
+        """Returns indices of devices: one for each local rank."""
+        count = _local_ranks()
+        alone = count == 1 and devices in ("1", [0], "0,")
+        if alone or devices in (count, "auto", -1, "-1"):
+            return list(range(count))
         raise ValueError(
-            f"devices={devices!r} is not possible on chameleon, allowed is 1: "
-            "a Trainer has one device."
+            f"devices={devices!r} is not possible on chameleon, allowed is "
+            f"{count}: each process has one device, and torchrun says how many "
+            "processes there are (torchrun --nproc-per-node 2 train.py)."
         )
 
     @staticmethod
     def get_parallel_devices(devices: list[int]) -> list[torch.device]:
-        """Returns the devices of the indices."""
-        return [torch.device("chameleon", index) for index in devices]
+        """Returns the devices of the local ranks."""
+        count = chameleon.device_count()  # one, where each is shown one GPU
+        return [torch.device("chameleon", index % count) for index in devices]
 
     @staticmethod
     def auto_device_count() -> int:
         """Returns how many devices `devices="auto"` means."""
-        return 1
+        return _local_ranks()
 
     @staticmethod
     def is_available() -> bool:
@@ -76,6 +87,10 @@ class ChameleonAccelerator(Accelerator):
     def name() -> str:
         """Returns the name of the accelerator."""
         return "chameleon"
+
+
+def _local_ranks() -> int:
+    return _C.local_ranks()[1] if _ranks.is_launched() else 1
 
 
 def _in_cuda_words(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,6 +108,20 @@ def _in_cuda_words(method: Callable[..., Any]) -> Callable[..., Any]:
     return worded
 
 
+_Strategy = TypeVar("_Strategy", bound=type)
+
+
+def _says_cuda_out_of_memory(strategy: _Strategy) -> _Strategy:
+    """Lightning's batch-size finder knows errors of CUDA by their text."""
+    for name in (
+        *("training_step", "validation_step", "test_step", "predict_step"),
+        *("backward", "optimizer_step", "batch_to_device"),
+    ):
+        setattr(strategy, name, _in_cuda_words(getattr(strategy, name)))
+    return strategy
+
+
+@_says_cuda_out_of_memory
 class ChameleonStrategy(SingleDeviceStrategy):
     """Lightning's strategy for one device.
 
@@ -100,30 +129,40 @@ class ChameleonStrategy(SingleDeviceStrategy):
     which it knows by their text. Here out-of-memory errors have those words.
     """
 
-    training_step = _in_cuda_words(SingleDeviceStrategy.training_step)
-    validation_step = _in_cuda_words(SingleDeviceStrategy.validation_step)
-    test_step = _in_cuda_words(SingleDeviceStrategy.test_step)
-    predict_step = _in_cuda_words(SingleDeviceStrategy.predict_step)
-    backward = _in_cuda_words(SingleDeviceStrategy.backward)
-    optimizer_step = _in_cuda_words(SingleDeviceStrategy.optimizer_step)
-    batch_to_device = _in_cuda_words(SingleDeviceStrategy.batch_to_device)
+
+@_says_cuda_out_of_memory
+class ChameleonDDPStrategy(DDPStrategy):
+    """Lightning's strategy for several processes, each with one device."""
+
+    def _get_process_group_backend(self) -> str:
+        return self._process_group_backend or "chameleon"
+
+    def determine_ddp_device_ids(self) -> None:
+        """Returns none: where there are some, Lightning opens CUDA's stream."""
 
 
-def trainer_kwargs(precision: str = "32-true") -> dict[str, Any]:
+def trainer_kwargs(precision: str = "32-true", **ddp: Any) -> dict[str, Any]:
     """Returns what makes a Lightning Trainer train on the device.
 
     Args:
         precision: As `Trainer(precision=...)`. For "16-mixed" and "bf16-mixed"
             Lightning itself would open autocast for "cuda".
+        ddp: In processes that torchrun started: arguments for Lightning's
+            `DDPStrategy`, such as `find_unused_parameters=True`. In one process
+            they are not used.
 
     Returns:
         Arguments for `lightning.pytorch.Trainer`.
     """
-    kwargs: dict[str, Any] = {
-        "accelerator": ChameleonAccelerator(),
-        "strategy": ChameleonStrategy(device="chameleon:0"),
-        "devices": 1,
-    }
+    kwargs: dict[str, Any] = {"accelerator": ChameleonAccelerator()}
+    if _ranks.is_launched():
+        count = _local_ranks()
+        kwargs["strategy"] = ChameleonDDPStrategy(**ddp)
+        kwargs["devices"] = count
+        kwargs["num_nodes"] = int(os.environ["WORLD_SIZE"]) // count
+    else:
+        kwargs["strategy"] = ChameleonStrategy(device="chameleon:0")
+        kwargs["devices"] = 1
     if precision in ("16-mixed", "bf16-mixed"):
         kwargs["plugins"] = [MixedPrecision(precision, device="chameleon")]
     else:

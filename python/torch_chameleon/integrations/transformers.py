@@ -11,13 +11,14 @@ by inheriting `OnChameleon` first:
 Written against transformers 5.
 """
 
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
 import torch
 import transformers
 
-from torch_chameleon import chameleon
+from torch_chameleon import _ranks, chameleon
 from torch_chameleon.integrations import accelerate
 
 __all__ = ["DeviceRng", "OnChameleon", "TrainingArguments"]
@@ -27,7 +28,8 @@ class OnChameleon:
     """Mixin for `transformers.TrainingArguments` and what inherits it.
 
     The Trainer would take "cuda:0" where a GPU is visible, and bf16 only on
-    devices of known makers.
+    devices of known makers. In several processes each takes the device of its
+    local rank, and they train together.
 
     Raises:
         ValueError: For `fp16=True`, which accelerate does not do here.
@@ -35,11 +37,15 @@ class OnChameleon:
 
     bf16: bool
     bf16_full_eval: bool
+    ddp_timeout: int
+    distributed_state: Any
     fp16: bool
     use_cpu: bool
 
     @cached_property
     def _setup_devices(self) -> torch.device:
+        if _ranks.is_launched() and not self.use_cpu:
+            return self._setup_of_rank()
         # accelerate would take the variable's device even with use_cpu.
         with accelerate.device_variable(None if self.use_cpu else "chameleon"):
             found: torch.device = super()._setup_devices  # type: ignore[misc]
@@ -47,6 +53,15 @@ class OnChameleon:
             return found
         self._n_gpu = 1
         return torch.device("chameleon", 0)
+
+    def _setup_of_rank(self) -> torch.device:
+        from accelerate.state import AcceleratorState
+
+        AcceleratorState._reset_state(reset_partial_state=True)  # as it does
+        accelerate.enable(timeout=timedelta(seconds=self.ddp_timeout))
+        self.distributed_state = accelerate.state_of_ranks()
+        self._n_gpu = 1
+        return _ranks.device_of_rank()
 
     def _validate_args(self) -> None:
         if self.use_cpu:

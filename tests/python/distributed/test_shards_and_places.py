@@ -1,0 +1,92 @@
+"""What needs no second rank to be seen."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch_chameleon import _ranks
+
+
+@pytest.fixture
+def mesh():
+    dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("chameleon", (1,))
+    dist.destroy_process_group()
+
+
+def test_sharded_random_numbers_are_the_generator_s(mesh):
+    """Its state is the CPU's here, and has no offset to move."""
+    sharded = distribute_tensor(torch.zeros(64, device="chameleon"), mesh)
+    with pytest.warns(UserWarning, match="complete support on chameleon"):
+        torch.manual_seed(3)
+        nn.init.uniform_(sharded)
+    torch.manual_seed(3)
+    expected = torch.empty(64).uniform_()
+    assert torch.equal(sharded.full_tensor().cpu(), expected)
+
+
+def test_sharded_random_numbers_with_an_offset(mesh, monkeypatch):
+    """As on cuda: what torch asks for itself."""
+    from torch.distributed.tensor import _dispatch, _random
+    from torch_chameleon._patches import sharded_random
+
+    state = torch.zeros(16, dtype=torch.uint8)
+    monkeypatch.setattr(
+        sharded_random.chameleon, "get_rng_state", lambda: state
+    )
+    for module in (_dispatch, _random):
+        assert module.is_rng_supported_mesh(mesh)
+
+
+def test_shards_of_the_cpu_are_asked_as_ever(mesh):
+    on_cpu = init_device_mesh("cpu", (1,))
+    sharded = distribute_tensor(torch.zeros(8), on_cpu, [Shard(0)])
+    with pytest.warns(UserWarning, match="complete support on cpu"):
+        nn.init.uniform_(sharded)
+
+
+def test_the_device_of_a_rank(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert not _ranks.is_launched()
+    assert _ranks.device_of_rank() == torch.device("chameleon", 0)
+    monkeypatch.setenv("LOCAL_RANK", "3")  # some scripts set it by themselves
+    assert not _ranks.is_launched()
+    monkeypatch.setenv("RANK", "11")
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    assert _ranks.is_launched()
+    monkeypatch.setattr(_ranks.chameleon, "device_count", lambda: 4)
+    assert _ranks.device_of_rank() == torch.device("chameleon", 3)
+    monkeypatch.setattr(_ranks.chameleon, "device_count", lambda: 1)
+    assert _ranks.device_of_rank() == torch.device("chameleon", 0)
+
+
+NCCL_IN_NAME = """
+import torch, torch_chameleon
+import torch.distributed as dist
+
+torch_chameleon.as_cuda()
+dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(2, device="cuda"))
+assert dist.get_backend() == "nccl"
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_group_that_is_nccl_in_name_ends_quietly():
+    done = subprocess.run(
+        [sys.executable, "-c", NCCL_IN_NAME],
+        env={**os.environ, "CHAMELEON_PHYSICAL_DEVICE": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "No backend of type" not in done.stderr
