@@ -9,6 +9,7 @@ from torch.profiler import ProfilerActivity
 
 from torch_chameleon import _C
 from torch_chameleon._as_cuda.names import ours_for
+from torch_chameleon._patches.after_import import after_import
 
 
 def _accelerator_takes_cuda() -> None:
@@ -45,8 +46,20 @@ def _profile_device() -> None:
     profile.__init__ = init
 
 
+def _checkpoints_fetch_ours(module: Any) -> None:
+    """Distributed checkpoints fetch what is on the device, by its name.
+
+    As torch.cuda is there they take CUDA for it, and would write all else as it
+    is.
+    """
+    module._get_available_device_type = lambda: "chameleon"
+
+
 def install() -> None:
     """Turns it on, for the rest of the process."""
     _accelerator_takes_cuda()
     _C.say_cuda_out_of_memory()
     _profile_device()
+    after_import(
+        "torch.distributed.checkpoint.filesystem", _checkpoints_fetch_ours
+    )

@@ -243,7 +243,9 @@ def test_a_training_resumes(tmp_path):
 
 
 def test_all_scripts_are_run():
-    run = {Path(case.values[0][0]).name for case in CASES}
+    from test_cuda_scripts_on_ranks import CASES as ON_RANKS
+
+    run = {Path(case.values[0][0]).name for case in CASES + ON_RANKS}
     assert run == {path.name for path in SCRIPTS.glob("*.py")}
 
 
