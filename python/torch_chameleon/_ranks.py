@@ -14,6 +14,26 @@ def is_launched() -> bool:
     return all(os.environ.get(name) for name in _VARIABLES)
 
 
+def place() -> tuple[int, int]:
+    """This process's rank, and how many there are: (0, 1) if it is alone."""
+    if not is_launched():
+        return 0, 1
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def path_of_rank(path: str | os.PathLike[str]) -> str:
+    """The file in which this process writes what all write to `path`.
+
+    Rank 0 writes that one: a program may have only rank 0 write at all.
+    """
+    path = os.fspath(path)
+    rank, _ = place()
+    if rank == 0:
+        return path
+    root, extension = os.path.splitext(path)
+    return f"{root}.rank{rank}{extension}"
+
+
 def device_of_rank() -> torch.device:
     """The device of this process: that of its local rank, else the first.
 

@@ -8,7 +8,7 @@ from typing import Protocol, TextIO
 
 from torch.types import Device
 
-from torch_chameleon import _C, _steps
+from torch_chameleon import _C, _ranks, _steps
 from torch_chameleon.chameleon._utils import _get_device_index
 
 _SUMS = (
@@ -39,6 +39,9 @@ class watch:  # noqa: N801 (it is called like a function)
     `cpu` and `simulated`. On `cuda` it is known only when the device has come
     to the step's end, which is later than the program: `profiler.last_step`
     waits for that, and says it. On `simulated` all times are modelled.
+
+    Where torchrun started several processes, the lines of one rank begin with
+    it and stand one below the other, since all ranks may share a terminal.
 
     "learning" stands in the line until a step's ops were the expected ones:
     what follows it is not yet planned. Afterwards the share of ops that were
@@ -76,7 +79,9 @@ class watch:  # noqa: N801 (it is called like a function)
         self.figures: dict[str, float] = {}  # of the last step
         self._writer = writer
         self._file = sys.stderr if file is None else file
-        self._is_terminal = self._file.isatty()
+        rank, ranks = _ranks.place()
+        self._prefix = f"rank {rank}: " if ranks > 1 else ""
+        self._is_terminal = self._file.isatty() and ranks == 1
         if interval_s is None:
             interval_s = _ON_TERMINAL_S if self._is_terminal else _ELSEWHERE_S
         self._interval_s = interval_s
@@ -126,7 +131,10 @@ class watch:  # noqa: N801 (it is called like a function)
         columns = (
             shutil.get_terminal_size().columns if self._is_terminal else 80
         )
-        text = line_of(self.steps, self.figures, columns - 1, self._has_learned)
+        columns -= 1 + len(self._prefix)
+        text = self._prefix + line_of(
+            self.steps, self.figures, columns, self._has_learned
+        )
         if self._is_terminal:
             self._file.write("\r" + text.ljust(self._width))
             self._width = len(text)

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import torch_chameleon
-from torch_chameleon import _C, chameleon, config
+from torch_chameleon import _C, _ranks, chameleon, config
 
 _Facts = dict[str, object]
 _MIB = 1 << 20
@@ -149,7 +149,41 @@ def _configuration() -> _Facts:
     return facts
 
 
+def _distributed() -> _Facts:
+    """What collectives of the device go through, and this process's peers."""
+    if not torch.distributed.is_available():
+        return {"collectives": "none: torch was built without them"}
+    facts: _Facts = {"collectives": _collectives()}
+    if not _ranks.is_launched():
+        facts["ranks"] = "1: no launcher such as torchrun started this process"
+        return facts
+    rank, ranks = _ranks.place()
+    local, local_ranks = _C.local_ranks()
+    facts["rank"] = f"{rank} of {ranks}"
+    facts["local rank"] = f"{local} of {local_ranks} on this machine"
+    facts["device of this rank"] = str(_ranks.device_of_rank())
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        facts[name] = os.environ.get(name, "not set")
+    return facts
+
+
+def _collectives() -> str:
+    gloo = "no gloo"
+    if torch.distributed.is_gloo_available():
+        gloo = f"gloo, of torch {torch.__version__}"
+    if not _C.chooses_cuda():
+        return f"{gloo}, also where a script says nccl"
+    # As torch was built: under as_cuda() torch.distributed says yes anyhow.
+    version: Callable[[], tuple[int, ...]] | None
+    version = getattr(torch._C, "_nccl_version", None)
+    if version is None:
+        return f"{gloo}; torch was built without NCCL"
+    return f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}; {gloo}"
+
+
 def _device() -> _Facts:
+    if _ranks.is_launched():
+        chameleon.set_device(_ranks.device_of_rank())
     _C.init()
     of_device, of_host = _C.memory_sharers(chameleon.current_device())
     on_what = "GPU" if _C.physical_device() == "cuda" else "machine"
@@ -264,6 +298,7 @@ _SECTIONS: dict[str, Callable[[], _Facts]] = {
     "versions": _versions,
     "machine": _machine,
     "configuration": _configuration,
+    "torch.distributed": _distributed,
     "device": _device,
     "link": _link,
     "self-test": _self_test,
