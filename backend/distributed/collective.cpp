@@ -8,12 +8,10 @@
 namespace chameleon::distributed {
 
 Collective::Collective(c10::Device device, std::vector<at::Tensor> results)
-    : results_(std::move(results)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(
-          c10::ListType::create(c10::TensorType::get()),
-          std::vector<c10::Device>{device})) {}
+    : device_(device), results_(std::move(results)) {}
 
 Collective::~Collective() {
+  if (isFinished()) return;
   finish(std::make_exception_ptr(
       std::runtime_error("this collective was given up before it was done")));
 }
@@ -47,6 +45,7 @@ void Collective::finish(const std::exception_ptr& failure) {
     const std::lock_guard lock(mutex_);
     if (std::exchange(finished_, true)) return;
     views.swap(views_);
+    failure_ = failure;
   }
   if (failure == nullptr) {
     if (step_) step_();
@@ -54,10 +53,34 @@ void Collective::finish(const std::exception_ptr& failure) {
   }
   step_ = nullptr; // it holds native tensors
   views.clear();
-  if (failure == nullptr) {
-    future_->markCompleted(results_);
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::lock_guard lock(mutex_);
+    is_ready_ = true;
+    future = future_;
+  }
+  if (future != nullptr) complete(*future);
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Collective::future() {
+  auto made = c10::make_intrusive<c10::ivalue::Future>(
+      c10::ListType::create(c10::TensorType::get()),
+      std::vector<c10::Device>{device_});
+  {
+    const std::lock_guard lock(mutex_);
+    if (future_ != nullptr) return future_;
+    future_ = made;
+    if (!is_ready_) return made; // finish() completes it
+  }
+  complete(*made);
+  return made;
+}
+
+void Collective::complete(c10::ivalue::Future& future) const {
+  if (failure_ == nullptr) {
+    future.markCompleted(results_);
   } else {
-    future_->setError(failure);
+    future.setError(failure_);
   }
 }
 

@@ -57,16 +57,20 @@ class Collective {
   void finish(const std::exception_ptr& failure = nullptr);
   bool isFinished() const;
 
-  const c10::intrusive_ptr<c10::ivalue::Future>& future() const noexcept {
-    return future_;
-  }
+  // Of the results. Made when it is asked for: few programs do.
+  c10::intrusive_ptr<c10::ivalue::Future> future();
   const std::vector<at::Tensor>& results() const noexcept { return results_; }
 
  private:
+  void complete(c10::ivalue::Future& future) const;
+
+  const c10::Device device_;
   std::vector<at::Tensor> results_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
   mutable std::mutex mutex_; // a leaf; never held while something is called
   bool finished_ = false;
+  bool is_ready_ = false;      // and its operands are let go of
+  std::exception_ptr failure_; // what it finished with
+  c10::intrusive_ptr<c10::ivalue::Future> future_; // null: not asked for
   std::vector<std::unique_ptr<kernels::NativeView>> views_;
   std::function<void()> step_;
 };
