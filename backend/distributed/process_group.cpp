@@ -72,7 +72,7 @@ Tensors written(const Operands& operands, Natives natives) {
 
 void divide(const Tensors& tensors, int by) {
   const at::NoGradGuard no_grad;
-  for (at::Tensor tensor : tensors) {
+  for (const at::Tensor& tensor : tensors) {
     if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true)) {
       tensor.div_(by, "trunc");
     } else {
@@ -208,6 +208,14 @@ bool ProcessGroup::sumsInstead(Reduction& options) const {
   return true;
 }
 
+// To NCCL a tensor is so many elements, whatever its shape. gloo compares.
+at::Tensor ProcessGroup::inARow(const at::Tensor& native) const {
+  if (completion_ == Completion::kOnStream || !native.is_contiguous()) {
+    return native;
+  }
+  return native.view({-1});
+}
+
 // ---- collectives ----------------------------------------------------------
 
 Work ProcessGroup::broadcast(Tensors& tensors,
@@ -332,8 +340,8 @@ Work ProcessGroup::_allgather_base(at::Tensor& output, at::Tensor& input,
   operands.overwrites(output).reads(input);
   return run({OpType::_ALLGATHER_BASE, kind, operands, {output}},
              [&](Natives natives) {
-               at::Tensor native_output = natives.next();
-               at::Tensor native_input = natives.next();
+               at::Tensor native_output = inARow(natives.next());
+               at::Tensor native_input = inARow(natives.next());
                return inner_->_allgather_base(native_output, native_input,
                                               options);
              });
@@ -423,8 +431,8 @@ Work ProcessGroup::_reduce_scatter_base(
   operands.overwrites(output).reads(input);
   return run({OpType::_REDUCE_SCATTER_BASE, kind, operands, {output}, averages},
              [&](Natives natives) {
-               at::Tensor native_output = natives.next();
-               at::Tensor native_input = natives.next();
+               at::Tensor native_output = inARow(natives.next());
+               at::Tensor native_input = inARow(natives.next());
                return inner_->_reduce_scatter_base(native_output, native_input,
                                                    asked);
              });

@@ -149,6 +149,7 @@ class ProcessGroup final : public c10d::Backend {
   // Makes a sum of an average that the inner backend lacks. True: it did.
   template <typename Reduction>
   bool sumsInstead(Reduction& options) const;
+  at::Tensor inARow(const at::Tensor& native) const;
   void dropDone();
 
   const c10::intrusive_ptr<c10d::Backend> inner_;

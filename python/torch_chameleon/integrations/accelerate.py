@@ -67,7 +67,7 @@ def enable(device: str | None = None, **group: Any) -> None:
 
 
 def state_of_ranks(**group: Any) -> Any:
-    """accelerate's state of one process of several.
+    """What accelerate knows of one process of several.
 
     It would look for known makers' devices, find none and train alone in each
     process. A state that is there already stays.
@@ -80,7 +80,7 @@ def state_of_ranks(**group: Any) -> Any:
     """
     from accelerate import DistributedType, PartialState
 
-    class State(PartialState):  # type: ignore[misc]
+    class State(PartialState):
         def _prepare_backend(
             self, *_: Any, **__: Any
         ) -> tuple[str, DistributedType]:

@@ -106,16 +106,14 @@ def main(options):
 
     folder = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder, src=0)
-    states = dict(zip(("m", "o"), get_state_dict(model, optimizer)))
-    dcp.save(states, checkpoint_id=folder[0])
+    weights, state = get_state_dict(model, optimizer)
+    dcp.save({"m": weights, "o": state}, checkpoint_id=folder[0])
     again = sharded_model(mesh, options).to_empty(device=device)
     optimizer = torch.optim.AdamW(again.parameters(), lr=1e-3)
-    states = dict(zip(("m", "o"), get_state_dict(again, optimizer)))
-    dcp.load(states, checkpoint_id=folder[0])
+    weights, state = get_state_dict(again, optimizer)
+    dcp.load({"m": weights, "o": state}, checkpoint_id=folder[0])
     set_state_dict(
-        *(again, optimizer),
-        model_state_dict=states["m"],
-        optim_state_dict=states["o"],
+        *(again, optimizer), model_state_dict=weights, optim_state_dict=state
     )
     train(again, optimizer, device, range(3, 5))
     whole = get_model_state_dict(

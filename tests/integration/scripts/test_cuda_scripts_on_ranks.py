@@ -59,7 +59,9 @@ def torchrun(command, folder, **environment):
         for rank in range(RANKS)
     ]
     assert done.returncode == 0, (done.stderr, printed)
-    errors, output = zip(*printed)  # stderr.log is before stdout.log
+    errors, output = zip(
+        *printed, strict=True
+    )  # stderr.log is before stdout.log
     lines = [sorted(text.splitlines()) for text in output]
     assert all(lines)
     return lines, errors
@@ -69,7 +71,14 @@ def torchrun(command, folder, **environment):
 @pytest.mark.parametrize(("command", "budget"), CASES)
 def test_losses_are_the_cpu_s(command, budget, tmp_path):
     expected, _ = torchrun(command, tmp_path / "cpu")
-    ours = [sys.executable, "-c", RUN_OF_RANK, "--budget", str(budget), *command]
+    ours = [
+        sys.executable,
+        "-c",
+        RUN_OF_RANK,
+        "--budget",
+        str(budget),
+        *command,
+    ]
     found, words = torchrun(["--no-python", *ours], tmp_path / "run")
     assert found == expected
     for text in words:

@@ -1,5 +1,6 @@
 """A rank that raises, or dies, ends the others in time, and none hangs."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def test_the_others_end(how):
     assert processes[0].returncode == 1, errors  # no crash
     assert "trained" not in output
     assert "RuntimeError" in errors
-    assert ("Timed out" if how == "stops" else "losed") in errors
+    words = "Timed out" if how == "stops" else "losed|Connection reset"
+    assert re.search(words, errors)
     if how == "dies":
         assert processes[1].returncode == -signal.SIGKILL

@@ -112,6 +112,12 @@ def test_averages_and_lists_that_gloo_lacks():
         tensor = torch.full((4,), 6, dtype=dtype, device="chameleon")
         dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
         assert tensor.tolist() == [6, 6, 6, 6]
+    square = torch.arange(4.0, device="chameleon").view(2, 2)
+    for shape in ((4,), (1, 2, 2)):  # NCCL counts elements
+        row = torch.empty(shape, device="chameleon")
+        dist.all_gather_into_tensor(row, square)
+        dist.reduce_scatter_tensor(square, row)
+        assert row.flatten().tolist() == [0, 1, 2, 3]
     given = [torch.arange(3.0, device="chameleon")]
     got = [torch.empty(3, device="chameleon")]
     dist.all_to_all(got, given)

@@ -1,6 +1,7 @@
 """Every collective has the bits of gloo's on CPU tensors, under swapping."""
 
 import pytest
+from rank_results import results
 from support import needs_testing
 
 pytestmark = needs_testing
@@ -24,11 +25,11 @@ COLLECTIVES = [
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_two_ranks(results, name):
+def test_two_ranks(name):
     results(2, COLLECTIVES).check(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COLLECTIVES)
-def test_four_ranks(results, name):
+def test_four_ranks(name):
     results(4, COLLECTIVES).check(name)

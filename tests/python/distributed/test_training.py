@@ -1,6 +1,7 @@
 """Every way to train on several ranks has native's bits, under swapping."""
 
 import pytest
+from rank_results import results
 from support import needs_testing
 
 pytestmark = needs_testing
@@ -33,13 +34,13 @@ OF_FOUR = ["hybrid_sharding", "two_dimensions"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_two_ranks(results, way):
+def test_two_ranks(way):
     both = results(2, WAYS)
     both.check(way)
-    assert both.moved(way)["evictions"] > 0
+    assert both.evictions(way) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS + OF_FOUR)
-def test_four_ranks(results, way):
+def test_four_ranks(way):
     results(4, WAYS + OF_FOUR).check(way)

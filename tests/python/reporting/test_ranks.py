@@ -172,9 +172,7 @@ def test_the_doctor_names_the_backend(monkeypatch):
     monkeypatch.setattr(doctor._C, "chooses_cuda", lambda: True)
     monkeypatch.delattr(torch._C, "_nccl_version", raising=False)
     assert "without NCCL" in str(doctor._distributed()["collectives"])
-    monkeypatch.setattr(
-        torch._C, "_nccl_version", lambda: 0, raising=False
-    )
+    monkeypatch.setattr(torch._C, "_nccl_version", lambda: 0, raising=False)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
     collectives = str(doctor._distributed()["collectives"])
     assert collectives.startswith("NCCL 2.28.9; gloo, of torch 2.")
