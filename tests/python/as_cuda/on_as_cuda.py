@@ -150,9 +150,9 @@ def calls_that_say_nonsense_fail_as_ever():
             torch.ones(2, device=wrong)
     with pytest.raises(TypeError):
         torch.ones(2, devise="cuda")
-    missing = "device index 7 does not exist; there is 1 device($| )"
+    missing = "device index 7 does not exist; there is 1 device(:|$)"
     if torch.cuda.device_count() > 1:
-        missing = "7 does not exist; there are . devices($| )"
+        missing = "7 does not exist; there are . devices(:|$)"
     with pytest.raises(RuntimeError, match=missing):
         torch.ones(2, device="cuda:7")
 
