@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
 #include "memory/pager_call.h"
 #include "profiler/op_names.h"
 
@@ -17,10 +19,12 @@ namespace chameleon::distributed {
 
 struct CollectiveKind {
   // `name` lives as long as the process.
-  explicit CollectiveKind(std::string_view name)
-      : kind{.name = name, .memory = nullptr, .may_retry = true},
+  CollectiveKind(c10d::OpType op_type, std::string_view name)
+      : type(op_type),
+        kind{.name = name, .memory = nullptr, .may_retry = true},
         number(profiler::op_names().add(name)) {}
 
+  c10d::OpType type;
   memory::OpKind kind; // `may_retry`: nothing is allocated inside
   std::uint32_t number;
 };

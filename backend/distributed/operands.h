@@ -20,34 +20,17 @@ using TensorLists = std::vector<std::vector<at::Tensor>>;
 
 class Operands {
  public:
-  Operands& reads(const at::Tensor& tensor) {
-    return add(tensor, memory::Access::kRead);
-  }
-  Operands& writes(const at::Tensor& tensor) {
-    return add(tensor, memory::Access::kWrite);
-  }
-  // Every element, unread: what it held need not be in HBM.
-  Operands& overwrites(const at::Tensor& tensor) {
-    return add(tensor, memory::Access::kOverwrite);
-  }
-  Operands& reads(const std::vector<at::Tensor>& tensors) {
-    for (const at::Tensor& tensor : tensors) reads(tensor);
+  // kOverwrite: every element, unread, so that it need not be in HBM.
+  Operands& add(const at::Tensor& tensor, memory::Access access) {
+    uses_.push_back({tensor, access});
     return *this;
   }
-  Operands& writes(const std::vector<at::Tensor>& tensors) {
-    for (const at::Tensor& tensor : tensors) writes(tensor);
+  Operands& add(const std::vector<at::Tensor>& tensors, memory::Access access) {
+    for (const at::Tensor& tensor : tensors) add(tensor, access);
     return *this;
   }
-  Operands& overwrites(const std::vector<at::Tensor>& tensors) {
-    for (const at::Tensor& tensor : tensors) overwrites(tensor);
-    return *this;
-  }
-  Operands& reads(const TensorLists& lists) {
-    for (const auto& tensors : lists) reads(tensors);
-    return *this;
-  }
-  Operands& overwrites(const TensorLists& lists) {
-    for (const auto& tensors : lists) overwrites(tensors);
+  Operands& add(const TensorLists& lists, memory::Access access) {
+    for (const auto& tensors : lists) add(tensors, access);
     return *this;
   }
 
@@ -56,11 +39,6 @@ class Operands {
   }
 
  private:
-  Operands& add(const at::Tensor& tensor, memory::Access access) {
-    uses_.push_back({tensor, access});
-    return *this;
-  }
-
   std::vector<kernels::NativeView::Use> uses_;
 };
 
@@ -71,6 +49,7 @@ class Natives {
       : natives_(natives) {}
 
   at::Tensor next() { return natives_[at_++]; }
+  at::Tensor like(const at::Tensor& /*tensor*/) { return next(); }
   std::vector<at::Tensor> like(const std::vector<at::Tensor>& tensors) {
     std::vector<at::Tensor> result;
     result.reserve(tensors.size());

@@ -15,10 +15,13 @@ namespace {
 
 using backend::kChameleon;
 using c10d::OpType;
+using memory::Access;
 using Ends = CollectiveWork::Ends;
 using Tensors = ProcessGroup::Tensors;
 using Work = ProcessGroup::Work;
 
+Tensors flattened(const at::Tensor& tensor) { return {tensor}; }
+Tensors flattened(const Tensors& tensors) { return tensors; }
 Tensors flattened(const TensorLists& lists) {
   Tensors flat;
   for (const Tensors& tensors : lists) {
@@ -89,9 +92,32 @@ ProcessGroup::ProcessGroup(c10::intrusive_ptr<c10d::Backend> inner,
       inner_(std::move(inner)),
       completion_(completion) {}
 
-ProcessGroup::~ProcessGroup() = default;
-
 // ---- how a collective runs ------------------------------------------------
+
+template <typename Outputs, typename Inputs, typename StartNative>
+Work ProcessGroup::exchange(const CollectiveKind& kind, const Outputs& outputs,
+                            const Inputs& inputs, const StartNative& start,
+                            bool averages) {
+  Operands operands;
+  operands.add(outputs, Access::kOverwrite).add(inputs, Access::kRead);
+  return run({kind, operands, flattened(outputs), averages},
+             [&](Natives natives) {
+               auto native_outputs = natives.like(outputs);
+               auto native_inputs = natives.like(inputs);
+               return start(native_outputs, native_inputs);
+             });
+}
+
+template <typename StartNative>
+Work ProcessGroup::use(const CollectiveKind& kind, const Tensors& tensors,
+                       Access access, const StartNative& start, bool averages) {
+  Operands operands;
+  operands.add(tensors, access);
+  return run({kind, operands, tensors, averages}, [&](Natives natives) {
+    Tensors native = natives.like(tensors);
+    return start(native);
+  });
+}
 
 Work ProcessGroup::run(Request request, const Start& start) {
   if (coalescing_) {
@@ -126,12 +152,13 @@ Work ProcessGroup::runOnHost(Request request, const Start& start) {
     });
   }
   Ends ends = Ends::kInWait;
-  if (has_future(request.type)) {
+  if (has_future(request.kind.type)) {
     ends = Ends::kByItself;
     Collective::endWith(*inner, collective);
   }
-  return c10::make_intrusive<CollectiveWork>(
-      getRank(), request.type, std::move(inner), std::move(collective), ends);
+  return c10::make_intrusive<CollectiveWork>(getRank(), request.kind.type,
+                                             std::move(inner),
+                                             std::move(collective), ends);
 }
 
 Work ProcessGroup::runOnStream(Request request, const Start& start) {
@@ -141,7 +168,7 @@ Work ProcessGroup::runOnStream(Request request, const Start& start) {
       std::make_shared<Collective>(device, std::move(request.results));
   const c10::StreamGuard on_stream(followCaller(device.index()));
   Work inner = start(collective->pin(request.kind, request.operands));
-  return finishOnStream(request.type, c10d::isP2POp(request.type),
+  return finishOnStream(request.kind.type, c10d::isP2POp(request.kind.type),
                         std::move(inner), std::move(collective));
 }
 
@@ -151,7 +178,7 @@ void ProcessGroup::coalesce(const Request& request, const Start& start) {
     coalesced_ = std::make_shared<Collective>(device, Tensors());
   }
   coalesced_point_to_point_ =
-      coalesced_point_to_point_ || c10d::isP2POp(request.type);
+      coalesced_point_to_point_ || c10d::isP2POp(request.kind.type);
   const c10::StreamGuard on_stream(followCaller(device.index()));
   start(coalesced_->pin(request.kind, request.operands));
   coalesced_->addResults(request.results);
@@ -220,43 +247,31 @@ at::Tensor ProcessGroup::inARow(const at::Tensor& native) const {
 
 Work ProcessGroup::broadcast(Tensors& tensors,
                              const c10d::BroadcastOptions& options) {
-  static const CollectiveKind kind("c10d::broadcast_");
-  Operands operands;
-  options.rootRank == getRank() ? operands.reads(tensors)
-                                : operands.overwrites(tensors);
-  return run({OpType::BROADCAST, kind, operands, tensors},
-             [&](Natives natives) {
-               Tensors native = natives.like(tensors);
-               return inner_->broadcast(native, options);
-             });
+  static const CollectiveKind kind(OpType::BROADCAST, "c10d::broadcast_");
+  const bool sends = options.rootRank == getRank();
+  return use(
+      kind, tensors, sends ? Access::kRead : Access::kOverwrite,
+      [&](Tensors& native) { return inner_->broadcast(native, options); });
 }
 
 Work ProcessGroup::allreduce(Tensors& tensors,
                              const c10d::AllreduceOptions& options) {
-  static const CollectiveKind kind("c10d::allreduce_");
+  static const CollectiveKind kind(OpType::ALLREDUCE, "c10d::allreduce_");
   if (!tensors.empty() && tensors.front().layout() != at::kStrided) {
-    return allreduceSparse(tensors, options);
+    return allreduce_sparse(tensors, options);
   }
   c10d::AllreduceOptions asked = options;
   const bool averages = sumsInstead(asked);
-  Operands operands;
-  operands.writes(tensors);
-  return run({OpType::ALLREDUCE, kind, operands, tensors, averages},
-             [&](Natives natives) {
-               Tensors native = natives.like(tensors);
-               return inner_->allreduce(native, asked);
-             });
-}
-
-Work ProcessGroup::allreduce_sparse(Tensors& tensors,
-                                    const c10d::AllreduceOptions& options) {
-  return allreduceSparse(tensors, options);
+  return use(
+      kind, tensors, Access::kWrite,
+      [&](Tensors& native) { return inner_->allreduce(native, asked); },
+      averages);
 }
 
 // The sum has other indices, and memory of its own, which gloo makes: the
 // tensors go by way of the host.
-Work ProcessGroup::allreduceSparse(Tensors& tensors,
-                                   const c10d::AllreduceOptions& options) {
+Work ProcessGroup::allreduce_sparse(Tensors& tensors,
+                                    const c10d::AllreduceOptions& options) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       completion_ == Completion::kOnHost,
       "chameleon: ", inner_->getBackendName(),
@@ -279,37 +294,34 @@ Work ProcessGroup::allreduceSparse(Tensors& tensors,
 
 Work ProcessGroup::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  static const CollectiveKind kind("c10d::allreduce_coalesced_");
+  static const CollectiveKind kind(OpType::ALLREDUCE_COALESCED,
+                                   "c10d::allreduce_coalesced_");
   c10d::AllreduceCoalescedOptions asked = options;
   const bool averages = sumsInstead(asked);
-  Operands operands;
-  operands.writes(tensors);
-  return run({OpType::ALLREDUCE_COALESCED, kind, operands, tensors, averages},
-             [&](Natives natives) {
-               Tensors native = natives.like(tensors);
-               return inner_->allreduce_coalesced(native, asked);
-             });
+  return use(
+      kind, tensors, Access::kWrite,
+      [&](Tensors& native) {
+        return inner_->allreduce_coalesced(native, asked);
+      },
+      averages);
 }
 
 Work ProcessGroup::reduce(Tensors& tensors,
                           const c10d::ReduceOptions& options) {
-  static const CollectiveKind kind("c10d::reduce_");
+  static const CollectiveKind kind(OpType::REDUCE, "c10d::reduce_");
   c10d::ReduceOptions asked = options;
   const bool averages = sumsInstead(asked);
-  Operands operands;
-  operands.writes(tensors);
-  return run({OpType::REDUCE, kind, operands, tensors, averages},
-             [&](Natives natives) {
-               Tensors native = natives.like(tensors);
-               return inner_->reduce(native, asked);
-             });
+  return use(
+      kind, tensors, Access::kWrite,
+      [&](Tensors& native) { return inner_->reduce(native, asked); }, averages);
 }
 
 Work ProcessGroup::allgather(TensorLists& outputs, Tensors& inputs,
                              const c10d::AllgatherOptions& options) {
-  static const CollectiveKind kind("c10d::allgather_");
-  if (completion_ == Completion::kOnStream && inputs.size() == 1 &&
-      outputs.size() == 1 && are_of_one_shape(outputs.front())) {
+  static const CollectiveKind kind(OpType::ALLGATHER, "c10d::allgather_");
+  if (completion_ == Completion::kOnStream && !coalescing_ &&
+      inputs.size() == 1 && outputs.size() == 1 &&
+      are_of_one_shape(outputs.front())) {
     // NCCL would allocate the same; here it is of the budget.
     const at::Tensor& input = inputs.front();
     std::vector<std::int64_t> sizes = input.sizes().vec();
@@ -323,86 +335,60 @@ Work ProcessGroup::allgather(TensorLists& outputs, Tensors& inputs,
     }
     return work;
   }
-  Operands operands;
-  operands.overwrites(outputs).reads(inputs);
-  return run({OpType::ALLGATHER, kind, operands, flattened(outputs)},
-             [&](Natives natives) {
-               TensorLists native_outputs = natives.like(outputs);
-               Tensors native_inputs = natives.like(inputs);
-               return inner_->allgather(native_outputs, native_inputs, options);
-             });
+  return exchange(kind, outputs, inputs, [&](auto& outs, auto& ins) {
+    return inner_->allgather(outs, ins, options);
+  });
 }
 
 Work ProcessGroup::_allgather_base(at::Tensor& output, at::Tensor& input,
                                    const c10d::AllgatherOptions& options) {
-  static const CollectiveKind kind("c10d::_allgather_base_");
-  Operands operands;
-  operands.overwrites(output).reads(input);
-  return run({OpType::_ALLGATHER_BASE, kind, operands, {output}},
-             [&](Natives natives) {
-               at::Tensor native_output = inARow(natives.next());
-               at::Tensor native_input = inARow(natives.next());
-               return inner_->_allgather_base(native_output, native_input,
-                                              options);
-             });
+  static const CollectiveKind kind(OpType::_ALLGATHER_BASE,
+                                   "c10d::_allgather_base_");
+  return exchange(kind, output, input, [&](auto& outs, auto& ins) {
+    at::Tensor to = inARow(outs);
+    at::Tensor from = inARow(ins);
+    return inner_->_allgather_base(to, from, options);
+  });
 }
 
 Work ProcessGroup::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                        const c10d::AllgatherOptions& options) {
-  static const CollectiveKind kind("c10d::allgather_coalesced_");
-  Operands operands;
-  operands.overwrites(outputs).reads(inputs);
-  return run({OpType::ALLGATHER_COALESCED, kind, operands, flattened(outputs)},
-             [&](Natives natives) {
-               TensorLists native_outputs = natives.like(outputs);
-               Tensors native_inputs = natives.like(inputs);
-               return inner_->allgather_coalesced(native_outputs, native_inputs,
-                                                  options);
-             });
+  static const CollectiveKind kind(OpType::ALLGATHER_COALESCED,
+                                   "c10d::allgather_coalesced_");
+  return exchange(kind, outputs, inputs, [&](auto& outs, auto& ins) {
+    return inner_->allgather_coalesced(outs, ins, options);
+  });
 }
 
 Work ProcessGroup::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  static const CollectiveKind kind("c10d::allgather_into_tensor_coalesced_");
-  Operands operands;
-  operands.overwrites(outputs).reads(inputs);
-  return run({OpType::COALESCED, kind, operands, outputs},
-             [&](Natives natives) {
-               Tensors native_outputs = natives.like(outputs);
-               Tensors native_inputs = natives.like(inputs);
-               return inner_->allgather_into_tensor_coalesced(
-                   native_outputs, native_inputs, options);
-             });
+  static const CollectiveKind kind(OpType::COALESCED,
+                                   "c10d::allgather_into_tensor_coalesced_");
+  return exchange(kind, outputs, inputs, [&](auto& outs, auto& ins) {
+    return inner_->allgather_into_tensor_coalesced(outs, ins, options);
+  });
 }
 
 Work ProcessGroup::gather(TensorLists& outputs, Tensors& inputs,
                           const c10d::GatherOptions& options) {
-  static const CollectiveKind kind("c10d::gather_");
-  Operands operands;
-  operands.overwrites(outputs).reads(inputs);
-  return run({OpType::GATHER, kind, operands, flattened(outputs)},
-             [&](Natives natives) {
-               TensorLists native_outputs = natives.like(outputs);
-               Tensors native_inputs = natives.like(inputs);
-               return inner_->gather(native_outputs, native_inputs, options);
-             });
+  static const CollectiveKind kind(OpType::GATHER, "c10d::gather_");
+  return exchange(kind, outputs, inputs, [&](auto& outs, auto& ins) {
+    return inner_->gather(outs, ins, options);
+  });
 }
 
 Work ProcessGroup::scatter(Tensors& outputs, TensorLists& inputs,
                            const c10d::ScatterOptions& options) {
-  static const CollectiveKind kind("c10d::scatter_");
-  Operands operands;
-  operands.overwrites(outputs).reads(inputs);
-  return run({OpType::SCATTER, kind, operands, outputs}, [&](Natives natives) {
-    Tensors native_outputs = natives.like(outputs);
-    TensorLists native_inputs = natives.like(inputs);
-    return inner_->scatter(native_outputs, native_inputs, options);
+  static const CollectiveKind kind(OpType::SCATTER, "c10d::scatter_");
+  return exchange(kind, outputs, inputs, [&](auto& outs, auto& ins) {
+    return inner_->scatter(outs, ins, options);
   });
 }
 
 Work ProcessGroup::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                   const c10d::ReduceScatterOptions& options) {
-  static const CollectiveKind kind("c10d::reduce_scatter_");
+  static const CollectiveKind kind(OpType::REDUCE_SCATTER,
+                                   "c10d::reduce_scatter_");
   if (completion_ == Completion::kOnStream && outputs.size() == 1 &&
       inputs.size() == 1 && are_of_one_shape(inputs.front())) {
     at::Tensor all = at::stack(inputs.front()); // as in allgather()
@@ -410,70 +396,61 @@ Work ProcessGroup::reduce_scatter(Tensors& outputs, TensorLists& inputs,
   }
   c10d::ReduceScatterOptions asked = options;
   const bool averages = sumsInstead(asked);
-  Operands operands;
-  operands.overwrites(outputs).reads(inputs);
-  return run({OpType::REDUCE_SCATTER, kind, operands, outputs, averages},
-             [&](Natives natives) {
-               Tensors native_outputs = natives.like(outputs);
-               TensorLists native_inputs = natives.like(inputs);
-               return inner_->reduce_scatter(native_outputs, native_inputs,
-                                             asked);
-             });
+  return exchange(
+      kind, outputs, inputs,
+      [&](auto& outs, auto& ins) {
+        return inner_->reduce_scatter(outs, ins, asked);
+      },
+      averages);
 }
 
 Work ProcessGroup::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input,
     const c10d::ReduceScatterOptions& options) {
-  static const CollectiveKind kind("c10d::_reduce_scatter_base_");
+  static const CollectiveKind kind(OpType::_REDUCE_SCATTER_BASE,
+                                   "c10d::_reduce_scatter_base_");
   c10d::ReduceScatterOptions asked = options;
   const bool averages = sumsInstead(asked);
-  Operands operands;
-  operands.overwrites(output).reads(input);
-  return run({OpType::_REDUCE_SCATTER_BASE, kind, operands, {output}, averages},
-             [&](Natives natives) {
-               at::Tensor native_output = inARow(natives.next());
-               at::Tensor native_input = inARow(natives.next());
-               return inner_->_reduce_scatter_base(native_output, native_input,
-                                                   asked);
-             });
+  return exchange(
+      kind, output, input,
+      [&](auto& outs, auto& ins) {
+        at::Tensor to = inARow(outs);
+        at::Tensor from = inARow(ins);
+        return inner_->_reduce_scatter_base(to, from, asked);
+      },
+      averages);
 }
 
 Work ProcessGroup::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs,
     const c10d::ReduceScatterOptions& options) {
-  static const CollectiveKind kind("c10d::reduce_scatter_tensor_coalesced_");
+  static const CollectiveKind kind(OpType::COALESCED,
+                                   "c10d::reduce_scatter_tensor_coalesced_");
   c10d::ReduceScatterOptions asked = options;
   const bool averages = sumsInstead(asked);
-  Operands operands;
-  operands.overwrites(outputs).reads(inputs);
-  return run({OpType::COALESCED, kind, operands, outputs, averages},
-             [&](Natives natives) {
-               Tensors native_outputs = natives.like(outputs);
-               Tensors native_inputs = natives.like(inputs);
-               return inner_->reduce_scatter_tensor_coalesced(
-                   native_outputs, native_inputs, asked);
-             });
+  return exchange(
+      kind, outputs, inputs,
+      [&](auto& outs, auto& ins) {
+        return inner_->reduce_scatter_tensor_coalesced(outs, ins, asked);
+      },
+      averages);
 }
 
 Work ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& input,
                                  std::vector<std::int64_t>& output_splits,
                                  std::vector<std::int64_t>& input_splits,
                                  const c10d::AllToAllOptions& options) {
-  static const CollectiveKind kind("c10d::alltoall_base_");
-  Operands operands;
-  operands.overwrites(output).reads(input);
-  return run(
-      {OpType::ALLTOALL_BASE, kind, operands, {output}}, [&](Natives natives) {
-        at::Tensor native_output = natives.next();
-        at::Tensor native_input = natives.next();
-        return inner_->alltoall_base(native_output, native_input, output_splits,
-                                     input_splits, options);
-      });
+  static const CollectiveKind kind(OpType::ALLTOALL_BASE,
+                                   "c10d::alltoall_base_");
+  return exchange(kind, output, input, [&](auto& outs, auto& ins) {
+    return inner_->alltoall_base(outs, ins, output_splits, input_splits,
+                                 options);
+  });
 }
 
 Work ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs,
                             const c10d::AllToAllOptions& options) {
-  static const CollectiveKind kind("c10d::alltoall_");
+  static const CollectiveKind kind(OpType::ALLTOALL, "c10d::alltoall_");
   if (completion_ == Completion::kOnHost) { // gloo has it for one tensor
     std::vector<std::int64_t> output_splits;
     std::vector<std::int64_t> input_splits;
@@ -498,44 +475,29 @@ Work ProcessGroup::alltoall(Tensors& outputs, Tensors& inputs,
     }
     return work;
   }
-  Operands operands;
-  operands.overwrites(outputs).reads(inputs);
-  return run({OpType::ALLTOALL, kind, operands, outputs}, [&](Natives natives) {
-    Tensors native_outputs = natives.like(outputs);
-    Tensors native_inputs = natives.like(inputs);
-    return inner_->alltoall(native_outputs, native_inputs, options);
+  return exchange(kind, outputs, inputs, [&](auto& outs, auto& ins) {
+    return inner_->alltoall(outs, ins, options);
   });
 }
 
 Work ProcessGroup::send(Tensors& tensors, int to, int tag) {
-  static const CollectiveKind kind("c10d::send");
-  Operands operands;
-  operands.reads(tensors);
-  return run({OpType::SEND, kind, operands, tensors}, [&](Natives natives) {
-    Tensors native = natives.like(tensors);
-    return inner_->send(native, to, tag);
-  });
+  static const CollectiveKind kind(OpType::SEND, "c10d::send");
+  return use(kind, tensors, Access::kRead,
+             [&](Tensors& native) { return inner_->send(native, to, tag); });
 }
 
 Work ProcessGroup::recv(Tensors& tensors, int from, int tag) {
-  static const CollectiveKind kind("c10d::recv_");
-  Operands operands;
-  operands.overwrites(tensors);
-  return run({OpType::RECV, kind, operands, tensors}, [&](Natives natives) {
-    Tensors native = natives.like(tensors);
-    return inner_->recv(native, from, tag);
-  });
+  static const CollectiveKind kind(OpType::RECV, "c10d::recv_");
+  return use(kind, tensors, Access::kOverwrite,
+             [&](Tensors& native) { return inner_->recv(native, from, tag); });
 }
 
 Work ProcessGroup::recvAnysource(Tensors& tensors, int tag) {
-  static const CollectiveKind kind("c10d::recv_any_source_");
-  Operands operands;
-  operands.overwrites(tensors);
-  return run({OpType::RECVANYSOURCE, kind, operands, tensors},
-             [&](Natives natives) {
-               Tensors native = natives.like(tensors);
-               return inner_->recvAnysource(native, tag);
-             });
+  static const CollectiveKind kind(OpType::RECVANYSOURCE,
+                                   "c10d::recv_any_source_");
+  return use(kind, tensors, Access::kOverwrite, [&](Tensors& native) {
+    return inner_->recvAnysource(native, tag);
+  });
 }
 
 // It has no operands, and the caller's stream is the one that it is behind.

@@ -47,12 +47,10 @@ class ProcessGroup final : public c10d::Backend {
  public:
   // `inner`: of the same group, which uses it for native tensors.
   ProcessGroup(c10::intrusive_ptr<c10d::Backend> inner, Completion completion);
-  ~ProcessGroup() override;
 
   const c10::intrusive_ptr<c10d::Backend>& inner() const noexcept {
     return inner_;
   }
-  Completion completion() const noexcept { return completion_; }
 
   // ---- collectives; see c10d::Backend ---------------------------------------
   using Work = c10::intrusive_ptr<c10d::Work>;
@@ -101,14 +99,12 @@ class ProcessGroup final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& options,
                         bool wait_all_ranks) override;
 
-  // ---- several at once
-  // -------------------------------------------------------
+  // ---- several at once -----------------------------------------------------
   bool supportsCoalescing() const override;
   void startCoalescing() override;
   Work endCoalescing() override;
 
-  // ---- the rest is the inner backend's, which the group ends by itself
-  // -------
+  // ---- the rest is the inner backend's, which the group ends by itself -----
   const std::string getBackendName() const override; // NOLINT: c10d's type
   c10::intrusive_ptr<Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
@@ -130,12 +126,22 @@ class ProcessGroup final : public c10d::Backend {
   using Start = std::function<Work(Natives natives)>;
   // One call of the inner backend.
   struct Request {
-    c10d::OpType type;
     const CollectiveKind& kind;
     const Operands& operands;
     Tensors results;       // of its work
     bool averages = false; // what it wrote is divided by the number of ranks
   };
+  // Reads `inputs` and overwrites `outputs`, which are tensors, lists of them
+  // or lists of lists; `start` gets the native ones.
+  template <typename Outputs, typename Inputs, typename StartNative>
+  Work exchange(const CollectiveKind& kind, const Outputs& outputs,
+                const Inputs& inputs, const StartNative& start,
+                bool averages = false);
+  // The same with tensors that are used alike.
+  template <typename StartNative>
+  Work use(const CollectiveKind& kind, const Tensors& tensors,
+           memory::Access access, const StartNative& start,
+           bool averages = false);
   Work run(Request request, const Start& start);
   Work runOnHost(Request request, const Start& start);
   Work runOnStream(Request request, const Start& start);
@@ -145,7 +151,6 @@ class ProcessGroup final : public c10d::Backend {
                       std::shared_ptr<Collective> collective);
   // The group's stream, which waits for the caller's current one.
   c10::Stream followCaller(c10::DeviceIndex index);
-  Work allreduceSparse(Tensors& tensors, const c10d::AllreduceOptions& options);
   // Makes a sum of an average that the inner backend lacks. True: it did.
   template <typename Reduction>
   bool sumsInstead(Reduction& options) const;
@@ -154,7 +159,7 @@ class ProcessGroup final : public c10d::Backend {
 
   const c10::intrusive_ptr<c10d::Backend> inner_;
   const Completion completion_;
-  std::optional<c10::Stream> stream_; // kOnStream: from the first collective on
+  std::optional<c10::Stream> stream_; // on CUDA, from the first collective on
   // From startCoalescing() to endCoalescing(): what was coalesced so far.
   bool coalescing_ = false;
   bool coalesced_point_to_point_ = false;
