@@ -183,10 +183,12 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
   if (call.must_not_fail) call.hole.layout.clear();
   core_.admission.subtract(call.keeps_pins ? 0 : 1, freed + call.room_bytes,
                            call.exclusive);
-  if (call.ends_by_itself) [[unlikely]]
-    core_.admission.removeOutstanding();
+  if (!call.keeps_pins) {
+    --*call.depth;
+  } else if (call.ends_by_itself) {
+    core_.admission.removeOutstanding(); // before wake()
+  }
   core_.admission.wake();
-  if (!call.keeps_pins) --*call.depth;
   // As a new one, but for what it remembers of failures.
   call.active = false;
   call.exclusive = false;
