@@ -96,8 +96,7 @@ def _make_ours_too(make: Callable[..., Any]) -> Callable[..., Any]:
     def made(*args: Any, device_id: Any = None, **kwargs: Any) -> Any:
         # Of the device torch wants to know what NCCL connects at once.
         ours = device_id is not None and device_id.type in (_NAME, "cuda")
-        on_cuda = _C.chooses_cuda()
-        if ours and on_cuda:
+        if ours and _C.chooses_cuda():
             device_id = torch.device("cuda", device_id.index)
         elif ours and not _has_gpu():
             device_id = None

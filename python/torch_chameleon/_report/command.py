@@ -113,17 +113,15 @@ def _write(path: str, where: str) -> bool:
             file=sys.stderr,
         )
         return True
+    written = _ranks.path_of_rank(path)
     try:
         report(where, _device())
     except OSError as error:
-        reason = error.strerror or error
         print(
-            "torch_chameleon: no page, since "
-            f"{_ranks.path_of_rank(path)} cannot be written: "
-            f"{reason}",
+            f"torch_chameleon: no page, since {written} cannot be written: "
+            f"{error.strerror or error}",
             file=sys.stderr,
         )
         return False
-    written = _ranks.path_of_rank(path)
     print(f"torch_chameleon: wrote {written}", file=sys.stderr)
     return True
