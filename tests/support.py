@@ -5,6 +5,7 @@ import importlib.util
 import itertools
 import pathlib
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -67,6 +68,14 @@ def dropping(which, seed=0):
         yield
     finally:
         _testing.set_drop_stress("never", 0)
+
+
+def torchrun(ranks, *program):
+    """The command that starts a program so many times on this machine."""
+    return [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", str(ranks), *map(str, program)),
+    ]
 
 
 def values(device, *shape, seed=0):

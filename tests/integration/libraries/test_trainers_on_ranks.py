@@ -7,24 +7,20 @@ python/examples; each rank takes its own device.
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from support import ROOT
+from support import ROOT, torchrun
 
 RANKS = 2
 TIMEOUT_S = 300
 
 
-def torchrun(command, folder, **environment):
+def run(command, folder, **environment):
     """Runs it in two processes and returns what they print."""
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(RANKS), *map(str, command)),
-        ],
+        torchrun(RANKS, *command),
         cwd=folder,
         env={
             **os.environ,
@@ -48,7 +44,7 @@ def torchrun(command, folder, **environment):
 def test_two_ranks(library, tmp_path):
     pytest.importorskip(library, reason=f"{library} is not installed")
     driver = Path(__file__).parent / "trainer_of_rank.py"
-    torchrun([driver, library, tmp_path], tmp_path)
+    run([driver, library, tmp_path], tmp_path)
     ranks = [
         json.loads((tmp_path / f"{rank}.json").read_text())
         for rank in range(RANKS)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from support import torchrun
 from test_cuda_scripts import KIB, RUN, SCRIPTS
 
 RANKS = 2
@@ -37,16 +38,12 @@ CASES = [
 ]
 
 
-def torchrun(command, folder, **environment):
+def printed_by(command, folder, **environment):
     """What each rank prints: its lines on stdout, and on stderr."""
     folder.mkdir()
     logs = folder / "logs"
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(RANKS), "--log-dir", str(logs)),
-            *("--redirects", "3", *command),
-        ],
+        torchrun(RANKS, "--log-dir", logs, "--redirects", "3", *command),
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         timeout=HANGS_S,
@@ -59,9 +56,8 @@ def torchrun(command, folder, **environment):
         for rank in range(RANKS)
     ]
     assert done.returncode == 0, (done.stderr, printed)
-    errors, output = zip(
-        *printed, strict=True
-    )  # stderr.log is before stdout.log
+    # stderr.log is before stdout.log.
+    errors, output = zip(*printed, strict=True)
     lines = [sorted(text.splitlines()) for text in output]
     assert all(lines)
     return lines, errors
@@ -70,7 +66,7 @@ def torchrun(command, folder, **environment):
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "budget"), CASES)
 def test_losses_are_the_cpu_s(command, budget, tmp_path):
-    expected, _ = torchrun(command, tmp_path / "cpu")
+    expected, _ = printed_by(command, tmp_path / "cpu")
     ours = [
         sys.executable,
         "-c",
@@ -79,7 +75,7 @@ def test_losses_are_the_cpu_s(command, budget, tmp_path):
         str(budget),
         *command,
     ]
-    found, words = torchrun(["--no-python", *ours], tmp_path / "run")
+    found, words = printed_by(["--no-python", *ours], tmp_path / "run")
     assert found == expected
     for text in words:
         (line,) = (x for x in text.splitlines() if x.startswith('{"'))
@@ -110,6 +106,6 @@ def test_as_a_user_says_it(command, environment, tmp_path):
             reason="torch_chameleon is not installed",
         )
     script = str(SCRIPTS / "mingpt_ddp.py")
-    expected, _ = torchrun([script], tmp_path / "cpu")
-    found, _ = torchrun([*command, script], tmp_path / "ours", **environment)
+    expected, _ = printed_by([script], tmp_path / "cpu")
+    found, _ = printed_by([*command, script], tmp_path / "ours", **environment)
     assert found == expected

@@ -3,10 +3,10 @@
 import os
 import pathlib
 import subprocess
-import sys
 
 import pytest
 import scripted_checks
+from support import torchrun
 
 SCRIPT = pathlib.Path(__file__).with_name("on_local_ranks.py")
 CHECKS = [
@@ -57,14 +57,17 @@ def test_torchrun_starts_two(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(RANK)
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone",
-         "--nproc-per-node=2", str(script)],
-        env={**os.environ, "CHAMELEON_AS_CUDA": "1",
-             "CHAMELEON_AUTOLOAD": "1", "CHAMELEON_PHYSICAL_DEVICE": "cpu"},
+        torchrun(2, script),
+        env={
+            **os.environ,
+            "CHAMELEON_AS_CUDA": "1",
+            "CHAMELEON_AUTOLOAD": "1",
+            "CHAMELEON_PHYSICAL_DEVICE": "cpu",
+        },
         capture_output=True,
         text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     said = sorted(done.stdout.splitlines())
     assert said == ["rank 0 of 2: 0.0", "rank 1 of 2: 3.0"]
