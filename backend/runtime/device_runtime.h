@@ -68,11 +68,34 @@ struct OpCost {
   double bytes = 0; // read and written, device memory
 };
 
+// What several GPUs do together: a collective, or a send or receive.
+enum class ExchangePattern : std::uint8_t {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kSend, // or receive
+};
+struct Exchange {
+  ExchangePattern pattern = ExchangePattern::kAllReduce;
+  // As nccl-tests counts them: of the tensor that is whole somewhere, so that
+  // of a gather is all that comes together, on one rank.
+  double bytes = 0;
+  int ranks = 1;    // that take part
+  int machines = 1; // on which they are, alike; 1 <= machines <= ranks
+};
+
 // What the compute streams did so far, all of them together.
 struct ComputeTimes {
-  std::int64_t busy_ns = 0;    // kernels ran
-  std::int64_t stalled_ns = 0; // a stream waited for copies or moves, or ran
-                               // slower beside moves
+  std::int64_t busy_ns = 0;     // kernels ran
+  std::int64_t stalled_ns = 0;  // a stream waited for copies or moves, or ran
+                                // slower beside moves
+  std::int64_t exchange_ns = 0; // exchanges ran, on streams of their own
+  std::int64_t exposed_ns = 0;  // a stream waited for them
 };
 
 // What kept copies over the link from being as fast as they can be, since the
@@ -220,6 +243,10 @@ class DeviceRuntime {
   // A kernel of this cost was submitted to compute stream `stream`. Means
   // something only where time is modelled.
   virtual Error computed(Stream /*stream*/, const OpCost& /*cost*/) {
+    return {};
+  }
+  // The same of an exchange. From then on the stream is one of exchanges.
+  virtual Error exchanged(Stream /*stream*/, const Exchange& /*exchange*/) {
     return {};
   }
   // All zero where the runtime does not know.

@@ -41,6 +41,10 @@ struct StepFigures {
   std::int64_t compute_ns = 0;
   std::int64_t rerun_ns = 0; // of it, as their ops were timed before
   std::int64_t stall_ns = 0; // compute waited for bytes
+  // Collectives ran / compute did nothing but wait for them. Where the device
+  // keeps these times.
+  std::int64_t exchange_ns = 0;
+  std::int64_t exposed_ns = 0;
   std::int64_t bytes_in = 0;
   std::int64_t bytes_out = 0;
   std::int64_t host_bytes = 0; // the most in use on the host at a time

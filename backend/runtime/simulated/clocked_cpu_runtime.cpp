@@ -78,6 +78,9 @@ class ClockedCpuRuntime final : public DeviceRuntime {
   Error computed(Stream stream, const OpCost& cost) override {
     return time_->computed(stream, cost);
   }
+  Error exchanged(Stream stream, const Exchange& exchange) override {
+    return time_->exchanged(stream, exchange);
+  }
   ComputeTimes computeTimes() const noexcept override {
     return time_->computeTimes();
   }

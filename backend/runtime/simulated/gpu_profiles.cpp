@@ -59,6 +59,16 @@ constexpr std::size_t kGiB = std::size_t{1} << 30;
 //  - host memory: an eighth of a DGX system's with 8 such GPUs (2 TB: H200,
 //    H100, A100 80GB; 1 TB: A100 40GB; DGX data sheets), else a usual
 //    workstation's.
+//  - to other GPUs, by NVLink: its links (12 of A100, 18 of H100 and H200, 6 of
+//    V100: [1-3, 8]) times what NCCL takes one to carry, 20 GB/s of Volta's and
+//    Ampere's, 20.6 GB/s of Hopper's (nccl, src/graph/topo.h: SM70_NVLINK_BW,
+//    SM80_NVLINK_BW, SM90_NVLINK_BW). The switches of Hopper's machines add up
+//    (NVLink SHARP, H100 data sheet). A 3090's bridge joins two, and is left
+//    out. GeForce cards have no peer access over PCIe: NVIDIA's driver gives
+//    them none; others have.
+//  - to other machines: an eighth of a DGX system's (DGX H200, H100: 8 x 400
+//    Gbit/s InfiniBand; DGX A100: 8 x 200 Gbit/s; DGX-1 with V100: 4 x 100
+//    Gbit/s; DGX data sheets); else 10 Gbit/s Ethernet for each GPU.
 //  - attention: memory-efficient kernels exist for all; PyTorch has flash
 //    attention from compute capability 8.0 on, so V100 and T4 have none.
 struct Link {
@@ -68,6 +78,17 @@ struct Link {
 constexpr Link kPcie5{55e9, 90e9};
 constexpr Link kPcie4{25e9, 40e9};
 constexpr Link kPcie3{12.5e9, 20e9};
+struct Interconnect {
+  double nvlink; // GB/s each way
+  bool nvlink_reduces;
+  bool peer_access;
+  double network_gbit_per_s;
+};
+constexpr Interconnect kDgxHopper{18 * 20.6, true, true, 400};
+constexpr Interconnect kDgxA100{12 * 20.0, false, true, 200};
+constexpr Interconnect kDgx1{6 * 20.0, false, true, 50};
+constexpr Interconnect kPcieServer{0, false, true, 10};
+constexpr Interconnect kGeForce{0, false, false, 10};
 constexpr double kComputeFraction = 700.0 / 989.4;
 constexpr double kBandwidthFraction = 4.0 / 4.8;
 
@@ -85,6 +106,13 @@ struct Figures {
   double bandwidth_fraction = kBandwidthFraction;
   bool flash_attention = true;
 };
+
+const Interconnect& interconnect_of(std::string_view name) {
+  if (name.starts_with("h")) return kDgxHopper;
+  if (name.starts_with("a100")) return kDgxA100;
+  if (name.starts_with("v100")) return kDgx1;
+  return name.starts_with("rtx") ? kGeForce : kPcieServer;
+}
 
 constexpr Figures kFigures[] = {
     // Name, product, capability, multiprocessors;
@@ -145,6 +173,11 @@ GpuProfile profile_of(const Figures& figures) {
   profile.link_out_bytes_per_s = figures.link.one_way;
   profile.link_both_bytes_per_s = figures.link.both;
   profile.copy_latency_ns = 7000;
+  const Interconnect& interconnect = interconnect_of(profile.name);
+  profile.nvlink_bytes_per_s = interconnect.nvlink * 1e9;
+  profile.nvlink_reduces = interconnect.nvlink_reduces;
+  profile.peer_access = interconnect.peer_access;
+  profile.network_bytes_per_s = interconnect.network_gbit_per_s * 1e9 / 8;
   profile.flash_attention = figures.flash_attention;
   profile.efficient_attention = true;
   return profile;
@@ -177,15 +210,15 @@ struct Key {
   void (*set)(GpuProfile&, const Figure&);
 };
 
-template <double GpuProfile::* Member>
+template <double GpuProfile::*Member>
 void set_number(GpuProfile& profile, const Figure& value) {
   profile.*Member = value.number;
 }
-template <std::int64_t GpuProfile::* Member>
+template <std::int64_t GpuProfile::*Member>
 void set_ns(GpuProfile& profile, const Figure& value) {
   profile.*Member = static_cast<std::int64_t>(value.number);
 }
-template <std::size_t GpuProfile::* Member>
+template <std::size_t GpuProfile::*Member>
 void set_bytes(GpuProfile& profile, const Figure& value) {
   profile.*Member = value.bytes;
 }
@@ -193,7 +226,7 @@ template <MathType Math>
 void set_flops(GpuProfile& profile, const Figure& value) {
   profile.flops_per_s[static_cast<std::size_t>(Math)] = value.number;
 }
-template <bool GpuProfile::* Member>
+template <bool GpuProfile::*Member>
 void set_switch(GpuProfile& profile, const Figure& value) {
   profile.*Member = value.number != 0;
 }
@@ -235,6 +268,13 @@ constexpr Key kKeys[] = {
      set_number<&GpuProfile::link_both_bytes_per_s>},
     {"copy_latency_ns", Unit::kNanoseconds, true,
      set_ns<&GpuProfile::copy_latency_ns>},
+    {"nvlink", Unit::kBytesPerSecond, false,
+     set_number<&GpuProfile::nvlink_bytes_per_s>},
+    {"nvlink_reduces", Unit::kSwitch, false,
+     set_switch<&GpuProfile::nvlink_reduces>},
+    {"peer_access", Unit::kSwitch, false, set_switch<&GpuProfile::peer_access>},
+    {"network", Unit::kBytesPerSecond, false,
+     set_number<&GpuProfile::network_bytes_per_s>},
     {"flash_attention", Unit::kSwitch, true,
      set_switch<&GpuProfile::flash_attention>},
     {"efficient_attention", Unit::kSwitch, true,
@@ -287,6 +327,8 @@ const char* allowed(Unit unit) {
   }
   return "";
 }
+
+constexpr double kOtherNetwork = 10e9 / 8; // of who says nothing
 
 // A second: so that all times can be counted in picoseconds.
 constexpr double kLeastRate = 1e6;
@@ -431,6 +473,7 @@ Result<GpuProfile> parse_figures(std::string_view text) {
   if (!given.ok()) return given.takeError();
   GpuProfile profile;
   profile.name = profile.product = "custom";
+  profile.network_bytes_per_s = kOtherNetwork;
   bool has_base = false;
   for (const Given& each : *given) {
     if (each.key->name != "base") continue;

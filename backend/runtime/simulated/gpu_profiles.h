@@ -41,6 +41,16 @@ struct GpuProfile {
   double link_out_bytes_per_s = 0;
   double link_both_bytes_per_s = 0;
   std::int64_t copy_latency_ns = 0; // of a batch of copies, serial
+  // To other GPUs of the machine: what collectives take NVLink to carry each
+  // way, over all its links (0: there is none, they go over PCIe); whether the
+  // switch adds up, so that an all-reduce goes over the links once; whether
+  // PCIe carries from GPU to GPU, or by way of host memory alone.
+  double nvlink_bytes_per_s = 0;
+  bool nvlink_reduces = false;
+  bool peer_access = false;
+  // To other machines: the line rate each way of the network's part that one
+  // GPU has.
+  double network_bytes_per_s = 0;
   // Fused attention kernels that PyTorch has for the GPU.
   bool flash_attention = false;
   bool efficient_attention = false;

@@ -13,6 +13,7 @@
 #include "backend/runtime/fork_generation.h"
 #include "backend/runtime/move_steps.h"
 #include "backend/runtime/ranked_mutex.h"
+#include "backend/runtime/simulated/exchange_costs.h"
 #include "backend/runtime/simulated/virtual_time.h"
 #include "backend/runtime/use_guard.h"
 
@@ -220,9 +221,27 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     return {};
   }
 
+  Error exchanged(Stream stream, const Exchange& exchange) override {
+    if (forked()) [[unlikely]]
+      return used_before_fork();
+    const ExchangeCost cost = cost_of_exchange(exchange, profile_);
+    const std::lock_guard lock(mutex_);
+    ++submissions_;
+    // What uses no link to the host is a time.
+    const bool flows = cost.host_link_bytes > 0;
+    const double alone_ns = cost.latency_ns + (flows ? 0 : cost.flow_ns);
+    const auto bytes = static_cast<std::uint64_t>(cost.host_link_bytes);
+    const double per_us = flows ? cost.host_link_bytes / cost.flow_ns * 1e3 : 0;
+    time_.exchange(lineOf(stream),
+                   static_cast<Picoseconds>(std::llround(alone_ns * kPerNs)),
+                   bytes, std::max<std::uint64_t>(1, std::llround(per_us)));
+    return {};
+  }
+
   ComputeTimes computeTimes() const noexcept override {
     const std::lock_guard lock(mutex_);
-    return {time_.computeTime() / kPerNs, time_.stallTime() / kPerNs};
+    return {time_.computeTime() / kPerNs, time_.stallTime() / kPerNs,
+            time_.exchangeTime() / kPerNs, time_.exposedTime() / kPerNs};
   }
 
   std::optional<Moment> momentOf(Event event) noexcept override {
@@ -232,7 +251,9 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     if (!time_.passed(mark)) return std::nullopt;
     return Moment{
         time_.timeOf(mark) / kPerNs,
-        {time_.computeTimeAt(mark) / kPerNs, time_.stallTimeAt(mark) / kPerNs}};
+        {time_.computeTimeAt(mark) / kPerNs, time_.stallTimeAt(mark) / kPerNs,
+         time_.exchangeTimeAt(mark) / kPerNs,
+         time_.exposedTimeAt(mark) / kPerNs}};
   }
 
   std::optional<LinkSpeeds> link() const override {

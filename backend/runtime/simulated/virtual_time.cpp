@@ -35,6 +35,18 @@ void VirtualTime::compute(Line line, Picoseconds duration, Share share) {
          {Kind::kCompute, 0, static_cast<std::uint64_t>(duration), share});
 }
 
+void VirtualTime::exchange(Line line, Picoseconds duration, std::uint64_t bytes,
+                           std::uint64_t most) {
+  CHAMELEON_CHECK(isComputeLine(line) && duration >= 0 && most > 0 &&
+                      bytes < UINT64_MAX / kMicroBytes,
+                  "not an exchange");
+  lines_[line].exchanges = true;
+  Entry entry{Kind::kExchange, 0, bytes};
+  entry.most = most;
+  entry.before = duration;
+  submit(line, entry);
+}
+
 void VirtualTime::move(Line line, Picoseconds duration) {
   CHAMELEON_CHECK(!isCopyLine(line) && duration >= 0, "not a move");
   submit(line, {Kind::kMove, 0, static_cast<std::uint64_t>(duration)});
@@ -127,6 +139,8 @@ bool VirtualTime::advance(Line index) {
       mark.time = now_;
       mark.computed = computeTime();
       mark.stalled = stallTime();
+      mark.exchanged = exchangeTime();
+      mark.exposed = exposedTime();
       release(entry.mark);
       break;
     }
@@ -135,8 +149,8 @@ bool VirtualTime::advance(Line index) {
         line.phase = Phase::kBlocked;
         return false;
       }
-      if (isComputeLine(index) && !isComputeLine(marks_[entry.mark].line)) {
-        stalled_ += now_ - line.began;
+      if (Picoseconds* const figure = waitingFor(index, entry.mark)) {
+        *figure += now_ - line.began;
       }
       release(entry.mark);
       break;
@@ -153,10 +167,12 @@ bool VirtualTime::advance(Line index) {
       }
       break;
     case Kind::kCopy:
+    case Kind::kExchange:
       if (entry.taken_back) break;
       if (line.phase == Phase::kIdle) {
         line.phase = Phase::kLatency;
-        line.ends = now_ + link_.latency;
+        line.ends =
+            now_ + (entry.kind == Kind::kCopy ? link_.latency : entry.before);
       }
       if (line.phase == Phase::kLatency) {
         if (line.ends > now_) return false;
@@ -164,6 +180,7 @@ bool VirtualTime::advance(Line index) {
         line.remaining = entry.amount * kMicroBytes;
       }
       if (line.remaining > 0) return false;
+      if (entry.kind == Kind::kExchange) exchanged_ += now_ - line.began;
       break;
   }
   line.queue.pop_front();
@@ -171,11 +188,19 @@ bool VirtualTime::advance(Line index) {
   return true;
 }
 
+Picoseconds* VirtualTime::waitingFor(Line index, Mark mark) {
+  if (!isComputeLine(index) || lines_[index].exchanges) return nullptr;
+  const Line other = marks_[mark].line;
+  if (!isComputeLine(other)) return &stalled_;
+  return lines_[other].exchanges ? &exposed_ : nullptr;
+}
+
 // What is taken off the first entry's `remaining` in a picosecond.
 std::uint64_t VirtualTime::rate(Line line) const {
   switch (lines_[line].phase) {
     case Phase::kFlowing:
-      return copyRate(line);
+      return isCopyLine(line) ? copyRate(line)
+                              : exchangeRate(lines_[line].queue.front());
     case Phase::kRunning:
       return speed(lines_[line].queue.front());
     default:
@@ -183,13 +208,49 @@ std::uint64_t VirtualTime::rate(Line line) const {
   }
 }
 
-// Bytes per microsecond that flow on a copy line now.
-std::uint64_t VirtualTime::copyRate(Line line) const {
+// Bytes per microsecond that flow in the direction of a copy line now.
+std::uint64_t VirtualTime::directionRate(Line line) const {
   const std::uint64_t own = line == kIn ? link_.in : link_.out;
-  if (lines_[line == kIn ? kOut : kIn].phase != Phase::kFlowing) return own;
+  if (lines_[line == kIn ? kOut : kIn].phase != Phase::kFlowing &&
+      flowingExchanges() == 0) {
+    return own;
+  }
   const std::uint64_t other = line == kIn ? link_.out : link_.in;
   const std::uint64_t half = (link_.both + 1) / 2;
   return std::min(own, link_.both - std::min(other, half));
+}
+
+// What exchanges leave of it.
+std::uint64_t VirtualTime::copyRate(Line line) const {
+  std::uint64_t left = directionRate(line);
+  for (const LineState& each : lines_) {
+    if (each.phase != Phase::kFlowing) continue;
+    const Entry& entry = each.queue.front();
+    if (entry.kind == Kind::kExchange) {
+      left -= std::min(left, exchangeRate(entry));
+    }
+  }
+  return left;
+}
+
+// As fast as both directions allow.
+std::uint64_t VirtualTime::exchangeRate(const Entry& entry) const {
+  std::uint64_t rate = entry.most;
+  for (const Line line : {kIn, kOut}) {
+    const std::size_t users =
+        flowingExchanges() + (lines_[line].phase == Phase::kFlowing ? 1 : 0);
+    rate =
+        std::min(rate, std::max<std::uint64_t>(1, directionRate(line) / users));
+  }
+  return rate;
+}
+
+std::size_t VirtualTime::flowingExchanges() const {
+  std::size_t flowing = 0;
+  for (Line line = kMoves + 1; line < lines_.size(); ++line) {
+    if (lines_[line].phase == Phase::kFlowing) ++flowing;
+  }
+  return flowing;
 }
 
 // Of a kernel or a move that runs now, of kWhole.
@@ -266,10 +327,34 @@ Picoseconds VirtualTime::stallTime() const {
   Picoseconds total = stalled_;
   for (Line line = kMoves + 1; line < lines_.size(); ++line) {
     const LineState& state = lines_[line];
-    if (state.phase == Phase::kIdle) continue;
     if (state.phase == Phase::kRunning) {
       total += now_ - state.began - done(state);
-    } else if (!isComputeLine(marks_[state.queue.front().mark].line)) {
+    } else if (state.phase == Phase::kBlocked && !state.exchanges &&
+               !isComputeLine(marks_[state.queue.front().mark].line)) {
+      total += now_ - state.began;
+    }
+  }
+  return total;
+}
+
+Picoseconds VirtualTime::exchangeTime() const {
+  Picoseconds total = exchanged_;
+  for (Line line = kMoves + 1; line < lines_.size(); ++line) {
+    const LineState& state = lines_[line];
+    if (state.phase == Phase::kLatency || state.phase == Phase::kFlowing) {
+      total += now_ - state.began;
+    }
+  }
+  return total;
+}
+
+Picoseconds VirtualTime::exposedTime() const {
+  Picoseconds total = exposed_;
+  for (Line line = kMoves + 1; line < lines_.size(); ++line) {
+    const LineState& state = lines_[line];
+    if (state.phase != Phase::kBlocked || state.exchanges) continue;
+    const Line other = marks_[state.queue.front().mark].line;
+    if (isComputeLine(other) && lines_[other].exchanges) {
       total += now_ - state.began;
     }
   }

@@ -14,6 +14,11 @@
 // more: then they run as much slower. The move has the rest. (What two kernels
 // take from each other is not modelled, nor what copies take.)
 //
+// An exchange with other GPUs runs on a compute line, beside kernels, of which
+// it takes nothing. What of it goes over the link to the host flows both ways
+// at once: in each direction it gets an equal share with the copies there, or
+// what it can use of that, and they have the rest.
+//
 // The host: it is never the bottleneck, so submitting takes no time. now() is
 // the host's clock, and the queues have run exactly up to it. It moves on only
 // when the host waits: in await(), idle(), and in submitting to a line that
@@ -65,6 +70,12 @@ class VirtualTime {
   // ---- submitting --------------------------------------------------------
   // A kernel; `share` is what it needs. REQUIRES: a compute line.
   void compute(Line line, Picoseconds duration, Share share = kWhole);
+  // With other GPUs: a time in which it uses nothing that is modelled, then
+  // bytes over the link to the host, so many each way, at `most` bytes per
+  // microsecond each way. REQUIRES: a compute line, which from then on is one
+  // of exchanges.
+  void exchange(Line line, Picoseconds duration, std::uint64_t bytes = 0,
+                std::uint64_t most = 1);
   // How long it takes alone. REQUIRES: the move line, or a compute line.
   void move(Line line, Picoseconds duration);
   // REQUIRES: kIn or kOut. Returns how many copies the line was given so far.
@@ -84,27 +95,42 @@ class VirtualTime {
   // computeTime() and stallTime() at that time. REQUIRES: passed(mark).
   Picoseconds computeTimeAt(Mark mark) const { return marks_[mark].computed; }
   Picoseconds stallTimeAt(Mark mark) const { return marks_[mark].stalled; }
+  Picoseconds exchangeTimeAt(Mark mark) const { return marks_[mark].exchanged; }
+  Picoseconds exposedTimeAt(Mark mark) const { return marks_[mark].exposed; }
   void await(Mark mark);           // the host waits
   void idle(Picoseconds duration); // the host does something else
 
   // Up to now(), of all compute lines: kernels ran, for as long as they take
   // alone / a line did nothing but wait for a mark of another kind of line,
-  // moved bytes itself, or ran slower beside a move.
+  // moved bytes itself, or ran slower beside a move. Lines of exchanges do not
+  // stall.
   Picoseconds computeTime() const;
   Picoseconds stallTime() const;
+  // Exchanges ran / a compute line did nothing but wait for a line of them.
+  Picoseconds exchangeTime() const;
+  Picoseconds exposedTime() const;
 
  private:
-  enum class Kind : std::uint8_t { kCompute, kMove, kCopy, kWait, kMark };
+  enum class Kind : std::uint8_t {
+    kCompute,
+    kMove,
+    kCopy,
+    kExchange,
+    kWait,
+    kMark
+  };
   struct Entry {
     Kind kind;
     Mark mark = 0;
     std::uint64_t amount = 0; // picoseconds, or bytes
     Share share = 0;          // kernels
+    std::uint64_t most = 0;   // exchanges: bytes a microsecond
+    Picoseconds before = 0;   // exchanges: until bytes flow
     bool taken_back = false;  // a copy without bytes, and without a latency
   };
   enum class Phase : std::uint8_t {
     kIdle,
-    kLatency, // of a copy
+    kLatency, // of a copy, or what an exchange begins with
     kFlowing, // its bytes
     kRunning, // a kernel or a move
     kBlocked
@@ -112,6 +138,7 @@ class VirtualTime {
   struct LineState {
     std::deque<Entry> queue;
     std::uint64_t copies = 0;    // submitted so far
+    bool exchanges = false;      // had one
     Phase phase = Phase::kIdle;  // of the first entry
     Picoseconds began = 0;       // when the first entry did
     Picoseconds ends = 0;        // kLatency
@@ -123,6 +150,8 @@ class VirtualTime {
     Picoseconds time = 0;
     Picoseconds computed = 0;
     Picoseconds stalled = 0;
+    Picoseconds exchanged = 0;
+    Picoseconds exposed = 0;
     std::uint32_t references = 0;
     bool passed = false;
   };
@@ -134,6 +163,11 @@ class VirtualTime {
   bool advance(Line line);
   std::uint64_t rate(Line line) const;
   std::uint64_t copyRate(Line line) const;
+  std::uint64_t directionRate(Line line) const;
+  std::uint64_t exchangeRate(const Entry& entry) const;
+  std::size_t flowingExchanges() const;
+  // To which figure waiting for the mark counts; null: to none.
+  Picoseconds* waitingFor(Line line, Mark mark);
   std::uint64_t speed(const Entry& entry) const;
   Picoseconds done(const LineState& line) const;
   void step();
@@ -147,6 +181,8 @@ class VirtualTime {
   Picoseconds now_ = 0;
   Picoseconds computed_ = 0; // finished kernels
   Picoseconds stalled_ = 0;  // finished stalls
+  Picoseconds exchanged_ = 0;
+  Picoseconds exposed_ = 0;
 };
 
 } // namespace chameleon::runtime

@@ -76,6 +76,28 @@ TEST(GpuProfiles, WhatKernelsReach) {
   EXPECT_EQ(rtx4090.link_both_bytes_per_s, 40e9);
 }
 
+TEST(GpuProfiles, WhatJoinsGpus) {
+  const GpuProfile h100 = parse_gpu_profile("h100").value();
+  EXPECT_DOUBLE_EQ(h100.nvlink_bytes_per_s, 370.8e9);
+  EXPECT_TRUE(h100.nvlink_reduces);
+  EXPECT_DOUBLE_EQ(h100.network_bytes_per_s, 50e9);
+  const GpuProfile rtx4090 = parse_gpu_profile("rtx4090").value();
+  EXPECT_EQ(rtx4090.nvlink_bytes_per_s, 0);
+  EXPECT_FALSE(rtx4090.peer_access);
+  EXPECT_DOUBLE_EQ(rtx4090.network_bytes_per_s, 1.25e9);
+  EXPECT_TRUE(parse_gpu_profile("l40s")->peer_access);
+  const GpuProfile mine = parse_gpu_profile(
+                              "base=rtx4090, nvlink=56GB/s, nvlink_reduces=0, "
+                              "peer_access=1, network=12.5GB/s")
+                              .value();
+  EXPECT_EQ(mine.nvlink_bytes_per_s, 56e9);
+  EXPECT_TRUE(mine.peer_access);
+  EXPECT_EQ(mine.network_bytes_per_s, 12.5e9);
+  // Who gives all other figures may leave them out.
+  EXPECT_EQ(parse_gpu_profile(kAll)->nvlink_bytes_per_s, 0);
+  EXPECT_EQ(parse_gpu_profile(kAll)->network_bytes_per_s, 1.25e9);
+}
+
 TEST(GpuProfiles, AllFiguresOfAUser) {
   const GpuProfile mine = parse_gpu_profile(kAll).value();
   EXPECT_EQ(mine.name, "mine");

@@ -110,6 +110,38 @@ TEST(SimulatedRuntime, ComputeWaitsForACopyAndThatIsAStall) {
   EXPECT_EQ(runtime->computeTimes().stalled_ns, 1'007'000);
 }
 
+TEST(SimulatedRuntime, CollectivesRunOnStreamsOfTheirOwn) {
+  const auto runtime = make("h100");
+  const Stream group{7};
+  const Exchange gather{ExchangePattern::kAllGather, 3.708e9, 8, 1};
+  ASSERT_TRUE(runtime->exchanged(group, gather).ok());
+  const Event done = runtime->record(group).value();
+  ASSERT_TRUE(runtime->wait(kDefaultComputeStream, done).ok());
+  runtime->destroy(done);
+  // Seven eighths at 370.8 GB/s, and a ring's latency.
+  const std::int64_t end_ns = synchronized_ns(*runtime, kDefaultComputeStream);
+  EXPECT_NEAR(static_cast<double>(end_ns), 8.75e6 + 8.4e3 + 7 * 3.4e3, 1);
+  const ComputeTimes times = runtime->computeTimes();
+  EXPECT_EQ(times.busy_ns, 0);
+  EXPECT_EQ(times.stalled_ns, 0);
+  EXPECT_EQ(times.exchange_ns, end_ns);
+  EXPECT_EQ(times.exposed_ns, end_ns);
+}
+
+TEST(SimulatedRuntime, WithoutPeerAccessCollectivesSlowCopies) {
+  const auto time_of = [](const char* gpu) {
+    const auto runtime = make(gpu);
+    const Exchange sum{ExchangePattern::kAllReduce, 1e9, 8, 1};
+    EXPECT_TRUE(runtime->exchanged(Stream{7}, sum).ok());
+    const Copy copy{nullptr, nullptr, 500'000'000};
+    EXPECT_TRUE(runtime->copy(runtime->copyInStream(), {&copy, 1}).ok());
+    return synchronized_ns(*runtime, runtime->copyInStream());
+  };
+  const std::int64_t alone_ns = 500'000'000 / 25 + 7'000;
+  EXPECT_GT(time_of("rtx4090"), alone_ns * 3 / 2);
+  EXPECT_EQ(time_of("base=rtx4090, nvlink=200GB/s"), alone_ns);
+}
+
 TEST(SimulatedRuntime, MovesRunBesideOpsAndShareTheMemory) {
   const auto runtime = make("h200");
   std::byte* const there = runtime->reserve(4 * kGiB).value();

@@ -264,5 +264,58 @@ TEST(VirtualTimeDeathTest, AMarkIsReleasedOnce) {
   EXPECT_DEATH(time.release(mark), "released twice");
 }
 
+TEST(VirtualTime, AnExchangeRunsBesideKernels) {
+  VirtualTime time(kLink);
+  const VirtualTime::Line compute = time.addLine();
+  const VirtualTime::Line group = time.addLine();
+  time.compute(compute, 2 * kUs);
+  const VirtualTime::Mark ready = time.mark(compute);
+  time.wait(group, ready);
+  time.release(ready);
+  time.exchange(group, 5 * kUs); // from 2 to 7
+  const VirtualTime::Mark done = time.mark(group);
+  time.compute(compute, 3 * kUs); // hides 3 of it
+  time.wait(compute, done);
+  time.release(done);
+  time.compute(compute, kUs);
+  EXPECT_EQ(end_of(time, compute), 8 * kUs);
+  EXPECT_EQ(time.computeTime(), 6 * kUs);
+  EXPECT_EQ(time.stallTime(), 0);
+  EXPECT_EQ(time.exchangeTime(), 5 * kUs);
+  EXPECT_EQ(time.exposedTime(), 2 * kUs);
+}
+
+TEST(VirtualTime, AnExchangeThatWaitsForACopyIsNoStall) {
+  VirtualTime time(kLink);
+  const VirtualTime::Line group = time.addLine();
+  time.exchange(group, 0);
+  time.copy(kIn, 500); // until 12
+  const VirtualTime::Mark fetched = time.mark(kIn);
+  time.wait(group, fetched);
+  time.release(fetched);
+  time.exchange(group, kUs);
+  EXPECT_EQ(end_of(time, group), 13 * kUs);
+  EXPECT_EQ(time.stallTime(), 0);
+  EXPECT_EQ(time.exchangeTime(), kUs);
+}
+
+TEST(VirtualTime, OverTheHostsLinkItSharesWithCopies) {
+  VirtualTime time(kLink);
+  const VirtualTime::Line group = time.addLine();
+  // Alone: both ways at once, 40 bytes a microsecond each.
+  time.exchange(group, kUs, 400, 50);
+  EXPECT_EQ(end_of(time, group), 11 * kUs);
+  // Beside a copy in: 20 each way for both, until the copy is done.
+  time.copy(kIn, 200); // 2 us of latency, then 20 a microsecond
+  time.exchange(group, 2 * kUs, 400, 50);
+  EXPECT_EQ(end_of(time, kIn), 23 * kUs);
+  EXPECT_EQ(end_of(time, group), 28 * kUs); // 200 more at 40
+  // One that is slower for other reasons leaves the rest.
+  time.exchange(group, 2 * kUs, 50, 5);
+  time.copy(kOut, 350); // 35 a microsecond
+  EXPECT_EQ(end_of(time, kOut), 40 * kUs);
+  EXPECT_EQ(end_of(time, group), 40 * kUs);
+}
+
 } // namespace
 } // namespace chameleon::runtime
