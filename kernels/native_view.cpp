@@ -7,6 +7,7 @@
 #include "backend/torch/stream.h"
 #include "kernels/alias_tensors.h"
 #include "kernels/op_token.h"
+#include "kernels/simulated/facts.h"
 
 namespace chameleon::kernels {
 namespace {
@@ -43,7 +44,8 @@ NativeView::NativeView(const std::vector<Use>& uses, const memory::OpKind& kind,
   backend::finish_deferred_work();
   const c10::DeviceIndex index = uses.front().tensor.device().index();
   backend::DeviceContext& device = backend::context(index, kind.name);
-  TORCH_CHECK(backend::target().holds_data, kind.name,
+  // A collective's may be without: its time alone is modelled.
+  TORCH_CHECK(backend::target().holds_data || op_number, kind.name,
               ": a simulated device holds no bytes that native code could "
               "work on; set torch_chameleon.config.physical_device to \"cpu\"");
   AliasTensorSet alias_tensors;
@@ -59,6 +61,9 @@ NativeView::NativeView(const std::vector<Use>& uses, const memory::OpKind& kind,
     entries.push_back(alias_tensors.add(*tensor.unsafeGetTensorImpl(),
                                         memory::writes(access),
                                         access == memory::Access::kOverwrite));
+    if (!backend::target().holds_data && memory::writes(access)) {
+      simulated::forget(*tensor.unsafeGetTensorImpl());
+    }
     outers_.push_back(tensor);
   }
   pager_ = device.pager;

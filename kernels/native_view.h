@@ -26,7 +26,8 @@ class NativeView {
     memory::Access access;
   };
   // Pins the tensors, all of one device, for work on the current stream. With
-  // `op_number` (profiler::op_names()) the profiler sees it as an op. Throws
+  // `op_number` (profiler::op_names()) the profiler sees it as an op, and on a
+  // device without data it has Meta tensors; else it is refused there. Throws
   // OutOfMemoryError; nothing changed then.
   NativeView(const std::vector<Use>& uses, const memory::OpKind& kind,
              std::optional<std::uint32_t> op_number);

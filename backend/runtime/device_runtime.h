@@ -91,11 +91,15 @@ struct Exchange {
 
 // What the compute streams did so far, all of them together.
 struct ComputeTimes {
-  std::int64_t busy_ns = 0;     // kernels ran
-  std::int64_t stalled_ns = 0;  // a stream waited for copies or moves, or ran
-                                // slower beside moves
-  std::int64_t exchange_ns = 0; // exchanges ran, on streams of their own
-  std::int64_t exposed_ns = 0;  // a stream waited for them
+  std::int64_t busy_ns = 0;    // kernels ran
+  std::int64_t stalled_ns = 0; // a stream waited for copies or moves, or ran
+                               // slower beside moves
+};
+
+// The same of exchanges.
+struct ExchangeTimes {
+  std::int64_t busy_ns = 0;    // they ran, on streams of their own
+  std::int64_t exposed_ns = 0; // a compute stream waited for one
 };
 
 // What kept copies over the link from being as fast as they can be, since the
@@ -245,10 +249,6 @@ class DeviceRuntime {
   virtual Error computed(Stream /*stream*/, const OpCost& /*cost*/) {
     return {};
   }
-  // The same of an exchange. From then on the stream is one of exchanges.
-  virtual Error exchanged(Stream /*stream*/, const Exchange& /*exchange*/) {
-    return {};
-  }
   // All zero where the runtime does not know.
   virtual ComputeTimes computeTimes() const noexcept { return {}; }
 
@@ -267,6 +267,16 @@ class DeviceRuntime {
   // it (tens of milliseconds: not for the step path). Nothing: it must be
   // measured by what is copied.
   virtual std::optional<LinkSpeeds> link() const { return std::nullopt; }
+
+  // ---- several GPUs --------------------------------------------------------
+  // An exchange was submitted to `stream`, which from then on is one of
+  // exchanges. Means something only where time is modelled.
+  virtual Error exchanged(Stream /*stream*/, const Exchange& /*exchange*/) {
+    return {};
+  }
+  // What they had done when the event completed. All zero where that is not
+  // known.
+  virtual ExchangeTimes exchangeTimesAt(Event /*event*/) noexcept { return {}; }
 };
 
 } // namespace chameleon::runtime

@@ -104,9 +104,11 @@ std::optional<StepMeter::Last> StepMeter::stepAt(std::size_t index) {
   last.knows_stall = last.knows_compute || to.event.complete();
   if (last.knows_compute) {
     step.stall_ns = end->compute.stalled_ns - begin->compute.stalled_ns;
-    step.exchange_ns = end->compute.exchange_ns - begin->compute.exchange_ns;
-    step.exposed_ns = end->compute.exposed_ns - begin->compute.exposed_ns;
   }
+  const runtime::ExchangeTimes before = runtime_.exchangeTimesAt(from.event);
+  const runtime::ExchangeTimes after = runtime_.exchangeTimesAt(to.event);
+  step.exchange_ns = after.busy_ns - before.busy_ns;
+  step.exposed_ns = after.exposed_ns - before.exposed_ns;
   step.bytes_in = to.counts.bytes_in - from.counts.bytes_in;
   step.bytes_out = to.counts.bytes_out - from.counts.bytes_out;
   step.rerun_ns = to.counts.rerun_ns - from.counts.rerun_ns;

@@ -1,9 +1,13 @@
 #include "python/csrc/distributed_bindings.h"
 
+#include <utility>
+#include <vector>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include "backend/distributed/process_group.h"
+#include "backend/distributed/simulated_network.h"
 #include "backend/torch/device.h"
 
 namespace py = pybind11;
@@ -34,6 +38,14 @@ void bind_distributed(py::module_& m) {
                  .attr("perform_nocolor_split")(
                      backend::target_device(device.index()));
            });
+  using distributed::SimulatedNetwork;
+  py::class_<SimulatedNetwork, c10::intrusive_ptr<SimulatedNetwork>,
+             c10d::Backend>(m, "SimulatedNetwork")
+      .def(py::init([](int rank, std::vector<int> machines) {
+             return c10::make_intrusive<SimulatedNetwork>(rank,
+                                                          std::move(machines));
+           }),
+           py::arg("rank"), py::arg("machines"));
 }
 
 } // namespace chameleon::python

@@ -102,6 +102,9 @@ py::dict profile_row(const runtime::GpuProfile& profile) {
   row["host_memory_bytes"] = profile.host_memory_bytes;
   row["link_in_bytes_per_s"] = profile.link_in_bytes_per_s;
   row["link_out_bytes_per_s"] = profile.link_out_bytes_per_s;
+  row["nvlink_bytes_per_s"] = profile.nvlink_bytes_per_s;
+  row["peer_access"] = profile.peer_access;
+  row["network_bytes_per_s"] = profile.network_bytes_per_s;
   return row;
 }
 

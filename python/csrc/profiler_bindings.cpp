@@ -73,8 +73,10 @@ py::dict last_step(c10::DeviceIndex index) {
   row["duration_ns"] = figures->duration_ns;
   row["compute_ns"] = figures->compute_ns;
   row["stall_ns"] = figures->stall_ns;
-  row["other_ns"] =
-      figures->duration_ns - figures->compute_ns - figures->stall_ns;
+  row["collective_ns"] = figures->exchange_ns;
+  row["collective_wait_ns"] = figures->exposed_ns;
+  row["other_ns"] = figures->duration_ns - figures->compute_ns -
+                    figures->stall_ns - figures->exposed_ns;
   row["bytes_in"] = figures->bytes_in;
   row["bytes_out"] = figures->bytes_out;
   row["bound_ns"] = figures->bound_ns;

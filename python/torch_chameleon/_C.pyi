@@ -146,6 +146,9 @@ def timeline(
 # ---- tensors
 # Like `tensor.data = new_data`, also across devices (no compatibility check);
 # gradient accumulators of leaves are renewed as set_data does.
+class SimulatedNetwork:
+    def __init__(self, rank: int, machines: list[int]) -> None: ...
+
 class ProcessGroup:  # a torch.distributed backend; process_groups.py
     def __init__(self, inner: object, on_stream: bool) -> None: ...
     @property

@@ -75,6 +75,8 @@ class StepFigures(TypedDict):
     duration_ns: int
     compute_ns: int
     stall_ns: int
+    collective_ns: int
+    collective_wait_ns: int
     other_ns: int
     bytes_in: int
     bytes_out: int
@@ -147,11 +149,15 @@ def last_step(device: Device = None) -> StepFigures:
       `simulated`; else estimated from ops that were timed, a few each step.
     - `stall_ns`: compute waited for bytes. Exact on `simulated` and `cpu`; on
       `cuda` what was not compute, as far as the copies can explain it.
+    - `collective_ns`: collectives of several GPUs ran, beside compute or not;
+      `collective_wait_ns`: compute did nothing but wait for them. Modelled, on
+      `simulated`; 0 elsewhere, where waiting for them is in `other_ns`.
     - `other_ns`: neither. Nothing ran, and no copy was waited for: the program
       came late with its next op (Python, a data loader, logging), or memory
       was managed before it. 0 on `simulated`, whose clock is the device's
       (or 1, of rounding).
-      `duration_ns` is the sum of `compute_ns`, `stall_ns` and `other_ns`.
+      `duration_ns` is the sum of `compute_ns`, `stall_ns`,
+      `collective_wait_ns` and `other_ns`.
     - `bytes_in`, `bytes_out`: copies that were submitted during the step.
     - `bound_ns`: the least time in which this compute could be done and these
       bytes be moved: the largest of compute_ns, bytes_in and bytes_out over

@@ -78,9 +78,6 @@ class ClockedCpuRuntime final : public DeviceRuntime {
   Error computed(Stream stream, const OpCost& cost) override {
     return time_->computed(stream, cost);
   }
-  Error exchanged(Stream stream, const Exchange& exchange) override {
-    return time_->exchanged(stream, exchange);
-  }
   ComputeTimes computeTimes() const noexcept override {
     return time_->computeTimes();
   }
@@ -91,6 +88,12 @@ class ClockedCpuRuntime final : public DeviceRuntime {
     return time_->momentOf(event);
   }
   std::optional<LinkSpeeds> link() const override { return time_->link(); }
+  Error exchanged(Stream stream, const Exchange& exchange) override {
+    return time_->exchanged(stream, exchange);
+  }
+  ExchangeTimes exchangeTimesAt(Event event) noexcept override {
+    return time_->exchangeTimesAt(event);
+  }
 
  private:
   const std::unique_ptr<DeviceRuntime> memory_;

@@ -221,6 +221,28 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     return {};
   }
 
+  ComputeTimes computeTimes() const noexcept override {
+    const std::lock_guard lock(mutex_);
+    return {time_.computeTime() / kPerNs, time_.stallTime() / kPerNs};
+  }
+
+  std::optional<Moment> momentOf(Event event) noexcept override {
+    if (event.complete() || forked()) return std::nullopt;
+    const std::lock_guard lock(mutex_);
+    const VirtualTime::Mark mark = markOf(event);
+    if (!time_.passed(mark)) return std::nullopt;
+    return Moment{
+        time_.timeOf(mark) / kPerNs,
+        {time_.computeTimeAt(mark) / kPerNs, time_.stallTimeAt(mark) / kPerNs}};
+  }
+
+  std::optional<LinkSpeeds> link() const override {
+    return LinkSpeeds{profile_.link_in_bytes_per_s,
+                      profile_.link_out_bytes_per_s,
+                      profile_.link_both_bytes_per_s, profile_.copy_latency_ns};
+  }
+
+  // ---- several GPUs --------------------------------------------------------
   Error exchanged(Stream stream, const Exchange& exchange) override {
     if (forked()) [[unlikely]]
       return used_before_fork();
@@ -238,28 +260,13 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     return {};
   }
 
-  ComputeTimes computeTimes() const noexcept override {
-    const std::lock_guard lock(mutex_);
-    return {time_.computeTime() / kPerNs, time_.stallTime() / kPerNs,
-            time_.exchangeTime() / kPerNs, time_.exposedTime() / kPerNs};
-  }
-
-  std::optional<Moment> momentOf(Event event) noexcept override {
-    if (event.complete() || forked()) return std::nullopt;
+  ExchangeTimes exchangeTimesAt(Event event) noexcept override {
+    if (event.complete() || forked()) return {};
     const std::lock_guard lock(mutex_);
     const VirtualTime::Mark mark = markOf(event);
-    if (!time_.passed(mark)) return std::nullopt;
-    return Moment{
-        time_.timeOf(mark) / kPerNs,
-        {time_.computeTimeAt(mark) / kPerNs, time_.stallTimeAt(mark) / kPerNs,
-         time_.exchangeTimeAt(mark) / kPerNs,
-         time_.exposedTimeAt(mark) / kPerNs}};
-  }
-
-  std::optional<LinkSpeeds> link() const override {
-    return LinkSpeeds{profile_.link_in_bytes_per_s,
-                      profile_.link_out_bytes_per_s,
-                      profile_.link_both_bytes_per_s, profile_.copy_latency_ns};
+    if (!time_.passed(mark)) return {};
+    return {time_.exchangeTimeAt(mark) / kPerNs,
+            time_.exposedTimeAt(mark) / kPerNs};
   }
 
  private:

@@ -3,10 +3,13 @@
 Torch makes the backend that a script names, or that this device needs: NCCL on
 CUDA, gloo on the CPU. Beside it every group gets one more, for chameleon's
 tensors (`backend/distributed/`), which works through that very one. It connects
-to nobody, so it costs a program nothing that has no such tensors.
+to nobody, so it costs a program nothing that has no such tensors. A simulated
+device has no bytes to send: there the group's own backend is for CPU tensors
+and objects alone, and may be torch's "fake" one, of any size in one process.
 """
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -71,19 +74,33 @@ def _name_what_there_is(group: Any, types: set[str]) -> None:
         )
 
 
-def _add_backend(group: Any) -> None:
+def _machines_of(ranks: list[int]) -> list[int]:
+    """On which machine each is: launchers number them by machine."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE") or 0)
+    return [rank // here if here else 0 for rank in ranks]
+
+
+def _add_backend(group: Any, ranks: list[int]) -> None:
     """Over the group's backend of the device that chameleon is made of."""
     types = _types_of(group)
     _name_what_there_is(group, types)
     place = "cuda" if _C.chooses_cuda() and "cuda" in types else "cpu"
     if _NAME in types or place not in types:
         return
-    inner = group._get_backend(torch.device(place))
+    simulated = _C.get_option("physical_device") == "simulated"
+    if simulated:
+        inner = _C.SimulatedNetwork(group.rank(), _machines_of(ranks))
+    else:
+        inner = group._get_backend(torch.device(place))
     name, description = group.group_name, group.group_desc
+    kinds = torch.distributed.ProcessGroup.BackendType
     group._register_backend(
         torch.device(_NAME),
-        torch.distributed.ProcessGroup.BackendType.CUSTOM,
-        _C.ProcessGroup(inner, inner.name().startswith("nccl")),
+        # A group has one backend of a kind, and "fake" is a custom one.
+        kinds.UNDEFINED if simulated else kinds.CUSTOM,
+        _C.ProcessGroup(
+            inner, simulated or inner.name().startswith("nccl")
+        ),
     )
     group._set_group_name(name)  # each backend keeps it, and any is asked
     group._set_group_desc(description)
@@ -102,7 +119,7 @@ def _make_ours_too(make: Callable[..., Any]) -> Callable[..., Any]:
             device_id = None
         group, store = make(*args, device_id=device_id, **kwargs)
         if isinstance(group, torch.distributed.ProcessGroup):
-            _add_backend(group)
+            _add_backend(group, args[2] or list(range(group.size())))
             if ours and device_id is None:  # for what asks whether there is one
                 group.bound_device_id = torch.device(_NAME, 0)
         return group, store
@@ -115,7 +132,8 @@ def _split_ours_too(split: Callable[..., Any]) -> Callable[..., Any]:
     def done(*args: Any, **kwargs: Any) -> Any:
         group = split(*args, **kwargs)
         if group is not None:
-            _add_backend(group)
+            ranks = torch.distributed.get_process_group_ranks(group)
+            _add_backend(group, ranks)
         return group
 
     return done
