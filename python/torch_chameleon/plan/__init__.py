@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from torch_chameleon.plan import cards, curve
+from torch_chameleon.plan import cards, curve, fewer
 from torch_chameleon.plan.arguments import parse
 from torch_chameleon.plan.folder import working_folder
 from torch_chameleon.plan.planner import Planner, told
@@ -119,6 +119,10 @@ def _add_tables(planner: Planner, figures: Figures) -> bool:
         figures["curve"] = told(
             "steps within other budgets",
             lambda: curve.rows_of(planner, figures),
+        )
+    if options.table and options.gpus > 1:
+        figures["fewer"] = told(
+            "steps on fewer GPUs", lambda: fewer.rows_of(planner, figures)
         )
     if options.cards:
         figures["cards"] = told(

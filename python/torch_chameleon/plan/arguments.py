@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import os
 import pathlib
+import re
 
 from torch_chameleon import _C
 from torch_chameleon._script import CommandParser, lacks_unit
@@ -21,6 +22,7 @@ examples:
   python -m torch_chameleon plan --gpu rtx4090 train.py --batch 64
   python -m torch_chameleon plan --gpu t4 --host 32GiB --cards train.py
   python -m torch_chameleon plan --budget 16GiB --plot plan.png train.py
+  python -m torch_chameleon plan --gpu h100 --gpus 16 --nodes 2 train.py
   python -m torch_chameleon plan --gpu "base=h200, memory=96GiB" train.py
 
 What follows the script is its own command line.
@@ -53,6 +55,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             "more than "
             f"{card['name']} has, {_C.format_bytes(card['memory_bytes'])}; say "
             'another card, or --gpu "base=..., memory=..."'
+        )
+    if options.gpus % options.nodes:
+        reader.error(
+            f"--gpus {options.gpus} are not equally many on each of --nodes "
+            f"{options.nodes}"
         )
     if not os.path.isfile(options.script):
         reader.error(f"no file {options.script}")
@@ -101,6 +108,30 @@ def _parser() -> CommandParser:
         "CHAMELEON_SIMULATED_GPU, or h200)",
     )
     add(
+        "--gpus",
+        metavar="N",
+        type=functools.partial(_count, least=1),
+        default=1,
+        help="the script trains on so many, as torchrun starts it: one rank "
+        "of it runs, as rank 0, and the others are taken to be like it",
+    )
+    add(
+        "--nodes",
+        metavar="M",
+        type=functools.partial(_count, least=1),
+        default=1,
+        help="machines that have these GPUs, equally many each (default: 1)",
+    )
+    add(
+        "--network",
+        metavar="RATE",
+        type=_rate,
+        default=None,
+        help="what a GPU has of the network between machines, such as "
+        '"400Gbit" or "50GB" a second (default: the card\'s, see '
+        "backend/runtime/simulated/README.md)",
+    )
+    add(
         "--budget",
         metavar="SIZE",
         type=functools.partial(_size, reader),
@@ -133,7 +164,7 @@ def _parser() -> CommandParser:
     add(
         "--steps",
         metavar="N",
-        type=_at_least_two,
+        type=functools.partial(_count, least=2),
         default=8,
         help="steps of the training to look at, and up to four times as many "
         "while they bring new sizes; within a budget fewer where they take "
@@ -224,13 +255,29 @@ def _share(text: str) -> float:
     return value
 
 
-def _at_least_two(text: str) -> int:
+def _count(text: str, least: int) -> int:
     try:
         value = int(text)
     except ValueError:
         value = 0
-    if value < 2:
+    if value < least:
         raise argparse.ArgumentTypeError(
-            f'"{text}" must be a number, 2 or more'
+            f'"{text}" must be a number, {least} or more'
         )
     return value
+
+
+def _rate(text: str) -> float:
+    """Bytes a second; there is no unit that both fields take for granted."""
+    found = re.fullmatch(
+        r"\s*([0-9]*\.?[0-9]+)\s*([KMGT])(bit|b|B|iB)(?:/s|ps)?\s*", text
+    )
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError(
+            f'"{text}" must be a rate with its unit, such as "400Gbit" or '
+            '"50GB" a second'
+        )
+    bits = found[3] in ("bit", "b")
+    step = 1024 if found[3] == "iB" else 1000
+    scale: float = step ** ("KMGT".index(found[2]) + 1)
+    return float(found[1]) * scale / (8 if bits else 1)

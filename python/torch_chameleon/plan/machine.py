@@ -57,6 +57,19 @@ def with_room(gpu: str) -> str:
     return ", ".join(f"{key}={value}" for key, value in figures.items())
 
 
+def with_network(gpu: str, bytes_per_s: float | None) -> str:
+    """The card with another part of the network between machines.
+
+    Args:
+        gpu: A card, or figures.
+        bytes_per_s: What one GPU has of it, each way; None: the card's own.
+    """
+    if bytes_per_s is None:
+        return gpu
+    figures = _figures(gpu) | {"network": f"{bytes_per_s:.0f}"}
+    return ", ".join(f"{key}={value}" for key, value in figures.items())
+
+
 def _figures(gpu: str) -> dict[str, str]:
     if "=" not in gpu:
         return {"base": gpu.strip()}

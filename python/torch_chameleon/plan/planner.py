@@ -10,7 +10,7 @@ from typing import TypeVar
 from torch_chameleon import _C
 from torch_chameleon._changes import advice, lives
 from torch_chameleon._units import size
-from torch_chameleon.plan import machine, sizes
+from torch_chameleon.plan import clusters, machine, sizes
 from torch_chameleon.plan.kinds import kind_of
 from torch_chameleon.plan.process import ScriptError
 from torch_chameleon.plan.runs import Figures, Runs
@@ -74,6 +74,11 @@ class Planner:
             "largest_op": op,
             "largest_op_bytes": self.op_bytes,
             "in_memory_ns": roomy["duration_ns"],
+            "gpus": self.options.gpus,
+            "nodes": self.options.nodes,
+            "joined_by": clusters.joined_by(self.options),
+            "collective_ns": roomy["collective_ns"],
+            "collective_wait_ns": roomy["collective_wait_ns"],
             "seen": sizes.summary(self.steps)
             | {
                 "ended": seen["ended"],
@@ -226,7 +231,10 @@ class Planner:
                     "bytes": sum(moved),
                 }
             }
-        names = ("stall_ns", "bound_ns", "bytes_in", "bytes_out", "host_bytes")
+        names = (
+            *("stall_ns", "bound_ns", "bytes_in", "bytes_out", "host_bytes"),
+            *("collective_ns", "collective_wait_ns"),
+        )
         return {name: step[name] for name in names} | {
             "fits": "swapped",
             "step_ns": max(step["duration_ns"], in_memory_ns),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from torch_chameleon.plan import overlay
+from torch_chameleon.plan import overlay, ranks
 from torch_chameleon.plan.run import Run
 from torch_chameleon.plan.script import NOTE
 
@@ -53,6 +53,7 @@ def run_script(run: Run, folder: pathlib.Path) -> dict[str, Any]:
         "PYTHONHASHSEED": "0",  # sets have the same order in each run
         "TORCHDYNAMO_DISABLE": "1",  # eager, op by op
         "CUDA_VISIBLE_DEVICES": "",
+        **ranks.variables(run.gpus, run.nodes),
     }
     result = folder / "result.json"
     errors = folder / "errors.txt"

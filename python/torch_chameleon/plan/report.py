@@ -6,6 +6,7 @@ from typing import Any
 from torch_chameleon._changes.advice import advice
 from torch_chameleon._units import decimal, duration, size
 from torch_chameleon.plan import overlay
+from torch_chameleon.plan.clusters import cluster, fewer, where
 from torch_chameleon.plan.reads import named
 from torch_chameleon.plan.sentences import (
     in_memory,
@@ -25,7 +26,7 @@ def text_of(figures: dict[str, Any], columns: int | None = None) -> str:
         columns: Longer answers go on below; None: on one line.
     """
     lines = [
-        f"{figures['script']} on {figures['gpu']}, modelled: nothing ran on "
+        f"{figures['script']} on {where(figures)}, modelled: nothing ran on "
         "a GPU",
         "",
         *(
@@ -53,6 +54,8 @@ def tables_of(figures: dict[str, Any]) -> str:
         figures: Of `plan`.
     """
     tables = []
+    if figures.get("fewer"):
+        tables += [_table(*fewer(figures))]
     if figures["curve"]:
         tables += [[*_table(*_curve(figures)), *_raised(figures)]]
     if figures.get("cards"):
@@ -82,6 +85,7 @@ def _answers(figures: dict[str, Any]) -> list[tuple[str, str]]:
     else:
         rows.append(("step", in_memory(figures)))
     rows += [
+        *cluster(figures),
         ("steps", steps(figures)),
         *_evaluation(figures),
         ("times", figures["trust"]["sentence"]),

@@ -19,6 +19,8 @@ class Run:
         steps: With room: steps at least, see `sizes.are_seen`. Within a budget:
             at most, but for `least`.
         share: Of the largest size, where it depends on values.
+        gpus: Ranks, one a GPU; this is the first.
+        nodes: Machines, with equally many.
         least: Steps within the first budget at least, so that all sizes come.
         trace: Where to write traces of steps, in the overlay's folder, as
             TRACE.POINT.STEP, both from 0; empty: nowhere.
@@ -32,5 +34,7 @@ class Run:
     oversubscription: float | None = None
     steps: int = 8
     share: float = 1.0
+    gpus: int = 1
+    nodes: int = 1
     least: int = 0
     trace: str = ""

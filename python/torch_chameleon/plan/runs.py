@@ -29,8 +29,12 @@ class Runs:
         if self.host is None:
             self.host, self.host_source = machine.default_host(options.gpu)
             self.host_share = machine.OF_THE_HOST
+        here = options.gpus // options.nodes  # share a machine
+        if here > 1:
+            self.host //= here
+            self.host_source += f", for each of {here} GPUs"
         self._options = options
-        self._folder = folder
+        self.folder = folder
         self._notes: set[str] = set()
 
     def run(
@@ -52,17 +56,19 @@ class Runs:
             What the script's process says. As "trace" each point has the start
             of its traces' names; the number of the step follows.
         """
-        folder = pathlib.Path(tempfile.mkdtemp(dir=self._folder))
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         run = Run(
             script=self._options.script,
             arguments=self._options.arguments,
-            gpu=gpu,
+            gpu=machine.with_network(gpu, self._options.network),
             budgets=budgets,
             # With room for everything nothing goes there.
             host=self.host if has_host and budgets != [None] else None,
             oversubscription=self._options.oversubscription,
             steps=self._options.steps,
             share=self._options.share,
+            gpus=self._options.gpus,
+            nodes=self._options.nodes,
             least=self.least,
             trace=str(folder / "trace"),
         )

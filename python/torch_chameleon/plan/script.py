@@ -7,7 +7,6 @@ the other, a few steps each, and is then stopped; the figures are written to
 FILE. The process ends with the one whose id is PARENT.
 """
 
-import contextlib
 import ctypes
 import json
 import os
@@ -18,7 +17,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -37,6 +36,7 @@ from torch_chameleon.plan.budgets import (
     EnoughStepsError,
 )
 from torch_chameleon.plan.card import Card
+from torch_chameleon.plan.ranks import Ranks, RanksError
 from torch_chameleon.plan.reads import EndlessLoopError, Reads
 from torch_chameleon.plan.run import Run
 
@@ -138,29 +138,6 @@ def _switches(script: str) -> str:
     return f"Is it told to use the GPU, by {' or '.join(sorted(set(found)))}?"
 
 
-@contextlib.contextmanager
-def _one_process(script: str) -> Iterator[None]:
-    """Refuses what needs processes beside the script's own."""
-
-    def refuse(*args: Any, **options: Any) -> None:
-        raise _StoppedError(
-            f"{script} trains in several processes (torch.distributed), and a "
-            "plan is of one without them: give it the options for a single GPU"
-        )
-
-    import torch.distributed
-    import torch.multiprocessing
-
-    with contextlib.ExitStack() as stack:
-        for owner, name in (
-            (torch.distributed, "init_process_group"),
-            (torch.multiprocessing, "spawn"),
-            (torch.multiprocessing, "start_processes"),
-        ):
-            stack.enter_context(mock.patch.object(owner, name, refuse))
-        yield
-
-
 def _train(run: Run) -> dict[str, Any]:
     """Runs the script; returns its figures."""
     _set_up(run)
@@ -172,18 +149,19 @@ def _train(run: Run) -> dict[str, Any]:
     _steps.listen(budgets.step_ended)
     _steps.listen(reads.step_ended)
     _watch_for_the_cpu(budgets, run.script)
+    ranks = Ranks(run.script, run.gpus, run.nodes)
     error = failure = None
     ended = evaluates = False
     with (
         mock.patch.object(_C, "set_option", _setter(run)),
-        _one_process(run.script),
+        ranks.installed(),
     ):
         try:
             _script.run_script(run.script, run.arguments)
             ended = True
         except EnoughStepsError:
             pass
-        except (_StoppedError, EndlessLoopError) as stopped:
+        except (_StoppedError, RanksError, EndlessLoopError) as stopped:
             return {"error": str(stopped)}
         except torch.OutOfMemoryError as exhausted:
             error = str(exhausted)
@@ -200,6 +178,12 @@ def _train(run: Run) -> dict[str, Any]:
             if leaving.code not in (None, 0):
                 raise
             ended = True
+    if run.gpus > 1 and not ranks.made_a_group and error is None:
+        return {
+            "error": f"{run.script} makes no process group "
+            "(torch.distributed.init_process_group), so it trains on one GPU: "
+            "leave --gpus away"
+        }
     if error is None:
         budgets.end()  # it had fewer steps than it was asked for
     if not budgets.points and error is None:

@@ -107,7 +107,8 @@ SENTENCES = {
     ),
     "multigpu_torchrun": (
         ONE_PROCESS,
-        "multigpu_torchrun.py trains in several processes (torch.distributed)",
+        "multigpu_torchrun.py trains in several processes (torch.distributed): "
+        "say on how many GPUs, such as --gpus 8",
     ),
 }
 
