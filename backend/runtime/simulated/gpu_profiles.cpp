@@ -108,7 +108,7 @@ struct Figures {
 };
 
 const Interconnect& interconnect_of(std::string_view name) {
-  if (name.starts_with("h")) return kDgxHopper;
+  if (name.starts_with('h')) return kDgxHopper;
   if (name.starts_with("a100")) return kDgxA100;
   if (name.starts_with("v100")) return kDgx1;
   return name.starts_with("rtx") ? kGeForce : kPcieServer;
@@ -210,15 +210,15 @@ struct Key {
   void (*set)(GpuProfile&, const Figure&);
 };
 
-template <double GpuProfile::*Member>
+template <double GpuProfile::* Member>
 void set_number(GpuProfile& profile, const Figure& value) {
   profile.*Member = value.number;
 }
-template <std::int64_t GpuProfile::*Member>
+template <std::int64_t GpuProfile::* Member>
 void set_ns(GpuProfile& profile, const Figure& value) {
   profile.*Member = static_cast<std::int64_t>(value.number);
 }
-template <std::size_t GpuProfile::*Member>
+template <std::size_t GpuProfile::* Member>
 void set_bytes(GpuProfile& profile, const Figure& value) {
   profile.*Member = value.bytes;
 }
@@ -226,7 +226,7 @@ template <MathType Math>
 void set_flops(GpuProfile& profile, const Figure& value) {
   profile.flops_per_s[static_cast<std::size_t>(Math)] = value.number;
 }
-template <bool GpuProfile::*Member>
+template <bool GpuProfile::* Member>
 void set_switch(GpuProfile& profile, const Figure& value) {
   profile.*Member = value.number != 0;
 }

@@ -40,9 +40,10 @@ def where(figures: dict[str, Any]) -> str:
     Args:
         figures: Of `plan`.
     """
-    gpus, nodes = figures["gpus"], figures["nodes"]
+    gpus = figures.get("gpus", 1)
     if gpus == 1:
         return str(figures["gpu"])
+    nodes = figures["nodes"]
     machines = "one machine" if nodes == 1 else f"{nodes} machines"
     return f"{gpus} x {figures['gpu']} in {machines}, each GPU"
 
@@ -53,10 +54,10 @@ def cluster(figures: dict[str, Any]) -> list[tuple[str, str]]:
     Args:
         figures: Of `plan`.
     """
-    if figures["gpus"] == 1:
+    if figures.get("gpus", 1) == 1:
         return []
     return [
-        ("collectives", _collectives(figures)),
+        ("collective", _collectives(figures)),
         (
             "ranks",
             f"rank 0 of {figures['gpus']} ran, the others are taken to do the "

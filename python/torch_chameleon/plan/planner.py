@@ -77,8 +77,8 @@ class Planner:
             "gpus": self.options.gpus,
             "nodes": self.options.nodes,
             "joined_by": clusters.joined_by(self.options),
-            "collective_ns": roomy["collective_ns"],
-            "collective_wait_ns": roomy["collective_wait_ns"],
+            "collective_ns": roomy.get("collective_ns", 0),
+            "collective_wait_ns": roomy.get("collective_wait_ns", 0),
             "seen": sizes.summary(self.steps)
             | {
                 "ended": seen["ended"],
@@ -231,12 +231,11 @@ class Planner:
                     "bytes": sum(moved),
                 }
             }
-        names = (
-            *("stall_ns", "bound_ns", "bytes_in", "bytes_out", "host_bytes"),
-            *("collective_ns", "collective_wait_ns"),
-        )
+        names = ("stall_ns", "bound_ns", "bytes_in", "bytes_out", "host_bytes")
         return {name: step[name] for name in names} | {
             "fits": "swapped",
+            "collective_ns": step.get("collective_ns", 0),
+            "collective_wait_ns": step.get("collective_wait_ns", 0),
             "step_ns": max(step["duration_ns"], in_memory_ns),
             "longest_ns": self._longest_ns(point),
             "trace": self.trace_of(point, step),
