@@ -161,9 +161,10 @@ double Meter::complete(StepMeter::Last& last) {
       std::max(static_cast<double>(step.compute_ns), transfer_ns));
   // What was not compute was waiting, as far as copies can explain it.
   if (!last.knows_stall) step.stall_ns = static_cast<std::int64_t>(transfer_ns);
-  step.stall_ns =
-      std::min(step.stall_ns,
-               std::max<std::int64_t>(0, step.duration_ns - step.compute_ns));
+  const std::int64_t no_compute_ns =
+      std::max<std::int64_t>(0, step.duration_ns - step.compute_ns);
+  step.exposed_ns = std::min(step.exposed_ns, no_compute_ns);
+  step.stall_ns = std::min(step.stall_ns, no_compute_ns - step.exposed_ns);
   return transfer_ns;
 }
 

@@ -149,8 +149,9 @@ bool VirtualTime::advance(Line index) {
         line.phase = Phase::kBlocked;
         return false;
       }
-      if (Picoseconds* const figure = waitingFor(index, entry.mark)) {
-        *figure += now_ - line.began;
+      if (isComputeLine(index) && !line.exchanges &&
+          !isComputeLine(marks_[entry.mark].line)) {
+        stalled_ += now_ - line.began;
       }
       release(entry.mark);
       break;
@@ -188,11 +189,29 @@ bool VirtualTime::advance(Line index) {
   return true;
 }
 
-Picoseconds* VirtualTime::waitingFor(Line index, Mark mark) {
-  if (!isComputeLine(index) || lines_[index].exchanges) return nullptr;
-  const Line other = marks_[mark].line;
-  if (!isComputeLine(other)) return &stalled_;
-  return lines_[other].exchanges ? &exposed_ : nullptr;
+// Whether nothing happens for an exchange's sake alone.
+bool VirtualTime::isExposed() const {
+  bool exchanging = false;
+  bool waiting = false;
+  for (Line index = kMoves + 1; index < lines_.size(); ++index) {
+    const LineState& line = lines_[index];
+    switch (line.phase) {
+      case Phase::kRunning:
+        return false;
+      case Phase::kLatency:
+      case Phase::kFlowing:
+        exchanging = true;
+        break;
+      case Phase::kBlocked:
+        waiting =
+            waiting || (!line.exchanges &&
+                        lines_[marks_[line.queue.front().mark].line].exchanges);
+        break;
+      case Phase::kIdle:
+        break;
+    }
+  }
+  return exchanging && waiting;
 }
 
 // What is taken off the first entry's `remaining` in a picosecond.
@@ -301,6 +320,7 @@ bool VirtualTime::stepUntil(Picoseconds limit) {
     if (rates_[line] == 0) continue;
     state.remaining -= std::min(state.remaining, rates_[line] * passed);
   }
+  if (isExposed()) exposed_ += next - now_;
   now_ = next;
   settle();
   return true;
@@ -342,19 +362,6 @@ Picoseconds VirtualTime::exchangeTime() const {
   for (Line line = kMoves + 1; line < lines_.size(); ++line) {
     const LineState& state = lines_[line];
     if (state.phase == Phase::kLatency || state.phase == Phase::kFlowing) {
-      total += now_ - state.began;
-    }
-  }
-  return total;
-}
-
-Picoseconds VirtualTime::exposedTime() const {
-  Picoseconds total = exposed_;
-  for (Line line = kMoves + 1; line < lines_.size(); ++line) {
-    const LineState& state = lines_[line];
-    if (state.phase != Phase::kBlocked || state.exchanges) continue;
-    const Line other = marks_[state.queue.front().mark].line;
-    if (isComputeLine(other) && lines_[other].exchanges) {
       total += now_ - state.began;
     }
   }

@@ -106,9 +106,10 @@ class VirtualTime {
   // stall.
   Picoseconds computeTime() const;
   Picoseconds stallTime() const;
-  // Exchanges ran / a compute line did nothing but wait for a line of them.
+  // Exchanges ran, of all lines / one did, no kernel, and a compute line waited
+  // for a line of them.
   Picoseconds exchangeTime() const;
-  Picoseconds exposedTime() const;
+  Picoseconds exposedTime() const { return exposed_; }
 
  private:
   enum class Kind : std::uint8_t {
@@ -166,8 +167,7 @@ class VirtualTime {
   std::uint64_t directionRate(Line line) const;
   std::uint64_t exchangeRate(const Entry& entry) const;
   std::size_t flowingExchanges() const;
-  // To which figure waiting for the mark counts; null: to none.
-  Picoseconds* waitingFor(Line line, Mark mark);
+  bool isExposed() const; // now
   std::uint64_t speed(const Entry& entry) const;
   Picoseconds done(const LineState& line) const;
   void step();

@@ -285,6 +285,22 @@ TEST(VirtualTime, AnExchangeRunsBesideKernels) {
   EXPECT_EQ(time.exposedTime(), 2 * kUs);
 }
 
+TEST(VirtualTime, SeveralLinesWaitForAnExchangeOnce) {
+  VirtualTime time(kLink);
+  const VirtualTime::Line compute = time.addLine();
+  const VirtualTime::Line other = time.addLine();
+  const VirtualTime::Line group = time.addLine();
+  const VirtualTime::Line busy = time.addLine();
+  time.exchange(group, 5 * kUs);
+  const VirtualTime::Mark done = time.mark(group);
+  time.wait(compute, done);
+  time.wait(other, done);
+  time.release(done);
+  time.compute(busy, 2 * kUs); // for so long something is done
+  EXPECT_EQ(end_of(time, other), 5 * kUs);
+  EXPECT_EQ(time.exposedTime(), 3 * kUs);
+}
+
 TEST(VirtualTime, AnExchangeThatWaitsForACopyIsNoStall) {
   VirtualTime time(kLink);
   const VirtualTime::Line group = time.addLine();
