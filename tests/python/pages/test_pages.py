@@ -69,6 +69,13 @@ def test_links_lead_somewhere(path):
             assert heading in map(slug, found), (target.name, heading)
 
 
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=name_of)
+def test_a_page_of_the_site_links_to_nothing_outside_it(path):
+    """`ci/docs` knows no other file; `code` names those."""
+    for target, _ in links(path):
+        assert target.is_relative_to(DOCS), target
+
+
 def test_every_page_can_be_reached():
     reached, new = set(), {ROOT / "README.md"}
     while new:
