@@ -60,6 +60,8 @@ struct OpKind {
   // The op writes nothing, so that a failed in-call allocation may be answered
   // by end() and another begin() (Call::worthRetrying()).
   bool may_retry = false;
+  // With other GPUs: it runs on a stream of its own, beside compute.
+  bool is_exchange = false;
 };
 
 // A figure that one thread at a time writes and any thread may read.

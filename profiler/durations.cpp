@@ -126,6 +126,14 @@ void Durations::addOp(Token token, std::uint64_t bytes,
   stride_.store(stride, std::memory_order_relaxed);
 }
 
+void Durations::addBeside(Token token) {
+  const std::lock_guard guard(lock_);
+  Estimate& estimate = this->estimate(token);
+  estimate.fresh = true;
+  estimate.duration_ns = 0;
+  estimate.samples = std::max<std::uint16_t>(estimate.samples, 1);
+}
+
 std::int64_t Durations::op(Token token, std::uint64_t bytes) const {
   const std::lock_guard guard(lock_);
   const auto at = tokens_.find(token);

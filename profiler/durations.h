@@ -64,6 +64,9 @@ class Durations {
   }
   // `bytes`: of all operands and results.
   void addOp(Token token, std::uint64_t bytes, std::int64_t duration_ns);
+  // The op runs beside the others: it takes 0 ns of compute, and says nothing
+  // about what its bytes cost others.
+  void addBeside(Token token);
   // Never fails: what is not known is estimated from the bytes.
   std::int64_t op(Token token, std::uint64_t bytes) const;
   bool known(Token token) const;

@@ -5,7 +5,19 @@
 
 #include <ATen/core/jit_type.h>
 
+#include "backend/torch/device.h"
+#include "backend/torch/stream.h"
+
 namespace chameleon::distributed {
+namespace {
+
+memory::ExchangeMeter& meter_of(c10::Device device) {
+  return backend::context(device.index(), "a collective")
+      .pager->meter()
+      .exchanges();
+}
+
+} // namespace
 
 Collective::Collective(c10::Device device, std::vector<at::Tensor> results)
     : device_(device), results_(std::move(results)) {}
@@ -25,6 +37,10 @@ Natives Collective::pin(const CollectiveKind& kind, const Operands& operands) {
         "A collective needs all its tensors at once. Gradients go in buckets: "
         "DistributedDataParallel(bucket_cap_mb=...) makes them smaller.");
     throw;
+  }
+  if (!runs_) {
+    runs_.emplace(meter_of(device_), memory::ExchangePart::kRuns,
+                  backend::current_stream(device_.index()));
   }
   return Natives(views_.back()->natives());
 }
@@ -51,6 +67,7 @@ void Collective::finish(const std::exception_ptr& failure) {
     if (step_) step_();
     for (const auto& view : views) view->overwritten();
   }
+  runs_.reset();
   step_ = nullptr; // it holds native tensors
   views.clear();
   c10::intrusive_ptr<c10::ivalue::Future> future;
@@ -60,6 +77,11 @@ void Collective::finish(const std::exception_ptr& failure) {
     future = future_;
   }
   if (future != nullptr) complete(*future);
+}
+
+memory::ExchangeSpan Collective::beginWait() const {
+  return {meter_of(device_), memory::ExchangePart::kWaits,
+          backend::current_stream(device_.index())};
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Collective::future() {

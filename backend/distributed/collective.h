@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,7 @@
 #include "backend/distributed/collective_kind.h"
 #include "backend/distributed/operands.h"
 #include "kernels/native_view.h"
+#include "memory/figures/exchange_meter.h"
 
 namespace chameleon::distributed {
 
@@ -56,6 +58,8 @@ class Collective {
   // operands. Once; later calls do nothing. It runs callbacks of the future.
   void finish(const std::exception_ptr& failure = nullptr);
   bool isFinished() const;
+  // The current stream, or the host, waits for it while that lives.
+  memory::ExchangeSpan beginWait() const;
 
   // Of the results. Made when it is asked for: few programs do.
   c10::intrusive_ptr<c10::ivalue::Future> future();
@@ -73,6 +77,7 @@ class Collective {
   c10::intrusive_ptr<c10::ivalue::Future> future_; // null: not asked for
   std::vector<std::unique_ptr<kernels::NativeView>> views_;
   std::function<void()> step_;
+  std::optional<memory::ExchangeSpan> runs_; // from pin() to finish()
 };
 
 } // namespace chameleon::distributed

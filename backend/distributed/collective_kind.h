@@ -21,7 +21,10 @@ struct CollectiveKind {
   // `name` lives as long as the process.
   CollectiveKind(c10d::OpType op_type, std::string_view name)
       : type(op_type),
-        kind{.name = name, .memory = nullptr, .may_retry = true},
+        kind{.name = name,
+             .memory = nullptr,
+             .may_retry = true,
+             .is_exchange = true},
         number(profiler::op_names().add(name)) {}
 
   c10d::OpType type;

@@ -36,11 +36,13 @@ std::vector<at::Tensor> CollectiveWork::result() {
 }
 
 void CollectiveWork::synchronize() {
+  const memory::ExchangeSpan waits = collective_->beginWait();
   inner_->synchronize();
   if (ends_ == Ends::kOnStream) collective_->finish();
 }
 
 bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
+  const memory::ExchangeSpan waits = collective_->beginWait();
   // Where it throws, a receive may still be under way: the operands stay until
   // the work is destroyed, or says by its future that it is done.
   const bool done = inner_->wait(timeout);
@@ -49,6 +51,7 @@ bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void CollectiveWork::blockCurrentStream() {
+  const memory::ExchangeSpan waits = collective_->beginWait();
   inner_->blockCurrentStream();
   if (ends_ == Ends::kOnStream) collective_->finish();
 }

@@ -96,12 +96,6 @@ struct ComputeTimes {
                                // slower beside moves
 };
 
-// The same of exchanges.
-struct ExchangeTimes {
-  std::int64_t busy_ns = 0;    // they ran, on streams of their own
-  std::int64_t exposed_ns = 0; // a compute stream waited for one
-};
-
 // What kept copies over the link from being as fast as they can be, since the
 // runtime was made.
 struct TransferGaps {
@@ -274,9 +268,6 @@ class DeviceRuntime {
   virtual Error exchanged(Stream /*stream*/, const Exchange& /*exchange*/) {
     return {};
   }
-  // What they had done when the event completed. All zero where that is not
-  // known.
-  virtual ExchangeTimes exchangeTimesAt(Event /*event*/) noexcept { return {}; }
 };
 
 } // namespace chameleon::runtime

@@ -140,7 +140,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     if (state.index != stream.device_index()) { // not of its runtime
       return synchronizeEvent(event);
     }
-    throw_if(runtime_of(state.index).wait(to_runtime(stream), state.event));
+    DeviceContext& device = context(state.index, "an event");
+    memory::ExchangeMeter& exchanges = device.pager->meter().exchanges();
+    std::optional<memory::ExchangeSpan> waits; // for one, as far as is known
+    if (exchanges.sawAny()) {
+      waits.emplace(exchanges, memory::ExchangePart::kWaits,
+                    to_runtime(stream));
+    }
+    throw_if(device.runtime->wait(to_runtime(stream), state.event));
   }
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;

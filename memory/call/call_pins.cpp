@@ -74,7 +74,7 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
     profiler::Durations& durations = parts_.meter.durations();
     if (durations.shouldLook() && durations.shouldSample(identity.whole()))
         [[unlikely]] {
-      parts_.meter.startTiming(call, request.stream, identity);
+      parts_.meter.startTiming(call, request);
     }
     core_.profiler.observe(
         identity.name, identity.quick, UsesOf{request.operands},
@@ -239,6 +239,8 @@ Error CallPins::begin(CallState& call, const OpRequest& request) {
   call.depth = &CallState::of_thread;
   ++*call.depth;
   if (!waits.empty()) {
+    std::optional<ExchangeSpan> measured;
+    parts_.meter.beginWait(call, waits, measured);
     // Outside the lock: where compute runs inline, this blocks the thread.
     if (Error error = core_.waitFor(call.stream, waits)) {
       release(call); // no work was submitted: nothing to stamp

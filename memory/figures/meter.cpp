@@ -27,14 +27,16 @@ Meter::Meter(PagerCore& core)
     : core_(core),
       timer_(core.runtime, durations_, timeline_),
       link_(durations_, core.runtime.link()),
-      meter_(core.runtime),
+      exchanges_(core.runtime),
+      meter_(core.runtime, exchanges_),
       watch_(core.device_index) {}
 
-void Meter::startTiming(CallState& call, runtime::Stream stream,
-                        const OpIdentity& identity) {
-  call.timing =
-      timer_.opWaits(stream, identity.name, identity.whole(), call.tick);
+void Meter::startTiming(CallState& call, const OpRequest& request) {
+  const OpIdentity& identity = *request.identity;
+  call.timing = timer_.opWaits(request.stream, identity.name, identity.whole(),
+                               call.tick);
   if (call.timing == nullptr) return;
+  call.timing->exchange = request.kind.is_exchange;
   call.timing->bytes_in = static_cast<std::uint64_t>(core_.counters.bytes_in);
   call.timing->bytes_out = static_cast<std::uint64_t>(core_.counters.bytes_out);
 }
@@ -58,6 +60,28 @@ void Meter::endTiming(CallState& call) {
   const std::unique_ptr<OpTiming> op = std::move(call.timing);
   timer_.opEnded(core_.streams.stream(call.stream), *op,
                  call.operand_bytes + call.adopted_bytes);
+}
+
+void Meter::beginWait(const CallState& call, const Fence& waits,
+                      std::optional<ExchangeSpan>& span) {
+  if (!exchanges_.sawAny() || core_.runtime.checksCallers()) return;
+  const auto& positions = waits.slots();
+  const auto waits_for = [&positions](auto&& is_such) {
+    return std::any_of(positions.begin(), positions.end(),
+                       [&is_such](Position position) {
+                         return !position.none() && is_such(position.stream());
+                       });
+  };
+  const bool for_bytes =
+      waits_for([](StreamIndex stream) { return stream < kFirstCompute; });
+  const runtime::Stream stream = core_.streams.stream(call.stream);
+  if (call.stream != step_stream_.load(std::memory_order_relaxed)) {
+    if (for_bytes) span.emplace(exchanges_, ExchangePart::kFetches, stream);
+  } else if (!for_bytes && waits_for([this](StreamIndex other) {
+               return exchanges_.ranOn(core_.streams.stream(other));
+             })) {
+    span.emplace(exchanges_, ExchangePart::kWaits, stream);
+  }
 }
 
 StepCounts Meter::counts() const noexcept {
@@ -91,6 +115,7 @@ Error Meter::stepEnded(const CallState& call) {
       const PagerLock locked(core_);
       const profiler::RunCounts seen = core_.profiler.counts();
       step_begin_.store(seen.ops - 1, std::memory_order_relaxed);
+      step_stream_.store(call.stream, std::memory_order_relaxed);
       StepCounts now = countsAtEnd(locked);
       now.ops -= 1;
       now.forecast_misses -= call.ticket.expected ? 0 : 1;
@@ -110,6 +135,7 @@ void Meter::step(runtime::Stream stream) {
     const profiler::RunCounts seen = core_.profiler.counts();
     step_begin_.store(seen.ops, std::memory_order_relaxed);
     const StreamIndex index = core_.streams.indexOf(stream);
+    step_stream_.store(index, std::memory_order_relaxed);
     meter_.ended(stream, core_.streams.advance(index), countsAtEnd(locked),
                  /*marked=*/true, seen.last_path, core_.policy->plan());
   }
@@ -195,7 +221,7 @@ void Meter::watchStep(StepMeter::Last& last) {
   const PagerLock locked(core_);
   const bool foreseen = kForeseen * step.forecast_misses <= step.ops;
   core_.policy->stepEnded(foreseen ? step.plan.get() : nullptr,
-                          step.duration_ns);
+                          step.duration_ns - step.exposed_ns);
   const auto peak = core_.counters.peak_logical_bytes.load();
   std::optional<SlowdownReport> report =
       watch_.look({step, transfer_ns, static_cast<std::size_t>(peak),

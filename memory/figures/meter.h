@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "memory/figures/exchange_meter.h"
 #include "memory/figures/host_need.h"
 #include "memory/figures/slowdown_watch.h"
 #include "memory/figures/step_meter.h"
@@ -29,12 +30,15 @@ class Meter {
 
   // ---- ops that are timed --------------------------------------------------
   // Before anything is decided for the op: is it to be timed?
-  void startTiming(CallState& call, runtime::Stream stream,
-                   const OpIdentity& identity);
+  void startTiming(CallState& call, const OpRequest& request);
   void startRerunTiming(CallState& call, const OpRequest& request);
   // All has been decided, and its bytes are waited for.
   void beginTiming(CallState& call);
   void endTiming(CallState& call);
+  // The call's stream waits for its operands while `span` lives: the step's own
+  // for an exchange, or another one for bytes.
+  void beginWait(const CallState& call, const Fence& waits,
+                 std::optional<ExchangeSpan>& span);
 
   // ---- steps ---------------------------------------------------------------
   // The first one; nobody else knows the pager yet.
@@ -83,6 +87,7 @@ class Meter {
   bool recordsTimeline() const noexcept { return timeline_.recording(); }
   profiler::Durations& durations() noexcept { return durations_; }
   OpTimer& timer() noexcept { return timer_; }
+  ExchangeMeter& exchanges() noexcept { return exchanges_; }
   // As it is taken to be now: link().now().
   const LinkEstimate& link() const noexcept { return link_; }
 
@@ -101,8 +106,10 @@ class Meter {
   profiler::Timeline timeline_;
   OpTimer timer_;
   LinkEstimate link_;
+  ExchangeMeter exchanges_;
   std::atomic<std::uint64_t> steps_seen_{0}; // Profiler::steps()
   std::atomic<std::uint64_t> step_begin_{0}; // Profiler::opCount()
+  std::atomic<StreamIndex> step_stream_{kFirstCompute}; // where the last ended
 
   StepMeter meter_ GUARDED_BY(pager_lock);
   HostNeed host_need_ GUARDED_BY(pager_lock);

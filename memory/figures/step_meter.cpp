@@ -9,9 +9,12 @@ using runtime::Moment;
 using runtime::Stream;
 
 StepMeter::~StepMeter() {
-  for (const Boundary& boundary : boundaries_) {
-    if (!boundary.event.complete()) runtime_.destroy(boundary.event);
-  }
+  for (Boundary& boundary : boundaries_) giveBack(boundary);
+}
+
+void StepMeter::giveBack(Boundary& boundary) noexcept {
+  if (!boundary.event.complete()) runtime_.destroy(boundary.event);
+  exchanges_.giveBack(boundary.exchanges);
 }
 
 // Where an event cannot be had the host's clock must do; a runtime that checks
@@ -46,6 +49,8 @@ void StepMeter::ended(Stream stream, Position position,
   end.marked = marked;
   end.path = path;
   end.plan = std::move(plan);
+  end.stream = stream;
+  end.exchanges = exchanges_.take();
   trim();
 }
 
@@ -54,8 +59,7 @@ void StepMeter::trim() noexcept {
     untaken_ = boundaries_.size() - kMaxUntaken;
   }
   while (untaken_ > 1 && boundaries_.size() > 2) {
-    const Event event = boundaries_.front().event;
-    if (!event.complete()) runtime_.destroy(event);
+    giveBack(boundaries_.front());
     boundaries_.pop_front();
     --untaken_;
   }
@@ -91,7 +95,7 @@ std::optional<StepMeter::Last> StepMeter::takeNext() {
 
 std::optional<StepMeter::Last> StepMeter::stepAt(std::size_t index) {
   const Boundary& from = boundaries_[index - 1];
-  const Boundary& to = boundaries_[index];
+  Boundary& to = boundaries_[index];
   const std::optional<Moment> begin = momentOf(from);
   const std::optional<Moment> end = momentOf(to);
   if (!begin || !end) return std::nullopt;
@@ -105,10 +109,11 @@ std::optional<StepMeter::Last> StepMeter::stepAt(std::size_t index) {
   if (last.knows_compute) {
     step.stall_ns = end->compute.stalled_ns - begin->compute.stalled_ns;
   }
-  const runtime::ExchangeTimes before = runtime_.exchangeTimesAt(from.event);
-  const runtime::ExchangeTimes after = runtime_.exchangeTimesAt(to.event);
-  step.exchange_ns = after.busy_ns - before.busy_ns;
-  step.exposed_ns = after.exposed_ns - before.exposed_ns;
+  const ExchangeMeter::Times exchanges =
+      exchanges_.timesOf(to.exchanges, to.stream);
+  step.exchange_ns = exchanges.runs_ns;
+  step.exposed_ns = exchanges.exposed_ns;
+  step.stall_ns += exchanges.waits_ns - exchanges.exposed_ns;
   step.bytes_in = to.counts.bytes_in - from.counts.bytes_in;
   step.bytes_out = to.counts.bytes_out - from.counts.bytes_out;
   step.rerun_ns = to.counts.rerun_ns - from.counts.rerun_ns;

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "backend/runtime/device_runtime.h"
+#include "memory/figures/exchange_meter.h"
 #include "memory/policy/plan/plan.h"
 #include "memory/streams/fence.h"
 #include "profiler/op_path.h"
@@ -41,8 +42,8 @@ struct StepFigures {
   std::int64_t compute_ns = 0;
   std::int64_t rerun_ns = 0; // of it, as their ops were timed before
   std::int64_t stall_ns = 0; // compute waited for bytes
-  // Collectives ran / compute did nothing but wait for them. Where the device
-  // keeps these times.
+  // Exchanges with other GPUs ran / compute waited for other ranks in them
+  // (exchange_meter.h).
   std::int64_t exchange_ns = 0;
   std::int64_t exposed_ns = 0;
   std::int64_t bytes_in = 0;
@@ -63,7 +64,8 @@ class StepMeter {
   // Unmarked rounds of fewer ops are taken to be part of the next one.
   static constexpr std::int64_t kShortest = 32;
 
-  explicit StepMeter(runtime::DeviceRuntime& runtime) : runtime_(runtime) {}
+  StepMeter(runtime::DeviceRuntime& runtime, ExchangeMeter& exchanges)
+      : runtime_(runtime), exchanges_(exchanges) {}
   ~StepMeter();
   StepMeter(const StepMeter&) = delete;
   StepMeter& operator=(const StepMeter&) = delete;
@@ -107,6 +109,8 @@ class StepMeter {
     bool marked = false;
     profiler::PathId path = 0;
     PlanPtr plan;
+    runtime::Stream stream;
+    ExchangeMeter::Spans exchanges;
   };
   Boundary boundary(runtime::Stream stream);
   std::optional<runtime::Moment> momentOf(const Boundary& boundary);
@@ -114,8 +118,10 @@ class StepMeter {
   // Of the step that ended at boundaries_[index].
   std::optional<Last> stepAt(std::size_t index);
   void trim() noexcept; // to what is still needed
+  void giveBack(Boundary& boundary) noexcept;
 
   runtime::DeviceRuntime& runtime_;
+  ExchangeMeter& exchanges_;
   // Oldest first; the last is where the step that runs begins.
   std::deque<Boundary> boundaries_;
   std::size_t untaken_ = 1; // the next step for takeNext() ended there

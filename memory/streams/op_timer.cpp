@@ -6,7 +6,6 @@
 namespace chameleon::memory {
 
 using profiler::Direction;
-using runtime::Event;
 using runtime::Stream;
 
 namespace {
@@ -45,7 +44,7 @@ std::unique_ptr<OpTiming> OpTimer::opWaits(Stream stream, std::uint32_t name,
   op->call = call;
   if (timeline_.recording()) {
     const std::lock_guard lock(mutex_);
-    take(stream, op->wait);
+    op->wait = take_point(runtime_, stream);
   }
   return op;
 }
@@ -53,7 +52,7 @@ std::unique_ptr<OpTiming> OpTimer::opWaits(Stream stream, std::uint32_t name,
 void OpTimer::opBegins(Stream stream, OpTiming& op) {
   const std::lock_guard lock(mutex_);
   op.stream = stream;
-  take(stream, op.begin);
+  op.begin = take_point(runtime_, stream);
 }
 
 void OpTimer::opEnded(Stream stream, OpTiming& op, std::uint64_t bytes) {
@@ -69,26 +68,27 @@ void OpTimer::opEnded(Stream stream, OpTiming& op, std::uint64_t bytes) {
   pending.name = op.name;
   pending.call = op.call;
   pending.rerun = op.rerun;
-  take(stream, pending.end);
+  pending.exchange = op.exchange;
+  pending.end = take_point(runtime_, stream);
   add(kOps, std::move(pending));
 }
 
 OpTiming::~OpTiming() {
   if (!wait.taken && !begin.taken) return;
   const std::lock_guard lock(timer.mutex_);
-  timer.giveBack(wait);
-  timer.giveBack(begin);
+  give_back(timer.runtime_, wait);
+  give_back(timer.runtime_, begin);
   timer.giveBack(pauses);
 }
 
 void OpPause::begin() {
   const std::lock_guard lock(op_->timer.mutex_);
-  op_->timer.take(op_->stream, op_->pauses.emplace_back().begin);
+  op_->pauses.push_back({take_point(op_->timer.runtime_, op_->stream), {}});
 }
 
 void OpPause::end() {
   const std::lock_guard lock(op_->timer.mutex_);
-  op_->timer.take(op_->stream, op_->pauses.back().end);
+  op_->pauses.back().end = take_point(op_->timer.runtime_, op_->stream);
 }
 
 // ---- copies ----------------------------------------------------------------
@@ -111,7 +111,7 @@ CopyTiming OpTimer::copyBegins(Stream stream, Direction direction,
   CopyTiming copy;
   copy.other_idle = other_idle;
   copy.other_batches = batches_[kLists - list_of(direction)];
-  take(stream, copy.begin);
+  copy.begin = take_point(runtime_, stream);
   return copy;
 }
 
@@ -124,47 +124,24 @@ void OpTimer::copyEnded(Stream stream, Direction direction,
   pending.measures = times_links_;
   pending.other_idle = copy.other_idle;
   pending.other_batches = copy.other_batches;
-  take(stream, pending.end);
+  pending.end = take_point(runtime_, stream);
   add(list_of(direction), std::move(pending));
 }
 
 // ---- what was timed --------------------------------------------------------
 
-void OpTimer::take(Stream stream, TimedPoint& point) {
-  runtime::Result<Event> event = runtime_.recordTimed(stream);
-  if (!event.ok()) return;
-  point = {true, *event, {}};
-  if (event->complete()) point.moment.time_ns = runtime_.now_ns();
-}
-
-void OpTimer::giveBack(TimedPoint& point) noexcept {
-  if (point.taken && !point.event.complete()) runtime_.destroy(point.event);
-  point = {};
-}
-
 void OpTimer::giveBack(std::vector<Pause>& pauses) noexcept {
   for (Pause& pause : pauses) {
-    giveBack(pause.begin);
-    giveBack(pause.end);
+    give_back(runtime_, pause.begin);
+    give_back(runtime_, pause.end);
   }
 }
 
 void OpTimer::giveBack(Pending& pending) noexcept {
-  giveBack(pending.wait);
-  giveBack(pending.begin);
+  give_back(runtime_, pending.wait);
+  give_back(runtime_, pending.begin);
   giveBack(pending.pauses);
-  giveBack(pending.end);
-}
-
-// False: not passed yet, or never to be known.
-bool OpTimer::resolve(TimedPoint& point) const {
-  if (!point.taken || point.event.complete()) return point.taken;
-  const std::optional<runtime::Moment> moment = runtime_.momentOf(point.event);
-  if (!moment) return false;
-  runtime_.destroy(point.event);
-  point.event = {};
-  point.moment = *moment;
-  return true;
+  give_back(runtime_, pending.end);
 }
 
 // They lie between points that were resolved: false means lost.
@@ -222,14 +199,19 @@ void OpTimer::reportOp(Pending& op) {
     const std::int64_t busy_ns =
         op.end.moment.compute.busy_ns - op.begin.moment.compute.busy_ns;
     if (busy_ns > 0) duration_ns = std::min(duration_ns, busy_ns);
-    durations_.addOp(op.token, op.bytes, duration_ns);
+    if (op.exchange) {
+      durations_.addBeside(op.token);
+    } else {
+      durations_.addOp(op.token, op.bytes, duration_ns);
+    }
   }
   if (resolve(op.wait) && op.wait.moment.time_ns < begin_ns) {
     timeline_.add({profiler::Lane::kStalls, op.name, op.wait.moment.time_ns,
                    begin_ns, 0, nullptr, op.call});
   }
-  timeline_.add({profiler::Lane::kCompute, op.name, begin_ns, end_ns, 0,
-                 nullptr, op.call});
+  timeline_.add({op.exchange ? profiler::Lane::kExchanges
+                             : profiler::Lane::kCompute,
+                 op.name, begin_ns, end_ns, 0, nullptr, op.call});
   if (op.bytes_in > 0) {
     timeline_.add({profiler::Lane::kDecisions, op.name, begin_ns, begin_ns,
                    op.bytes_in, "fetch", op.call});

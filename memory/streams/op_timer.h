@@ -7,7 +7,8 @@
 //
 //   op    from its kernel's begin to its end on the stream, less its pauses; at
 //         most what kernels ran meanwhile, where the device keeps that time: an
-//         op is slower beside moves.
+//         op is slower beside moves. An exchange of several GPUs runs beside
+//         compute: it is shown, and counts as taking no time.
 //   copy  one batch of each direction at a time. Its speed counts as that of
 //         the direction alone if the other one was idle and got no work, as
 //         that of both if a timed copy of the other ran through 3/4 of it, and
@@ -31,18 +32,12 @@
 
 #include "backend/runtime/device_runtime.h"
 #include "backend/runtime/ranked_mutex.h"
+#include "memory/streams/timed_point.h"
 #include "profiler/durations.h"
 #include "profiler/timeline/timeline.h"
 #include "profiler/token.h"
 
 namespace chameleon::memory {
-
-// A point of a stream in time.
-struct TimedPoint {
-  bool taken = false;
-  runtime::Event event; // complete: the moment is known
-  runtime::Moment moment;
-};
 
 // The stream waits inside an op, or moves what is in the way.
 struct Pause {
@@ -68,6 +63,7 @@ struct OpTiming {
   std::uint32_t name = profiler::kNoOpName;
   std::uint64_t call = 0; // the pager's
   bool rerun = false;     // shown, but its time says nothing about the op's
+  bool exchange = false;  // it runs beside compute, and takes none of its time
   // Of copies that were decided on before the kernel.
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
@@ -151,6 +147,7 @@ class OpTimer {
     std::uint32_t name = profiler::kNoOpName;
     std::uint64_t call = 0;
     bool rerun = false;
+    bool exchange = false;
     bool measures = false; // a copy, its direction's speed
     bool other_idle = false;
     std::uint64_t other_batches = 0;
@@ -163,11 +160,11 @@ class OpTimer {
   };
 
   // All REQUIRE the lock.
-  void take(runtime::Stream stream, TimedPoint& point);
-  void giveBack(TimedPoint& point) noexcept;
   void giveBack(std::vector<Pause>& pauses) noexcept;
   void giveBack(Pending& pending) noexcept;
-  bool resolve(TimedPoint& point) const;
+  bool resolve(TimedPoint& point) const {
+    return memory::resolve(runtime_, point);
+  }
   bool resolve(std::vector<Pause>& pauses) const;
   void add(std::size_t list, Pending pending);
   void collectList(std::size_t list);

@@ -6,7 +6,7 @@ namespace chameleon::profiler {
 
 const char* lane_name(Lane lane) noexcept {
   constexpr std::array<const char*, kLanes> kNames = {
-      "compute", "in", "out", "re-runs", "stalls", "decisions"};
+      "compute", "in", "out", "re-runs", "collectives", "stalls", "decisions"};
   return kNames[static_cast<std::size_t>(lane)];
 }
 

@@ -1,4 +1,4 @@
-// What happened when: intervals on six lanes, in a bounded ring (the oldest
+// What happened when: intervals on seven lanes, in a bounded ring (the oldest
 // go), for a picture of copies beside compute.
 //
 // Off until start(). Thread safety: all functions, any thread; adding takes one
@@ -19,10 +19,11 @@ enum class Lane : std::uint8_t {
   kIn,
   kOut,
   kReruns,
+  kExchanges, // with other GPUs
   kStalls,
   kDecisions, // what was decided before an op, at the op's begin
 };
-inline constexpr std::size_t kLanes = 6;
+inline constexpr std::size_t kLanes = 7;
 const char* lane_name(Lane lane) noexcept;
 inline constexpr std::uint32_t kNoOpName = ~std::uint32_t{0};
 

@@ -70,6 +70,7 @@ ActivityType type_of(Lane lane) {
   switch (lane) {
     case Lane::kCompute:
     case Lane::kReruns:
+    case Lane::kExchanges:
       return ActivityType::CONCURRENT_KERNEL;
     case Lane::kIn:
     case Lane::kOut:
@@ -88,6 +89,7 @@ std::string name_of(const Interval& interval) {
       named ? std::string(profiler::op_names().name(interval.op)) : "";
   switch (interval.lane) {
     case Lane::kCompute:
+    case Lane::kExchanges:
       return op;
     case Lane::kReruns:
       return "re-run of " + op;

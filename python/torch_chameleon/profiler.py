@@ -150,8 +150,9 @@ def last_step(device: Device = None) -> StepFigures:
     - `stall_ns`: compute waited for bytes. Exact on `simulated` and `cpu`; on
       `cuda` what was not compute, as far as the copies can explain it.
     - `collective_ns`: collectives of several GPUs ran, beside compute or not;
-      `collective_wait_ns`: compute did nothing but wait for them. Modelled, on
-      `simulated`; 0 elsewhere, where waiting for them is in `other_ns`.
+      `collective_wait_ns`: compute waited for one, or for another stream of the
+      program once there was one, and this rank's bytes did not keep it
+      waiting. Plans are compared without it.
     - `other_ns`: neither. Nothing ran, and no copy was waited for: the program
       came late with its next op (Python, a data loader, logging), or memory
       was managed before it. 0 on `simulated`, whose clock is the device's
@@ -339,9 +340,9 @@ def export_timeline(
 ) -> None:
     """Writes what was recorded as a timeline for Perfetto or chrome://tracing.
 
-    Its lanes are compute (ops), in and out (copies), re-runs, stalls (compute
-    waited for bytes before an op), and decisions (bytes whose copy was
-    decided on before an op). Waits until the device has nothing left to do.
+    Its lanes are compute (ops), in and out (copies), re-runs, collectives,
+    stalls (compute waited for bytes before an op), and decisions (bytes whose
+    copy was decided on before an op). Waits until the device has nothing left to do.
 
     Args:
         path: The file, replaced if it exists.

@@ -91,9 +91,6 @@ class ClockedCpuRuntime final : public DeviceRuntime {
   Error exchanged(Stream stream, const Exchange& exchange) override {
     return time_->exchanged(stream, exchange);
   }
-  ExchangeTimes exchangeTimesAt(Event event) noexcept override {
-    return time_->exchangeTimesAt(event);
-  }
 
  private:
   const std::unique_ptr<DeviceRuntime> memory_;

@@ -260,15 +260,6 @@ class SimulatedRuntime final : public DeviceRuntime, private UseGuard {
     return {};
   }
 
-  ExchangeTimes exchangeTimesAt(Event event) noexcept override {
-    if (event.complete() || forked()) return {};
-    const std::lock_guard lock(mutex_);
-    const VirtualTime::Mark mark = markOf(event);
-    if (!time_.passed(mark)) return {};
-    return {time_.exchangeTimeAt(mark) / kPerNs,
-            time_.exposedTimeAt(mark) / kPerNs};
-  }
-
  private:
   Error take(std::size_t& used, std::size_t bytes, std::size_t limit,
              ErrorCode code, const char* kind) const {

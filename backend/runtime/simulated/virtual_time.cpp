@@ -139,8 +139,6 @@ bool VirtualTime::advance(Line index) {
       mark.time = now_;
       mark.computed = computeTime();
       mark.stalled = stallTime();
-      mark.exchanged = exchangeTime();
-      mark.exposed = exposedTime();
       release(entry.mark);
       break;
     }
@@ -181,37 +179,11 @@ bool VirtualTime::advance(Line index) {
         line.remaining = entry.amount * kMicroBytes;
       }
       if (line.remaining > 0) return false;
-      if (entry.kind == Kind::kExchange) exchanged_ += now_ - line.began;
       break;
   }
   line.queue.pop_front();
   line.phase = Phase::kIdle;
   return true;
-}
-
-// Whether nothing happens for an exchange's sake alone.
-bool VirtualTime::isExposed() const {
-  bool exchanging = false;
-  bool waiting = false;
-  for (Line index = kMoves + 1; index < lines_.size(); ++index) {
-    const LineState& line = lines_[index];
-    switch (line.phase) {
-      case Phase::kRunning:
-        return false;
-      case Phase::kLatency:
-      case Phase::kFlowing:
-        exchanging = true;
-        break;
-      case Phase::kBlocked:
-        waiting =
-            waiting || (!line.exchanges &&
-                        lines_[marks_[line.queue.front().mark].line].exchanges);
-        break;
-      case Phase::kIdle:
-        break;
-    }
-  }
-  return exchanging && waiting;
 }
 
 // What is taken off the first entry's `remaining` in a picosecond.
@@ -320,7 +292,6 @@ bool VirtualTime::stepUntil(Picoseconds limit) {
     if (rates_[line] == 0) continue;
     state.remaining -= std::min(state.remaining, rates_[line] * passed);
   }
-  if (isExposed()) exposed_ += next - now_;
   now_ = next;
   settle();
   return true;
@@ -351,17 +322,6 @@ Picoseconds VirtualTime::stallTime() const {
       total += now_ - state.began - done(state);
     } else if (state.phase == Phase::kBlocked && !state.exchanges &&
                !isComputeLine(marks_[state.queue.front().mark].line)) {
-      total += now_ - state.began;
-    }
-  }
-  return total;
-}
-
-Picoseconds VirtualTime::exchangeTime() const {
-  Picoseconds total = exchanged_;
-  for (Line line = kMoves + 1; line < lines_.size(); ++line) {
-    const LineState& state = lines_[line];
-    if (state.phase == Phase::kLatency || state.phase == Phase::kFlowing) {
       total += now_ - state.began;
     }
   }

@@ -95,8 +95,6 @@ class VirtualTime {
   // computeTime() and stallTime() at that time. REQUIRES: passed(mark).
   Picoseconds computeTimeAt(Mark mark) const { return marks_[mark].computed; }
   Picoseconds stallTimeAt(Mark mark) const { return marks_[mark].stalled; }
-  Picoseconds exchangeTimeAt(Mark mark) const { return marks_[mark].exchanged; }
-  Picoseconds exposedTimeAt(Mark mark) const { return marks_[mark].exposed; }
   void await(Mark mark);           // the host waits
   void idle(Picoseconds duration); // the host does something else
 
@@ -106,10 +104,6 @@ class VirtualTime {
   // stall.
   Picoseconds computeTime() const;
   Picoseconds stallTime() const;
-  // Exchanges ran, of all lines / one did, no kernel, and a compute line waited
-  // for a line of them.
-  Picoseconds exchangeTime() const;
-  Picoseconds exposedTime() const { return exposed_; }
 
  private:
   enum class Kind : std::uint8_t {
@@ -151,8 +145,6 @@ class VirtualTime {
     Picoseconds time = 0;
     Picoseconds computed = 0;
     Picoseconds stalled = 0;
-    Picoseconds exchanged = 0;
-    Picoseconds exposed = 0;
     std::uint32_t references = 0;
     bool passed = false;
   };
@@ -167,7 +159,6 @@ class VirtualTime {
   std::uint64_t directionRate(Line line) const;
   std::uint64_t exchangeRate(const Entry& entry) const;
   std::size_t flowingExchanges() const;
-  bool isExposed() const; // now
   std::uint64_t speed(const Entry& entry) const;
   Picoseconds done(const LineState& line) const;
   void step();
@@ -181,8 +172,6 @@ class VirtualTime {
   Picoseconds now_ = 0;
   Picoseconds computed_ = 0; // finished kernels
   Picoseconds stalled_ = 0;  // finished stalls
-  Picoseconds exchanged_ = 0;
-  Picoseconds exposed_ = 0;
 };
 
 } // namespace chameleon::runtime

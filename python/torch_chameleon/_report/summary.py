@@ -14,8 +14,8 @@ from torch_chameleon._report.figures import Figures
 _FORMAT = 1
 _KIND = "torch_chameleon rank"
 _HEADINGS = (
-    *("rank", "steps", "step", "waited", "in", "out", "run in"),
-    *("run out", "peak", "budget"),
+    *("rank", "steps", "step", "for bytes", "for ranks", "in", "out"),
+    *("run in", "run out", "peak", "budget"),
 )
 
 
@@ -47,6 +47,7 @@ def summary_of(figures: Figures, index: int) -> dict[str, Any]:
         "steps": stats["steps"],
         "step_ns": figures.step_ns,
         "waited_ns": figures.waited_ns,
+        "collective_wait_ns": step.get("collective_wait_ns", 0),
         "step_bytes_in": step.get("bytes_in", 0),
         "step_bytes_out": step.get("bytes_out", 0),
         "bytes_in": stats["bytes_in"],
@@ -131,6 +132,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         str(row["steps"]),
         _units.duration(row["step_ns"]),
         _units.duration(row["waited_ns"]),
+        _units.duration(row["collective_wait_ns"]),
         *(_units.decimal(row[name]) for name in moved),
         _units.size(row["peak_logical_bytes"]),
         _units.size(row["hbm_budget"]),

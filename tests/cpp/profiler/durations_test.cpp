@@ -23,6 +23,15 @@ TEST(Durations, FollowsItsSamples) {
   EXPECT_NEAR(static_cast<double>(durations.op(1, 4096)), 2000, 5);
 }
 
+TEST(Durations, WhatRunsBesideTakesNothing) {
+  Durations durations;
+  durations.addOp(1, 4096, 1000);
+  durations.addBeside(2);
+  EXPECT_TRUE(durations.known(2));
+  EXPECT_EQ(durations.op(2, 4096), 0);
+  EXPECT_EQ(durations.op(3, 4096), 1000); // nor does it say so of others
+}
+
 TEST(Durations, OneOutlierChangesNothingThreeDo) {
   Durations durations;
   for (int i = 0; i < 10; ++i) durations.addOp(1, 4096, 1000);

@@ -584,6 +584,23 @@ def collectives_are_ordered_by_streams():
 
 
 @check
+def waits_for_collectives_are_no_stalls():
+    group = late_group()
+    there = torch.ones(MIB // 4, device="chameleon")
+    waited, ran = 0, 0
+    for _ in range(6):
+        work = group.allreduce([there * 3])
+        work.wait()
+        there + 1
+        torch_chameleon.step()
+        last = torch_chameleon.profiler.last_step()
+        waited += last["collective_wait_ns"]
+        ran += last["collective_ns"]
+    assert 0 < waited
+    assert 0 < ran
+
+
+@check
 def sends_and_receives_keep_their_operands():
     group = late_group()
     for turn in range(12):

@@ -191,6 +191,7 @@ def test_timeline(tmp_path):
         "in",
         "out",
         "re-runs",
+        "collectives",
         "stalls",
         "decisions",
     ]

@@ -81,6 +81,7 @@ def row(rank, **changes):
         **{"kind": "torch_chameleon rank", "format": 1, "version": "0"},
         **{"rank": rank, "ranks": 2, "device": rank, "steps": 8},
         **{"physical_device": "cpu", "step_ns": 3e6, "waited_ns": 1e6},
+        "collective_wait_ns": 5e5,
         **{"step_bytes_in": 4e6, "step_bytes_out": 2e6},
         **{"bytes_in": 32e6, "bytes_out": 16e6, "hbm_budget": 8 << 20},
         **{"peak_logical_bytes": 16 << 20, "peak_resident_bytes": 8 << 20},
@@ -91,12 +92,12 @@ def row(rank, **changes):
 def test_the_slowest_and_the_largest_are_named():
     rows = [row(0), row(1, step_ns=5e6, steps=7, peak_logical_bytes=20 << 20)]
     assert summary.text_of(rows).splitlines() == [
-        "rank  steps     step   waited       in      out   run in  run out"
-        "      peak    budget",
-        "   0      8  3.00 ms  1.00 ms  4.00 MB  2.00 MB  32.0 MB  16.0 MB"
-        "  16.0 MiB  8.00 MiB",
-        "   1      7  5.00 ms  1.00 ms  4.00 MB  2.00 MB  32.0 MB  16.0 MB"
-        "  20.0 MiB  8.00 MiB",
+        "rank  steps     step  for bytes  for ranks       in      out   run in"
+        "  run out      peak    budget",
+        "   0      8  3.00 ms    1.00 ms     500 us  4.00 MB  2.00 MB  32.0 MB"
+        "  16.0 MB  16.0 MiB  8.00 MiB",
+        "   1      7  5.00 ms    1.00 ms     500 us  4.00 MB  2.00 MB  32.0 MB"
+        "  16.0 MB  20.0 MiB  8.00 MiB",
         "",
         "2 of 2 ranks, 7-8 steps",
         "slowest step: 5.00 ms, of rank 1",

@@ -15,7 +15,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch_chameleon import _testing
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
-LANES = ["compute", "in", "out", "re-runs", "stalls", "decisions"]
+LANES = ["compute", "in", "out", "re-runs", "collectives", "stalls"]
+LANES += ["decisions"]
 
 
 def work():
@@ -77,7 +78,7 @@ def test_lanes_in_the_chrome_trace(tmp_path):
         for event in trace["traceEvents"]
         if event["name"] == "thread_name"
     }
-    assert [named[0, tid] for tid in range(6)] == LANES
+    assert [named[0, tid] for tid in range(len(LANES))] == LANES
     events = device_events(trace)
     kinds = {(LANES[event["tid"]], event["cat"]) for event in events}
     assert {

@@ -55,11 +55,11 @@ TEST(TimelineRows, AreThreadsInTheFile) {
     return text.find(part) != std::string::npos;
   };
   EXPECT_TRUE(has(R"("tid":2,"ts":0.000,"dur":2.000)"));
-  EXPECT_TRUE(has(R"("tid":8,"ts":1.000,"dur":2.000)"));
+  EXPECT_TRUE(has(R"("tid":9,"ts":1.000,"dur":2.000)"));
   EXPECT_TRUE(
-      has(R"x("tid":8,"name":"thread_name","args":{"name":"in (2)"})x"));
+      has(R"x("tid":9,"name":"thread_name","args":{"name":"in (2)"})x"));
   EXPECT_TRUE(
-      has(R"("tid":8,"name":"thread_sort_index","args":{"sort_index":3})"));
+      has(R"("tid":9,"name":"thread_sort_index","args":{"sort_index":3})"));
   EXPECT_TRUE(
       has(R"("tid":3,"name":"thread_sort_index","args":{"sort_index":4})"));
 }

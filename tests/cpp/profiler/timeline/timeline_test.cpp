@@ -67,7 +67,7 @@ TEST(TimelineWriter, OneLaneAThread) {
   EXPECT_TRUE(has(R"("name":"thread_name","args":{"name":"re-runs"})"));
   EXPECT_TRUE(has(R"({"ph":"X","pid":1,"tid":1,"ts":1.000,"dur":2.500,)"
                   R"("name":"aten::\"mm\""})"));
-  EXPECT_TRUE(has(R"({"ph":"X","pid":1,"tid":5,"ts":1.500,"dur":0.001,)"
+  EXPECT_TRUE(has(R"({"ph":"X","pid":1,"tid":6,"ts":1.500,"dur":0.001,)"
                   R"("name":"stalls"})"));
   EXPECT_TRUE(has(R"("tid":2,"ts":0.000,"dur":2.000,"name":"in",)"
                   R"("args":{"bytes":4096}})"));

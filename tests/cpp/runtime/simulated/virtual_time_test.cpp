@@ -281,24 +281,6 @@ TEST(VirtualTime, AnExchangeRunsBesideKernels) {
   EXPECT_EQ(end_of(time, compute), 8 * kUs);
   EXPECT_EQ(time.computeTime(), 6 * kUs);
   EXPECT_EQ(time.stallTime(), 0);
-  EXPECT_EQ(time.exchangeTime(), 5 * kUs);
-  EXPECT_EQ(time.exposedTime(), 2 * kUs);
-}
-
-TEST(VirtualTime, SeveralLinesWaitForAnExchangeOnce) {
-  VirtualTime time(kLink);
-  const VirtualTime::Line compute = time.addLine();
-  const VirtualTime::Line other = time.addLine();
-  const VirtualTime::Line group = time.addLine();
-  const VirtualTime::Line busy = time.addLine();
-  time.exchange(group, 5 * kUs);
-  const VirtualTime::Mark done = time.mark(group);
-  time.wait(compute, done);
-  time.wait(other, done);
-  time.release(done);
-  time.compute(busy, 2 * kUs); // for so long something is done
-  EXPECT_EQ(end_of(time, other), 5 * kUs);
-  EXPECT_EQ(time.exposedTime(), 3 * kUs);
 }
 
 TEST(VirtualTime, AnExchangeThatWaitsForACopyIsNoStall) {
@@ -312,7 +294,6 @@ TEST(VirtualTime, AnExchangeThatWaitsForACopyIsNoStall) {
   time.exchange(group, kUs);
   EXPECT_EQ(end_of(time, group), 13 * kUs);
   EXPECT_EQ(time.stallTime(), 0);
-  EXPECT_EQ(time.exchangeTime(), kUs);
 }
 
 TEST(VirtualTime, OverTheHostsLinkItSharesWithCopies) {
