@@ -45,7 +45,7 @@ bool HeadroomTrial::stepEnded(const Plan* plan, std::int64_t duration_ns) {
   }
   if (now_.plan->headroom_level == kOnce) { // not any more
     is_over_ = plan->actions.empty();
-    if (!is_over_) wanted_ = 0;
+    if (!is_over_) wanted_ = kNoHeadroom;
     return !is_over_;
   }
   const bool is_slow =
@@ -73,7 +73,8 @@ void HeadroomTrial::judge() {
 // The best_ one moves nothing, or takes what its model says.
 bool HeadroomTrial::isAsModelled() const {
   const Plan& plan = *best_.plan->plan;
-  return plan.actions.empty() ||
+  const bool leaves_nothing = best_.plan->headroom_level == kNoHeadroom;
+  return (plan.actions.empty() && !leaves_nothing) ||
          best_.mean_ns() < kAsModelled * plan.modelled.duration_ns;
 }
 

@@ -6,6 +6,10 @@
 // HBM and victims that no plan chose it takes to find room. Which weighs more
 // differs from model to model and from card to card.
 //
+// Where all fits into the whole budget a plan leaves nothing, and so no byte
+// moves. It is held to what it says: where its steps take longer after all,
+// what else is resident needs room.
+//
 // A path that was walked once may never be again: where steps differ at random
 // its plan is followed in parts, amid what it did not foresee, and leaves more
 // (kOnce). When a step went as the path has it, the path is planned again as
@@ -36,6 +40,8 @@ class HeadroomTrial {
   // A plan of level n leaves kFactor^n times what plan_search.h leaves by
   // default.
   static constexpr double kFactor = 2.56;
+  // A plan that leaves nothing, and moves nothing: all fits.
+  static constexpr int kNoHeadroom = -1;
   // Not a level: it marks the plan of a path that was walked only once. That
   // plan leaves as much as one of level kOnceHeadroom.
   static constexpr int kOnce = 3;

@@ -22,7 +22,8 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
                        const std::vector<Assignment>& hints)
     : request_(request),
       map_(std::move(map)),
-      headroom_level_(request.headroom_level) {
+      headroom_level_(std::max(request.headroom_level, 0)),
+      chosen_level_(headroom_level_) {
   options_.link = request.link;
   options_.keep_bytes = request.keep_bytes;
   const bool once = request.headroom_level == HeadroomTrial::kOnce;
@@ -43,6 +44,11 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
   }
   if (!swapping.ok()) return;
   chosen_ = std::move(*swapping);
+  const bool may_leave_nothing =
+      once || request.headroom_level == HeadroomTrial::kNoHeadroom;
+  if (may_leave_nothing && !chosen_->actions.empty() && fitsWhole()) {
+    chosen_level_ = HeadroomTrial::kNoHeadroom;
+  }
   retained_.emplace(map_.cycle);
   const std::size_t ops = std::max<std::size_t>(map_.cycle.ops(), 1);
   most_tries_ = std::min(std::clamp(kMostOps / ops, kLeastTries, kMostTries),
@@ -64,6 +70,7 @@ PlanSearch::PlanSearch(const Request& request, profiler::CycleMap map,
     : request_(request),
       map_(std::move(map)),
       headroom_level_(request.headroom_level),
+      chosen_level_(request.headroom_level),
       chosen_(std::make_shared<Plan>(std::move(saved.plan))),
       assignment_(std::move(saved.assignment)),
       is_settled_(saved.is_settled) {
@@ -76,6 +83,19 @@ void PlanSearch::leaveHeadroom(std::uint64_t share) {
   const auto left = factor * static_cast<double>(usual);
   options_.budget_bytes =
       request_.key.budget_bytes - static_cast<std::uint64_t>(left);
+}
+
+// Where all fits nothing has to be left: what lies in the way of an op is moved
+// inside HBM, which takes a fraction of what the link does. True: it does, and
+// that is the plan.
+bool PlanSearch::fitsWhole() {
+  PlannerOptions whole = options_;
+  whole.budget_bytes = request_.key.budget_bytes;
+  whole.portfolio.resize(1);
+  runtime::Result<PlanPtr> plan = plan_cycle(map_.cycle, whole);
+  if (!plan.ok() || !(*plan)->actions.empty()) return false;
+  chosen_ = std::move(*plan);
+  return true;
 }
 
 bool PlanSearch::tryNext() {
@@ -117,7 +137,7 @@ PathPlanPtr PlanSearch::chosen() const {
   auto made = std::make_shared<PathPlan>();
   made->key = request_.key;
   made->link = request_.link;
-  made->headroom_level = request_.headroom_level;
+  made->headroom_level = chosen_level_;
   made->signature = request_.signature;
   made->is_settled = is_settled_;
   if (chosen_ == nullptr) return made;

@@ -69,13 +69,15 @@ class PlanSearch {
  private:
   // What plans leave of the budget from now on, at this headroom level.
   void leaveHeadroom(std::uint64_t share);
+  bool fitsWhole();
   bool choose();
   PathPlanPtr chosen() const; // on its path
 
   const Request request_;
   const profiler::CycleMap map_;
   PlannerOptions options_;
-  int headroom_level_;
+  int headroom_level_; // of the next plan
+  int chosen_level_;   // what it is called
   std::size_t most_tries_ = 0;
   std::optional<JointPlanner> planner_;
 

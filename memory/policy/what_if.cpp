@@ -9,6 +9,7 @@
 
 #include "memory/policy/plan/use_table.h"
 #include "memory/policy/plan_search.h"
+#include "memory/policy/headroom_trial.h"
 #include "memory/policy/planning_thread.h"
 #include "memory/policy/swapping/planner.h"
 
@@ -96,7 +97,7 @@ WhatIf what_if(const profiler::CycleMap& map, const LinkModel& link,
                                       link,
                                       PlanningThread::keptBytes(bytes),
                                       recompute,
-                                      /*headroom_level=*/0,
+                                      HeadroomTrial::kNoHeadroom,
                                       PlanSearch::kLeastTries};
     PlanSearch search(request, map);
     while (search.tryNext()) {

@@ -1,6 +1,7 @@
 // Which plan stays, by what the steps of each of them took.
 #include "memory/policy/headroom_trial.h"
 
+#include <algorithm>
 #include <gtest/gtest.h>
 #include <memory>
 
@@ -38,7 +39,7 @@ HeadroomTrial begun() {
   EXPECT_EQ(trial.headroomLevel(), HeadroomTrial::kOnce);
   EXPECT_FALSE(trial.stepEnded(nullptr, 1));
   EXPECT_TRUE(follow(trial, 9, 1));
-  EXPECT_EQ(trial.headroomLevel(), 0);
+  EXPECT_EQ(trial.headroomLevel(), HeadroomTrial::kNoHeadroom);
   EXPECT_FALSE(follow(trial, 9)); // until it is there
   const PathPlanPtr again = made(0);
   trial.add(again);
@@ -59,6 +60,22 @@ TEST(HeadroomTrial, WhatMovesNothingStays) {
   HeadroomTrial trial(made(HeadroomTrial::kOnce, /*moves=*/false));
   EXPECT_FALSE(follow(trial, 2, 1));
   EXPECT_TRUE(trial.isOver());
+}
+
+TEST(HeadroomTrial, WhatLeavesNothingIsHeldToItsWord) {
+  constexpr int kNone = HeadroomTrial::kNoHeadroom;
+  HeadroomTrial kept(made(kNone, /*moves=*/false));
+  EXPECT_FALSE(follow(kept, 1.01));
+  EXPECT_TRUE(kept.isOver());
+  EXPECT_EQ(kept.headroomLevel(), kNone);
+
+  HeadroomTrial trial(made(kNone, /*moves=*/false));
+  EXPECT_TRUE(follow(trial, 1.5));
+  EXPECT_EQ(trial.headroomLevel(), 0);
+  trial.add(made(0));
+  EXPECT_FALSE(follow(trial, 1.01));
+  EXPECT_TRUE(trial.isOver());
+  EXPECT_EQ(trial.headroomLevel(), 0);
 }
 
 TEST(HeadroomTrial, AllAreTriedAndTheBestStays) {
@@ -179,15 +196,19 @@ TEST(HeadroomTrial, OtherPlansBeginAnew) {
 
 // From the first step that followed its path on.
 TEST(HeadroomTrial, ItIsOverAfterFifteenSteps) {
-  HeadroomTrial trial(made(HeadroomTrial::kOnce));
-  EXPECT_TRUE(follow(trial, 9, 1));
-  std::size_t steps = 1;
-  while (!trial.isOver()) {
-    trial.add(made(trial.headroomLevel()));
-    follow(trial, 1.5);
-    steps += kAll;
+  for (const bool fits : {false, true}) { // then after some more
+    HeadroomTrial trial(made(HeadroomTrial::kOnce));
+    EXPECT_TRUE(follow(trial, 9, 1));
+    std::size_t steps = 1;
+    while (!trial.isOver()) {
+      const int wanted = trial.headroomLevel();
+      const int level = fits ? wanted : std::max(wanted, 0);
+      trial.add(made(level, level != HeadroomTrial::kNoHeadroom));
+      follow(trial, 1.5);
+      steps += kAll;
+    }
+    EXPECT_LE(steps, fits ? 15 + kAll : 15);
   }
-  EXPECT_LE(steps, 15);
 }
 
 } // namespace

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <gtest/gtest.h>
+#include <utility>
 
+#include "memory/policy/headroom_trial.h"
 #include "tests/cpp/memory/policy/random_cycles.h"
 #include "tests/cpp/memory/policy/residual_network.h"
 
@@ -41,6 +43,35 @@ TEST(PlanSearch, NothingIsDroppedWhereSwappingAloneTakesNoTime) {
       EXPECT_TRUE(found.plan()->plan->recorded.empty());
     }
   }
+}
+
+TEST(PlanSearch, WhereAllFitsNothingIsLeft) {
+  const Cycle cycle = residual_network(12);
+  const std::uint64_t peak_bytes = needs_of(cycle, 0).most_bytes;
+  const LinkModel link{1, 1, 2, 1};
+  const auto made = [&](std::uint64_t budget_bytes, int level) {
+    profiler::CycleMap map;
+    map.cycle = cycle;
+    return PlanSearch({{0, budget_bytes}, link, 0, false, level},
+                      std::move(map))
+        .plan();
+  };
+  for (const int level : {HeadroomTrial::kOnce, HeadroomTrial::kNoHeadroom}) {
+    const PathPlanPtr whole = made(peak_bytes, level);
+    EXPECT_TRUE(whole->plan->actions.empty());
+    EXPECT_EQ(whole->headroom_level, HeadroomTrial::kNoHeadroom);
+    EXPECT_FALSE(made(peak_bytes - 512, level)->plan->actions.empty());
+  }
+  // It turned out to need some.
+  const PathPlanPtr left = made(peak_bytes, 0);
+  EXPECT_FALSE(left->plan->actions.empty());
+  EXPECT_EQ(left->headroom_level, 0);
+  // What is usually left is there anyway.
+  const PathPlanPtr much = made(peak_bytes * 2, HeadroomTrial::kNoHeadroom);
+  EXPECT_TRUE(much->plan->actions.empty());
+  EXPECT_EQ(much->headroom_level, 0);
+  EXPECT_EQ(made(peak_bytes - 512, HeadroomTrial::kNoHeadroom)->headroom_level,
+            0);
 }
 
 TEST(PlanSearch, WhatCannotBePlannedIsNoPlan) {
