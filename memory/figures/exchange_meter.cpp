@@ -43,9 +43,9 @@ std::int64_t shared_ns(const std::vector<Interval>& a,
   std::int64_t sum = 0;
   for (auto at = a.begin(), other = b.begin();
        at != a.end() && other != b.end();) {
-    sum += std::max<std::int64_t>(0, std::min(at->end_ns, other->end_ns) -
-                                         std::max(at->begin_ns,
-                                                  other->begin_ns));
+    sum +=
+        std::max<std::int64_t>(0, std::min(at->end_ns, other->end_ns) -
+                                      std::max(at->begin_ns, other->begin_ns));
     if (at->end_ns < other->end_ns) {
       ++at;
     } else {
@@ -99,8 +99,7 @@ ExchangeMeter::Times ExchangeMeter::timesOf(Spans& spans, Stream stream) {
     if (!resolve(runtime_, span.begin) || !resolve(runtime_, span.end)) {
       continue;
     }
-    const Interval interval{span.begin.moment.time_ns,
-                            span.end.moment.time_ns};
+    const Interval interval{span.begin.moment.time_ns, span.end.moment.time_ns};
     switch (span.part) {
       case ExchangePart::kRuns:
         times.runs_ns += interval.end_ns - interval.begin_ns;

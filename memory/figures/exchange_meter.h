@@ -78,7 +78,7 @@ class ExchangeMeter {
   std::atomic<bool> saw_any_{false};
   mutable runtime::RankedMutex<runtime::LockRank::kOpTimer> mutex_;
   // Guarded by it.
-  Spans spans_; // of the step that runs
+  Spans spans_;                          // of the step that runs
   std::vector<runtime::Stream> streams_; // that exchanges ran on
 };
 

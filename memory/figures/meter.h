@@ -107,8 +107,8 @@ class Meter {
   OpTimer timer_;
   LinkEstimate link_;
   ExchangeMeter exchanges_;
-  std::atomic<std::uint64_t> steps_seen_{0}; // Profiler::steps()
-  std::atomic<std::uint64_t> step_begin_{0}; // Profiler::opCount()
+  std::atomic<std::uint64_t> steps_seen_{0};            // Profiler::steps()
+  std::atomic<std::uint64_t> step_begin_{0};            // Profiler::opCount()
   std::atomic<StreamIndex> step_stream_{kFirstCompute}; // where the last ended
 
   StepMeter meter_ GUARDED_BY(pager_lock);

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <string>
 
+#include "memory/policy/headroom_trial.h"
 #include "memory/policy/plan/use_table.h"
 #include "memory/policy/plan_search.h"
-#include "memory/policy/headroom_trial.h"
 #include "memory/policy/planning_thread.h"
 #include "memory/policy/swapping/planner.h"
 

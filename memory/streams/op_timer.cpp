@@ -209,9 +209,9 @@ void OpTimer::reportOp(Pending& op) {
     timeline_.add({profiler::Lane::kStalls, op.name, op.wait.moment.time_ns,
                    begin_ns, 0, nullptr, op.call});
   }
-  timeline_.add({op.exchange ? profiler::Lane::kExchanges
-                             : profiler::Lane::kCompute,
-                 op.name, begin_ns, end_ns, 0, nullptr, op.call});
+  timeline_.add(
+      {op.exchange ? profiler::Lane::kExchanges : profiler::Lane::kCompute,
+       op.name, begin_ns, end_ns, 0, nullptr, op.call});
   if (op.bytes_in > 0) {
     timeline_.add({profiler::Lane::kDecisions, op.name, begin_ns, begin_ns,
                    op.bytes_in, "fetch", op.call});

@@ -108,7 +108,7 @@ TEST_F(ExchangeMeterTest, WhereThisRankFetchesItIsAStall) {
   wait(kStream, exchange(500)); // from now on it is looked at
   step();
   ASSERT_TRUE(pager_->evict(*block_).ok());
-  ASSERT_TRUE(pager_->synchronize().ok()); // the host waits: no stall
+  ASSERT_TRUE(pager_->synchronize().ok());    // the host waits: no stall
   const runtime::Event done = exchange(5000); // which fetches first
   wait(kStream, done);
   op(1000);
