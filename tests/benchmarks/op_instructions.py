@@ -47,7 +47,7 @@ SEQUENCE_OPS = 50
 SEQUENCE = "sequence"  # an op of the sequence, on average
 STEPS = ("forward", "training", "adamw_100")
 DEVICES = ("cpu", "chameleon")
-MANY_OPS = ("backward", "adamw", "all_reduce")
+MANY_OPS = ("backward", "adamw")
 IMPORTS = 15
 
 RESULTS = pathlib.Path(__file__).parent / "results" / "op_instructions.json"
