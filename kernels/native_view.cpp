@@ -1,5 +1,7 @@
 #include "kernels/native_view.h"
 
+#include <utility>
+
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
@@ -12,45 +14,58 @@
 namespace chameleon::kernels {
 namespace {
 
-profiler::Token token_of(std::uint32_t op,
-                         const std::vector<NativeView::Use>& uses) {
-  profiler::TokenHasher token(op);
-  profiler::QuickHasher quick(op);
-  for (const NativeView::Use& use : uses) {
-    add_to_token(token, *use.tensor.unsafeGetTensorImpl());
-    add_to_token(quick, *use.tensor.unsafeGetTensorImpl());
-  }
-  return profiler::whole_token(token.token(), quick.token());
-}
+using Uses = c10::ArrayRef<NativeView::Use>;
 
-std::vector<NativeView::Use> all_used(const std::vector<at::Tensor>& tensors,
-                                      memory::Access access) {
-  std::vector<NativeView::Use> uses;
-  uses.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) uses.push_back({tensor, access});
+// What the profiler knows the work by.
+struct Identified {
+  std::uint32_t op;
+  Uses uses;
+
+  profiler::QuickToken quick() const {
+    profiler::QuickHasher quick(op);
+    for (const NativeView::Use& use : uses) {
+      add_to_token(quick, *use.tensor->unsafeGetTensorImpl());
+    }
+    return quick.token();
+  }
+  static profiler::Token token(const void* self) {
+    const auto& work = *static_cast<const Identified*>(self);
+    profiler::TokenHasher token(work.op);
+    for (const NativeView::Use& use : work.uses) {
+      add_to_token(token, *use.tensor->unsafeGetTensorImpl());
+    }
+    return profiler::whole_token(token.token(), work.quick());
+  }
+};
+
+c10::SmallVector<NativeView::Use, 4> all_used(at::TensorList tensors,
+                                              memory::Access access) {
+  c10::SmallVector<NativeView::Use, 4> uses;
+  for (const at::Tensor& tensor : tensors) uses.push_back({&tensor, access});
   return uses;
 }
 
 } // namespace
 
-NativeView::NativeView(const std::vector<at::Tensor>& tensors,
-                       memory::Access access, std::string_view purpose)
+NativeView::NativeView(at::TensorList tensors, memory::Access access,
+                       std::string_view purpose)
     : NativeView(all_used(tensors, access),
                  {.name = purpose, .may_retry = true}, std::nullopt) {}
 
-NativeView::NativeView(const std::vector<Use>& uses, const memory::OpKind& kind,
+NativeView::NativeView(Uses uses, const memory::OpKind& kind,
                        std::optional<std::uint32_t> op_number) {
   if (uses.empty()) return;
   backend::finish_deferred_work();
-  const c10::DeviceIndex index = uses.front().tensor.device().index();
+  const c10::DeviceIndex index = uses.front().tensor->device().index();
   backend::DeviceContext& device = backend::context(index, kind.name);
   // A collective's may be without: its time alone is modelled.
   TORCH_CHECK(backend::target().holds_data || op_number, kind.name,
               ": a simulated device holds no bytes that native code could "
               "work on; set torch_chameleon.config.physical_device to \"cpu\"");
   AliasTensorSet alias_tensors;
-  std::vector<std::size_t> entries;
-  for (const auto& [tensor, access] : uses) {
+  c10::SmallVector<std::size_t, 8> entries;
+  for (const auto [operand, access] : uses) {
+    const at::Tensor& tensor = *operand;
     TORCH_CHECK_VALUE(
         backend::is_chameleon(*tensor.unsafeGetTensorImpl()) &&
             tensor.has_storage() && tensor.device().index() == index,
@@ -66,32 +81,30 @@ NativeView::NativeView(const std::vector<Use>& uses, const memory::OpKind& kind,
     }
     outers_.push_back(tensor);
   }
-  pager_ = device.pager;
   const auto operands = alias_tensors.operands();
-  auto call = std::make_unique<memory::Call>();
+  const Identified work{op_number.value_or(0), uses};
   std::optional<memory::OpIdentity> identity;
-  profiler::Token token = 0;
   if (op_number) {
-    token = token_of(*op_number, uses);
-    identity = memory::OpIdentity::of(*op_number, token);
+    identity = {*op_number, work.quick(), &Identified::token, &work};
   }
-  backend::throw_if(
-      pager_->begin(*call, {.kind = kind,
-                            .stream = backend::current_stream(index),
-                            .operands = {operands.data(), operands.size()},
-                            .identity = identity ? &*identity : nullptr}));
-  pager_->keepPins(*call);
-  call_ = std::move(call);
+  backend::throw_if(device.pager->begin(
+      call_, {.kind = kind,
+              .stream = backend::current_stream(index),
+              .operands = {operands.data(), operands.size()},
+              .identity = identity ? &*identity : nullptr}));
+  pager_ = device.pager;
+  pager_->keepPins(call_);
 
   alias_tensors.bind();
-  for (const AliasTensorSet::Entry& entry : alias_tensors.entries()) {
+  for (AliasTensorSet::Entry& entry : alias_tensors.entries()) {
     entry.alias->set_resizable(false); // growing would leave the block behind
+    aliases_.push_back(std::move(entry.alias));
   }
+  natives_.reserve(uses.size());
   for (std::size_t i = 0; i < uses.size(); ++i) {
     c10::TensorImpl& outer = *outers_[i].unsafeGetTensorImpl();
-    auto native = make_outer(
-        outer, c10::Storage(alias_tensors.entries()[entries[i]].alias),
-        backend::target_device(index));
+    auto native = make_outer(outer, c10::Storage(aliases_[entries[i]]),
+                             backend::target_device(index));
     // Writes to it are writes to the tensor: autograd has to notice.
     if (!outer.is_inference()) {
       native->set_version_counter(outer.version_counter());
@@ -101,10 +114,18 @@ NativeView::NativeView(const std::vector<Use>& uses, const memory::OpKind& kind,
 }
 
 NativeView::~NativeView() {
-  for (const at::Tensor& native : natives_) {
-    close(*native.storage().unsafeGetStorageImpl());
+  end();
+  natives_.clear();
+  for (const auto& alias : aliases_) {
+    if (alias.use_count() > 1) close(*alias);
   }
-  if (call_) pager_->end(*call_);
+}
+
+void NativeView::end() noexcept {
+  if (pager_ == nullptr) return;
+  for (const auto& alias : aliases_) let_go(*alias);
+  std::exchange(pager_, nullptr)->end(call_);
+  outers_.clear();
 }
 
 } // namespace chameleon::kernels

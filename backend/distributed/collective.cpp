@@ -19,9 +19,6 @@ memory::ExchangeMeter& meter_of(c10::Device device) {
 
 } // namespace
 
-Collective::Collective(c10::Device device, std::vector<at::Tensor> results)
-    : device_(device), results_(std::move(results)) {}
-
 Collective::~Collective() {
   if (isFinished()) return;
   finish(std::make_exception_ptr(
@@ -30,24 +27,26 @@ Collective::~Collective() {
 
 Natives Collective::pin(const CollectiveKind& kind, const Operands& operands) {
   try {
-    views_.push_back(std::make_unique<kernels::NativeView>(
-        operands.uses(), kind.kind, kind.number));
+    kernels::NativeView& view =
+        view_
+            ? more_views_.emplace_front(operands.uses(), kind.kind, kind.number)
+            : view_.emplace(operands.uses(), kind.kind, kind.number);
+    if (!runs_) {
+      runs_.emplace(meter_of(device_), memory::ExchangePart::kRuns,
+                    backend::current_stream(device_.index()));
+    }
+    return Natives(view.natives());
   } catch (c10::OutOfMemoryError& error) {
     error.add_context(
         "A collective needs all its tensors at once. Gradients go in buckets: "
         "DistributedDataParallel(bucket_cap_mb=...) makes them smaller.");
     throw;
   }
-  if (!runs_) {
-    runs_.emplace(meter_of(device_), memory::ExchangePart::kRuns,
-                  backend::current_stream(device_.index()));
-  }
-  return Natives(views_.back()->natives());
 }
 
 void Collective::endWith(c10d::Work& work,
                          const std::shared_ptr<Collective>& collective) {
-  for (const auto& view : collective->views_) view->endsByItself();
+  collective->forEachView([](auto& view) { view.endsByItself(); });
   work.getFuture()->addCallback(
       [collective](c10::ivalue::Future& done) {
         collective->finish(done.hasError() ? done.exception_ptr() : nullptr);
@@ -56,20 +55,15 @@ void Collective::endWith(c10d::Work& work,
 }
 
 void Collective::finish(const std::exception_ptr& failure) {
-  std::vector<std::unique_ptr<kernels::NativeView>> views;
-  {
-    const std::lock_guard lock(mutex_);
-    if (std::exchange(finished_, true)) return;
-    views.swap(views_);
-    failure_ = failure;
-  }
+  if (finished_.exchange(true)) return;
+  failure_ = failure;
   if (failure == nullptr) {
     if (step_) step_();
-    for (const auto& view : views) view->overwritten();
+    forEachView([](auto& view) { view.overwritten(); });
   }
   runs_.reset();
   step_ = nullptr; // it holds native tensors
-  views.clear();
+  forEachView([](auto& view) { view.end(); });
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     const std::lock_guard lock(mutex_);
@@ -100,15 +94,10 @@ c10::intrusive_ptr<c10::ivalue::Future> Collective::future() {
 
 void Collective::complete(c10::ivalue::Future& future) const {
   if (failure_ == nullptr) {
-    future.markCompleted(results_);
+    future.markCompleted(results());
   } else {
     future.setError(failure_);
   }
-}
-
-bool Collective::isFinished() const {
-  const std::lock_guard lock(mutex_);
-  return finished_;
 }
 
 } // namespace chameleon::distributed

@@ -13,7 +13,9 @@
 // to the thread that makes it, until it is shared.
 #pragma once
 
+#include <atomic>
 #include <exception>
+#include <forward_list>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -23,6 +25,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "backend/distributed/collective_kind.h"
@@ -35,7 +38,8 @@ namespace chameleon::distributed {
 class Collective {
  public:
   // `results`: the tensors that its future holds.
-  Collective(c10::Device device, std::vector<at::Tensor> results);
+  Collective(c10::Device device, at::TensorList results)
+      : device_(device), results_(results.begin(), results.end()) {}
   ~Collective(); // finishes it as failed, if nobody did
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
@@ -47,8 +51,8 @@ class Collective {
   // `collective`. Ops that lack memory wait for that.
   static void endWith(c10d::Work& work,
                       const std::shared_ptr<Collective>& collective);
-  void addResults(const std::vector<at::Tensor>& results) {
-    results_.insert(results_.end(), results.begin(), results.end());
+  void addResults(at::TensorList results) {
+    results_.append(results.begin(), results.end());
   }
 
   // What follows the work before the operands go.
@@ -57,27 +61,36 @@ class Collective {
   // The work is done, or a stream waits for it, or it failed: lets go of the
   // operands. Once; later calls do nothing. It runs callbacks of the future.
   void finish(const std::exception_ptr& failure = nullptr);
-  bool isFinished() const;
+  bool isFinished() const noexcept { return finished_.load(); }
   // The current stream, or the host, waits for it while that lives.
   memory::ExchangeSpan beginWait() const;
 
   // Of the results. Made when it is asked for: few programs do.
   c10::intrusive_ptr<c10::ivalue::Future> future();
-  const std::vector<at::Tensor>& results() const noexcept { return results_; }
+  std::vector<at::Tensor> results() const {
+    return {results_.begin(), results_.end()};
+  }
 
  private:
+  template <typename Use>
+  void forEachView(const Use& use) {
+    if (view_) use(*view_);
+    for (kernels::NativeView& view : more_views_) use(view);
+  }
   void complete(c10::ivalue::Future& future) const;
 
   const c10::Device device_;
-  std::vector<at::Tensor> results_;
-  mutable std::mutex mutex_; // a leaf; never held while something is called
-  bool finished_ = false;
-  bool is_ready_ = false;      // and its operands are let go of
-  std::exception_ptr failure_; // what it finished with
-  c10::intrusive_ptr<c10::ivalue::Future> future_; // null: not asked for
-  std::vector<std::unique_ptr<kernels::NativeView>> views_;
+  c10::SmallVector<at::Tensor, 2> results_;
+  std::optional<kernels::NativeView> view_;           // of the first pin()
+  std::forward_list<kernels::NativeView> more_views_; // coalesced with it
   std::function<void()> step_;
   std::optional<memory::ExchangeSpan> runs_; // from pin() to finish()
+  std::atomic<bool> finished_{false};
+  std::exception_ptr failure_; // what it finished with
+  std::mutex mutex_;           // a leaf; never held while something is called
+  // It guards these.
+  bool is_ready_ = false; // finished, and the operands are let go of
+  c10::intrusive_ptr<c10::ivalue::Future> future_; // null: not asked for
 };
 
 } // namespace chameleon::distributed

@@ -7,10 +7,10 @@
 #pragma once
 
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include "kernels/native_view.h"
 
@@ -18,11 +18,12 @@ namespace chameleon::distributed {
 
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
+// REQUIRES: the tensors outlive it.
 class Operands {
  public:
   // kOverwrite: every element, unread, so that it need not be in HBM.
   Operands& add(const at::Tensor& tensor, memory::Access access) {
-    uses_.push_back({tensor, access});
+    uses_.push_back({&tensor, access});
     return *this;
   }
   Operands& add(const std::vector<at::Tensor>& tensors, memory::Access access) {
@@ -34,20 +35,20 @@ class Operands {
     return *this;
   }
 
-  const std::vector<kernels::NativeView::Use>& uses() const noexcept {
+  c10::ArrayRef<kernels::NativeView::Use> uses() const noexcept {
     return uses_;
   }
 
  private:
-  std::vector<kernels::NativeView::Use> uses_;
+  c10::SmallVector<kernels::NativeView::Use, 4> uses_;
 };
 
 // The native tensors of a collective's operands, one after the other.
 class Natives {
  public:
-  explicit Natives(const std::vector<at::Tensor>& natives)
-      : natives_(natives) {}
+  explicit Natives(std::vector<at::Tensor>& natives) : natives_(natives) {}
 
+  std::vector<at::Tensor>& all() const noexcept { return natives_; }
   at::Tensor next() { return natives_[at_++]; }
   at::Tensor like(const at::Tensor& /*tensor*/) { return next(); }
   std::vector<at::Tensor> like(const std::vector<at::Tensor>& tensors) {
@@ -64,7 +65,7 @@ class Natives {
   }
 
  private:
-  const std::vector<at::Tensor>& natives_;
+  std::vector<at::Tensor>& natives_;
   std::size_t at_ = 0;
 };
 

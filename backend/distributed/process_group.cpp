@@ -39,7 +39,7 @@ bool are_of_one_shape(const Tensors& tensors) {
 
 c10::Device device_of(const Operands& operands) {
   for (const auto& use : operands.uses()) {
-    if (use.tensor.device().type() == kChameleon) return use.tensor.device();
+    if (use.tensor->device().type() == kChameleon) return use.tensor->device();
   }
   return {kChameleon, backend::current_device()};
 }
@@ -113,31 +113,27 @@ Work ProcessGroup::use(const CollectiveKind& kind, const Tensors& tensors,
                        Access access, const StartNative& start, bool averages) {
   Operands operands;
   operands.add(tensors, access);
-  return run({kind, operands, tensors, averages}, [&](Natives natives) {
-    Tensors native = natives.like(tensors);
-    return start(native);
-  });
+  return run({kind, operands, tensors, averages},
+             [&](Natives natives) { return start(natives.all()); });
 }
 
-Work ProcessGroup::run(Request request, const Start& start) {
+Work ProcessGroup::run(const Request& request, Start start) {
   if (coalescing_) {
     coalesce(request, start);
     return nullptr;
   }
-  return completion_ == Completion::kOnStream
-             ? runOnStream(std::move(request), start)
-             : runOnHost(std::move(request), start);
+  return completion_ == Completion::kOnStream ? runOnStream(request, start)
+                                              : runOnHost(request, start);
 }
 
-Work ProcessGroup::runOnHost(Request request, const Start& start) {
+Work ProcessGroup::runOnHost(const Request& request, Start start) {
   const c10::Device device = device_of(request.operands);
   backend::context(device.index(), request.kind.kind.name); // fixes the target
   std::optional<c10::StreamGuard> on_stream;
   if (backend::target().type == c10::DeviceType::CUDA) {
     on_stream.emplace(followCaller(device.index()));
   }
-  auto collective =
-      std::make_shared<Collective>(device, std::move(request.results));
+  auto collective = std::make_shared<Collective>(device, request.results);
   const Natives natives = collective->pin(request.kind, request.operands);
   Work inner = start(natives);
   Tensors averaged;
@@ -161,21 +157,20 @@ Work ProcessGroup::runOnHost(Request request, const Start& start) {
                                              std::move(collective), ends);
 }
 
-Work ProcessGroup::runOnStream(Request request, const Start& start) {
+Work ProcessGroup::runOnStream(const Request& request, Start start) {
   dropDone();
   const c10::Device device = device_of(request.operands);
-  auto collective =
-      std::make_shared<Collective>(device, std::move(request.results));
+  auto collective = std::make_shared<Collective>(device, request.results);
   const c10::StreamGuard on_stream(followCaller(device.index()));
   Work inner = start(collective->pin(request.kind, request.operands));
   return finishOnStream(request.kind.type, c10d::isP2POp(request.kind.type),
                         std::move(inner), std::move(collective));
 }
 
-void ProcessGroup::coalesce(const Request& request, const Start& start) {
+void ProcessGroup::coalesce(const Request& request, Start start) {
   const c10::Device device = device_of(request.operands);
   if (coalesced_ == nullptr) {
-    coalesced_ = std::make_shared<Collective>(device, Tensors());
+    coalesced_ = std::make_shared<Collective>(device, at::TensorList());
   }
   coalesced_point_to_point_ =
       coalesced_point_to_point_ || c10d::isP2POp(request.kind.type);

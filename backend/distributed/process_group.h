@@ -29,6 +29,7 @@
 #include <vector>
 
 #include <c10/core/Stream.h>
+#include <c10/util/FunctionRef.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "backend/distributed/collective.h"
@@ -123,13 +124,13 @@ class ProcessGroup final : public c10d::Backend {
   c10d::ErrorType getError() override;
 
  private:
-  using Start = std::function<Work(Natives natives)>;
+  using Start = c10::function_ref<Work(Natives natives)>;
   // One call of the inner backend.
   struct Request {
     const CollectiveKind& kind;
     const Operands& operands;
-    Tensors results;       // of its work
-    bool averages = false; // what it wrote is divided by the number of ranks
+    at::TensorList results; // of its work
+    bool averages = false;  // what it wrote is divided by the number of ranks
   };
   // Reads `inputs` and overwrites `outputs`, which are tensors, lists of them
   // or lists of lists; `start` gets the native ones.
@@ -142,11 +143,11 @@ class ProcessGroup final : public c10d::Backend {
   Work use(const CollectiveKind& kind, const Tensors& tensors,
            memory::Access access, const StartNative& start,
            bool averages = false);
-  Work run(Request request, const Start& start);
-  Work runOnHost(Request request, const Start& start);
-  Work runOnStream(Request request, const Start& start);
+  Work run(const Request& request, Start start);
+  Work runOnHost(const Request& request, Start start);
+  Work runOnStream(const Request& request, Start start);
   // The same where several go together: its work comes with endCoalescing().
-  void coalesce(const Request& request, const Start& start);
+  void coalesce(const Request& request, Start start);
   Work finishOnStream(c10d::OpType type, bool point_to_point, Work inner,
                       std::shared_ptr<Collective> collective);
   // The group's stream, which waits for the caller's current one.
