@@ -221,13 +221,15 @@ void ProcessGroup::dropDone() {
 }
 
 template <typename Reduction>
-bool ProcessGroup::sumsInstead(Reduction& options) const {
+std::optional<Reduction> ProcessGroup::sumInstead(
+    const Reduction& options) const {
   if (completion_ == Completion::kOnStream ||
       options.reduceOp.op_ != c10d::ReduceOp::AVG) {
-    return false;
+    return std::nullopt;
   }
-  options.reduceOp = c10d::ReduceOp::SUM;
-  return true;
+  Reduction sum = options;
+  sum.reduceOp = c10d::ReduceOp::SUM;
+  return sum;
 }
 
 // To NCCL a tensor is so many elements, whatever its shape. gloo compares.
@@ -255,12 +257,13 @@ Work ProcessGroup::allreduce(Tensors& tensors,
   if (!tensors.empty() && tensors.front().layout() != at::kStrided) {
     return allreduce_sparse(tensors, options);
   }
-  c10d::AllreduceOptions asked = options;
-  const bool averages = sumsInstead(asked);
+  const auto sum = sumInstead(options);
   return use(
       kind, tensors, Access::kWrite,
-      [&](Tensors& native) { return inner_->allreduce(native, asked); },
-      averages);
+      [&](Tensors& native) {
+        return inner_->allreduce(native, sum ? *sum : options);
+      },
+      sum.has_value());
 }
 
 // The sum has other indices, and memory of its own, which gloo makes: the
@@ -291,24 +294,25 @@ Work ProcessGroup::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   static const CollectiveKind kind(OpType::ALLREDUCE_COALESCED,
                                    "c10d::allreduce_coalesced_");
-  c10d::AllreduceCoalescedOptions asked = options;
-  const bool averages = sumsInstead(asked);
+  const auto sum = sumInstead(options);
   return use(
       kind, tensors, Access::kWrite,
       [&](Tensors& native) {
-        return inner_->allreduce_coalesced(native, asked);
+        return inner_->allreduce_coalesced(native, sum ? *sum : options);
       },
-      averages);
+      sum.has_value());
 }
 
 Work ProcessGroup::reduce(Tensors& tensors,
                           const c10d::ReduceOptions& options) {
   static const CollectiveKind kind(OpType::REDUCE, "c10d::reduce_");
-  c10d::ReduceOptions asked = options;
-  const bool averages = sumsInstead(asked);
+  const auto sum = sumInstead(options);
   return use(
       kind, tensors, Access::kWrite,
-      [&](Tensors& native) { return inner_->reduce(native, asked); }, averages);
+      [&](Tensors& native) {
+        return inner_->reduce(native, sum ? *sum : options);
+      },
+      sum.has_value());
 }
 
 Work ProcessGroup::allgather(TensorLists& outputs, Tensors& inputs,
@@ -389,14 +393,13 @@ Work ProcessGroup::reduce_scatter(Tensors& outputs, TensorLists& inputs,
     at::Tensor all = at::stack(inputs.front()); // as in allgather()
     return _reduce_scatter_base(outputs.front(), all, options);
   }
-  c10d::ReduceScatterOptions asked = options;
-  const bool averages = sumsInstead(asked);
+  const auto sum = sumInstead(options);
   return exchange(
       kind, outputs, inputs,
       [&](auto& outs, auto& ins) {
-        return inner_->reduce_scatter(outs, ins, asked);
+        return inner_->reduce_scatter(outs, ins, sum ? *sum : options);
       },
-      averages);
+      sum.has_value());
 }
 
 Work ProcessGroup::_reduce_scatter_base(
@@ -404,16 +407,15 @@ Work ProcessGroup::_reduce_scatter_base(
     const c10d::ReduceScatterOptions& options) {
   static const CollectiveKind kind(OpType::_REDUCE_SCATTER_BASE,
                                    "c10d::_reduce_scatter_base_");
-  c10d::ReduceScatterOptions asked = options;
-  const bool averages = sumsInstead(asked);
+  const auto sum = sumInstead(options);
   return exchange(
       kind, output, input,
       [&](auto& outs, auto& ins) {
         at::Tensor to = inARow(outs);
         at::Tensor from = inARow(ins);
-        return inner_->_reduce_scatter_base(to, from, asked);
+        return inner_->_reduce_scatter_base(to, from, sum ? *sum : options);
       },
-      averages);
+      sum.has_value());
 }
 
 Work ProcessGroup::reduce_scatter_tensor_coalesced(
@@ -421,14 +423,14 @@ Work ProcessGroup::reduce_scatter_tensor_coalesced(
     const c10d::ReduceScatterOptions& options) {
   static const CollectiveKind kind(OpType::COALESCED,
                                    "c10d::reduce_scatter_tensor_coalesced_");
-  c10d::ReduceScatterOptions asked = options;
-  const bool averages = sumsInstead(asked);
+  const auto sum = sumInstead(options);
   return exchange(
       kind, outputs, inputs,
       [&](auto& outs, auto& ins) {
-        return inner_->reduce_scatter_tensor_coalesced(outs, ins, asked);
+        return inner_->reduce_scatter_tensor_coalesced(outs, ins,
+                                                       sum ? *sum : options);
       },
-      averages);
+      sum.has_value());
 }
 
 Work ProcessGroup::alltoall_base(at::Tensor& output, at::Tensor& input,

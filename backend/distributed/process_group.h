@@ -152,9 +152,9 @@ class ProcessGroup final : public c10d::Backend {
                       std::shared_ptr<Collective> collective);
   // The group's stream, which waits for the caller's current one.
   c10::Stream followCaller(c10::DeviceIndex index);
-  // Makes a sum of an average that the inner backend lacks. True: it did.
+  // A sum in place of an average that the inner backend lacks; null: as asked.
   template <typename Reduction>
-  bool sumsInstead(Reduction& options) const;
+  std::optional<Reduction> sumInstead(const Reduction& options) const;
   at::Tensor inARow(const at::Tensor& native) const;
   void dropDone();
 
