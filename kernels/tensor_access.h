@@ -92,8 +92,12 @@ struct TensorAccess : c10::TensorImpl {
   // All metadata of any tensor, and `storage`.
   static void show(const c10::TensorImpl& like, c10::TensorImpl& tensor,
                    c10::Storage storage, c10::Device device) {
-    copy_generic_tensor_metadata(&like, &tensor);
     storageOf(tensor) = std::move(storage);
+    if (device.type() != backend::kChameleon && isPlain(like, outerKeys())) {
+      showPlain(like, tensor, aliasTensorKeys(), device);
+      return;
+    }
+    copy_generic_tensor_metadata(&like, &tensor);
     retarget(tensor, like.key_set() - c10::python_ks, device);
   }
 
