@@ -55,7 +55,24 @@ void Collective::endWith(c10d::Work& work,
 }
 
 void Collective::finish(const std::exception_ptr& failure) {
-  if (finished_.exchange(true)) return;
+  bool is_first = false;
+  // Who waits and gloo's thread come here at a time. The later one goes on when
+  // all is done: what it uses next is the result.
+  std::call_once(once_, [&] {
+    letGo(failure);
+    is_first = true;
+  });
+  if (!is_first) return;
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::lock_guard lock(mutex_);
+    is_ready_ = true;
+    future = future_;
+  }
+  if (future != nullptr) complete(*future);
+}
+
+void Collective::letGo(const std::exception_ptr& failure) {
   failure_ = failure;
   if (failure == nullptr) {
     if (step_) step_();
@@ -64,13 +81,7 @@ void Collective::finish(const std::exception_ptr& failure) {
   runs_.reset();
   step_ = nullptr; // it holds native tensors
   forEachView([](auto& view) { view.end(); });
-  c10::intrusive_ptr<c10::ivalue::Future> future;
-  {
-    const std::lock_guard lock(mutex_);
-    is_ready_ = true;
-    future = future_;
-  }
-  if (future != nullptr) complete(*future);
+  finished_.store(true);
 }
 
 memory::ExchangeSpan Collective::beginWait() const {

@@ -59,7 +59,8 @@ class Collective {
   void then(std::function<void()> step) { step_ = std::move(step); }
 
   // The work is done, or a stream waits for it, or it failed: lets go of the
-  // operands. Once; later calls do nothing. It runs callbacks of the future.
+  // operands. Once: a later call does nothing, and one at the same time waits
+  // for the first. It runs callbacks of the future.
   void finish(const std::exception_ptr& failure = nullptr);
   bool isFinished() const noexcept { return finished_.load(); }
   // The current stream, or the host, waits for it while that lives.
@@ -77,6 +78,7 @@ class Collective {
     if (view_) use(*view_);
     for (kernels::NativeView& view : more_views_) use(view);
   }
+  void letGo(const std::exception_ptr& failure);
   void complete(c10::ivalue::Future& future) const;
 
   const c10::Device device_;
@@ -85,6 +87,7 @@ class Collective {
   std::forward_list<kernels::NativeView> more_views_; // coalesced with it
   std::function<void()> step_;
   std::optional<memory::ExchangeSpan> runs_; // from pin() to finish()
+  std::once_flag once_;
   std::atomic<bool> finished_{false};
   std::exception_ptr failure_; // what it finished with
   std::mutex mutex_;           // a leaf; never held while something is called
