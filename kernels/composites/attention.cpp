@@ -84,10 +84,12 @@ double scale_of(const at::Tensor& query, std::optional<double> scale) {
 Forward cuda_flash(const at::Tensor& query, const at::Tensor& key,
                    const at::Tensor& value, double dropout_p, bool is_causal,
                    std::optional<double> scale) {
-  auto [output, logsumexp, cum_q, cum_k, max_q, max_k, seed, offset, mask] =
+  auto [output, logsumexp, cum_q, cum_k, max_q, max_k, seed, offset, debug] =
       at::_scaled_dot_product_flash_attention(
           padded(query), padded(key), padded(value), dropout_p, is_causal,
           /*return_debug_mask=*/false, scale_of(query, scale));
+  // Empty. Who asks for shapes beforehand is told that there is no mask.
+  const at::Tensor none;
   return {cut(output, value.size(-1)),
           logsumexp,
           cum_q,
@@ -96,7 +98,7 @@ Forward cuda_flash(const at::Tensor& query, const at::Tensor& key,
           max_k,
           seed,
           offset,
-          mask};
+          none};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> cuda_flash_backward(

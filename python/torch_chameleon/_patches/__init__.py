@@ -19,6 +19,7 @@ from torch_chameleon._patches import (
     printing,
     process_groups,
     processes,
+    sharded_attention,
     sharded_random,
     storage_bytes,
 )
@@ -41,6 +42,7 @@ def install() -> None:
         backward,
         flex_attention,
         storage_bytes,
+        sharded_attention,
         sharded_random,
         custom_ops,
     ):

@@ -3,14 +3,17 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.functional import scaled_dot_product_attention
 from torch_chameleon import _ranks
+from torch_chameleon._patches import sharded_attention
 
 
 @pytest.fixture
@@ -49,6 +52,55 @@ def test_shards_of_the_cpu_are_asked_as_ever(mesh):
     sharded = distribute_tensor(torch.zeros(8), on_cpu, [Shard(0)])
     with pytest.warns(UserWarning, match="complete support on cpu"):
         nn.init.uniform_(sharded)
+
+
+def sharded(mesh, *shape, place=None):
+    tensor = torch.randn(*shape).to("chameleon").requires_grad_()
+    return distribute_tensor(tensor, mesh, [place or Replicate()])
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (Shard(0), Shard(0)),  # each rank has its sequences
+        (Shard(1), Shard(1)),  # its heads
+        (Shard(2), Replicate()),  # every token asks all others
+        (Replicate(), Replicate()),
+    ],
+)
+def test_attention_is_where_its_operands_are(mesh, place, expected):
+    operands = [sharded(mesh, 2, 4, 8, 16, place=place) for _ in range(3)]
+    found = scaled_dot_product_attention(*operands)
+    assert found.placements == (expected,)
+    plain = [each.full_tensor().detach().cpu() for each in operands]
+    assert torch.equal(
+        found.full_tensor().cpu(), scaled_dot_product_attention(*plain)
+    )
+
+
+def test_attention_has_the_strides_that_its_shards_have(mesh):
+    for swapped in (False, True):
+        operands = [sharded(mesh, 2, 4, 8, 16) for _ in range(3)]
+        if swapped:
+            operands = [each.transpose(1, 2) for each in operands]
+        found = scaled_dot_product_attention(*operands)
+        assert found.stride() == found.to_local().stride()
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "is_split"),
+    [(6, 6, True), (8, 4, True), (6, 3, False), (8, 1, False)],
+)
+def test_heads_stay_with_the_keys_that_they_share(heads, key_heads, is_split):
+    mesh = SimpleNamespace(size=lambda: 2)
+    query, key = (
+        SimpleNamespace(shape=(4, n, 8, 16), ndim=4, mesh=mesh, placements=())
+        for n in (heads, key_heads)
+    )
+    ways = sharded_attention._forward(query, key, key, None, 0.0, True)
+    assert ([Shard(1)] * 3 + [None] * 3 in [given for _, given in ways]) == (
+        is_split
+    )
 
 
 def test_the_device_of_a_rank(monkeypatch):
