@@ -6,6 +6,7 @@ installed once a process, when the package is imported; none touches a device.
 
 from torch_chameleon._patches import (
     backward,
+    cuda_synchronize,
     custom_ops,
     data_parallel,
     decompositions,
@@ -32,6 +33,7 @@ def install() -> None:
         guards,
         processes,
         process_groups,
+        cuda_synchronize,
         data_parallel,
         printing,
         decompositions,

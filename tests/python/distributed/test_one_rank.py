@@ -171,6 +171,14 @@ def test_fsdp_trains(fresh):
     assert fresh(FSDP) == "72.0"
 
 
+def test_power_sgd_beside_a_gpu_waits_for_this_device(monkeypatch):
+    """It calls torch.cuda.synchronize with its gradients' device."""
+    waited = []
+    monkeypatch.setattr(torch.chameleon, "synchronize", waited.append)
+    torch.cuda.synchronize(HERE)
+    assert waited == [HERE]
+
+
 @needs_testing
 def test_a_collective_never_runs_again():
     """What it wrote is swapped; what it read may be made again."""
