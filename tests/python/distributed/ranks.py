@@ -7,6 +7,7 @@ to OUT/RANK.json. `launch` starts all ranks and reads that.
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import pathlib
@@ -20,6 +21,14 @@ import torch
 import torch.distributed as dist
 
 HERE = pathlib.Path(__file__).parent
+MODULES = (
+    "scenarios",
+    "attention_scenarios",
+    "checkpoint_scenarios",
+    "fsdp_scenarios",
+    "hook_scenarios",
+    "pipeline_scenarios",
+)
 # So long may all scenarios of a launch take; one collective, a third of it.
 TIMEOUT_S = 300
 
@@ -126,10 +135,10 @@ def run_within(function, device):
     What takes next to nothing has all evicted before each op instead, or some.
     """
     import torch_chameleon
-    from scenarios import LARGEST_OP_BYTES
     from torch_chameleon import _testing
 
-    floor = LARGEST_OP_BYTES.get(function.__name__, 160 << 10)
+    module = sys.modules[function.__module__]
+    floor = module.LARGEST_OP_BYTES.get(function.__name__, 160 << 10)
     results = {}
     peak = 0
     for k in (1, 2, 3):
@@ -155,10 +164,14 @@ def run_within(function, device):
     return results
 
 
-def main(device, folder, names):
+def find(name):
+    """A scenario: each module of them may have it."""
     sys.path.insert(0, str(HERE))
-    import scenarios
+    modules = map(importlib.import_module, MODULES)
+    return next(vars(each)[name] for each in modules if name in vars(each))
 
+
+def main(device, folder, names):
     torch.set_num_threads(1)
     timeout = timedelta(seconds=TIMEOUT_S / 3)
     if device == "cpu":
@@ -176,7 +189,7 @@ def main(device, folder, names):
     results = {}
     for name in names:
         print("scenario", name, flush=True)
-        results[name] = each(getattr(scenarios, name), device)
+        results[name] = each(find(name), device)
     (pathlib.Path(folder) / f"{dist.get_rank()}.json").write_text(
         json.dumps(results)
     )

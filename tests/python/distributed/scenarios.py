@@ -5,7 +5,6 @@ every bit. The same code runs natively on the CPU and on chameleon.
 """
 
 import contextlib
-import os
 
 import torch
 import torch.distributed as dist
@@ -472,86 +471,6 @@ def two_dimensions(device, rank, world):
         fully_shard(block, mesh=mesh["d"])
     fully_shard(module, mesh=mesh["d"])
     return train(module, device, rank // 2, foreach=False)
-
-
-def pipeline(device, rank, world, schedule):
-    from torch.distributed import pipelining
-
-    per_rank = 4 // world
-    net = model()
-    stage_net = nn.Sequential(
-        *list(net)[rank * per_rank : (rank + 1) * per_rank]
-    ).to(device)
-    place = next(stage_net.parameters()).device
-    stage = pipelining.PipelineStage(stage_net, rank, world, place)
-    runs = getattr(pipelining, schedule)(
-        stage, 4, loss_fn=lambda out, target: (out - target).square().mean()
-    )
-    optimizer = torch.optim.SGD(stage_net.parameters(), lr=1e-2)
-    for step in range(2):
-        x = batch(step, 0, device)
-        if rank == 0:
-            runs.step(x)
-        elif rank == world - 1:
-            runs.step(target=torch.zeros_like(x), losses=[])
-        else:
-            runs.step()
-        optimizer.step()
-        optimizer.zero_grad()
-    return list(stage_net.parameters())
-
-
-def pipeline_1f1b(device, rank, world):
-    return pipeline(device, rank, world, "Schedule1F1B")
-
-
-def pipeline_gpipe(device, rank, world):
-    return pipeline(device, rank, world, "ScheduleGPipe")
-
-
-def checkpoint_and_back(device, rank, world):
-    """Saved by DCP, also in the background, and loaded into a new model."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint import state_dict as states
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh(device, (world,))
-
-    def make():
-        module = model().to(device)
-        for block in module:
-            fully_shard(block, mesh=mesh)
-        fully_shard(module, mesh=mesh)
-        return module, torch.optim.AdamW(module.parameters(), lr=1e-2)
-
-    module, optimizer = make()
-    for step in range(2):
-        module(batch(step, rank, device)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    results = [[p.full_tensor() for p in module.parameters()]]
-    for kind in ("save", "async_save"):
-        path = f"{os.environ['TEST_FOLDER']}/{kind}"
-        weights, state = states.get_state_dict(module, optimizer)
-        done = getattr(dcp, kind)(
-            {"m": weights, "o": state}, checkpoint_id=path
-        )
-        if kind == "async_save":
-            done.result()
-        dist.barrier()
-        other, other_optimizer = make()
-        weights, state = states.get_state_dict(other, other_optimizer)
-        both = {"m": weights, "o": state}
-        dcp.load(both, checkpoint_id=path)
-        states.set_state_dict(
-            other,
-            other_optimizer,
-            model_state_dict=both["m"],
-            optim_state_dict=both["o"],
-        )
-        results.append([p.full_tensor() for p in other.parameters()])
-        results.append(list(other_optimizer.state_dict()["state"].values()))
-    return results
 
 
 def soak(device, rank, world, steps=200):

@@ -1,0 +1,137 @@
+"""FullyShardedDataParallel (FSDP1), which natively does not run on the CPU.
+
+Natively it is FSDP2, which must come to the same.
+"""
+
+import torch
+from scenarios import Block, batch, model
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffload,
+    FullStateDictConfig,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    ShardingStrategy,
+    StateDictType,
+    fully_shard,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+LARGEST_OP_BYTES = {}
+STEPS = 3
+
+
+def adam(module):
+    return torch.optim.AdamW(module.parameters(), lr=1e-2)
+
+
+def run(module, optimizer, device, rank):
+    losses = []
+    for step in range(STEPS):
+        loss = module(batch(step, rank, device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return losses
+
+
+def by_name(module, optimizer):
+    """The values of all parameters, and of the optimizer's state for each."""
+    return (
+        {name: value.detach() for name, value in module.named_parameters()},
+        {
+            name: optimizer.state[parameter]
+            for name, parameter in module.named_parameters()
+        },
+    )
+
+
+def natively(rank, world, policy=None):
+    mesh = init_device_mesh("cpu", (world,))
+    module = model()
+    for each in (*module, module):
+        fully_shard(each, mesh=mesh, mp_policy=policy or MixedPrecisionPolicy())
+    optimizer = adam(module)
+    losses = run(module, optimizer, "cpu", rank)
+    return losses, *by_name(module, optimizer)
+
+
+def shard(device, **options):
+    return Fsdp(
+        model().to(device),
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        device_id=torch.device(
+            device, torch.accelerator.current_device_index()
+        ),
+        **options,
+    )
+
+
+def full_state(module, optimizer):
+    whole = FullStateDictConfig(rank0_only=False, offload_to_cpu=False)
+    with Fsdp.state_dict_type(module, StateDictType.FULL_STATE_DICT, whole):
+        return (
+            module.state_dict(),
+            Fsdp.optim_state_dict(module, optimizer)["state"],
+        )
+
+
+def fsdp1(device, rank, world, **options):
+    if device == "cpu":
+        return natively(rank, world)
+    module = shard(device, **options)
+    optimizer = adam(module)
+    losses = run(module, optimizer, device, rank)
+    return losses, *full_state(module, optimizer)
+
+
+def fsdp1_plain(device, rank, world):
+    return fsdp1(device, rank, world)
+
+
+def fsdp1_gradients_sharded(device, rank, world):
+    strategy = ShardingStrategy.SHARD_GRAD_OP
+    return fsdp1(device, rank, world, sharding_strategy=strategy)
+
+
+def fsdp1_original_parameters(device, rank, world):
+    return fsdp1(device, rank, world, use_orig_params=True)
+
+
+def fsdp1_cpu_offload(device, rank, world):
+    return fsdp1(
+        device, rank, world, cpu_offload=CPUOffload(offload_params=True)
+    )
+
+
+def fsdp1_bf16(device, rank, world):
+    types = torch.bfloat16, torch.float32
+    if device == "cpu":
+        return natively(rank, world, MixedPrecisionPolicy(*types))
+    return fsdp1(device, rank, world, mixed_precision=MixedPrecision(*types))
+
+
+def fsdp1_sharded_state(device, rank, world):
+    """Each rank's part of the state, loaded into a new module: as sharded
+    tensors, and as DTensors of a mesh."""
+    if device == "cpu":
+        return [natively(rank, world)] * 2
+    results = []
+    for mesh in (None, init_device_mesh(device, (world,))):
+        module = shard(device, device_mesh=mesh, use_orig_params=mesh is None)
+        optimizer = adam(module)
+        losses = run(module, optimizer, device, rank)
+        with Fsdp.state_dict_type(module, StateDictType.SHARDED_STATE_DICT):
+            weights = module.state_dict()
+            state = Fsdp.optim_state_dict(module, optimizer)
+        other = shard(device, device_mesh=mesh, use_orig_params=mesh is None)
+        other_optimizer = adam(other)
+        with Fsdp.state_dict_type(other, StateDictType.SHARDED_STATE_DICT):
+            other.load_state_dict(weights)
+            other_optimizer.load_state_dict(
+                Fsdp.optim_state_dict_to_load(other, other_optimizer, state)
+            )
+        results.append((losses, *full_state(other, other_optimizer)))
+    return results
