@@ -1,9 +1,13 @@
-"""FullyShardedDataParallel (FSDP1), which natively does not run on the CPU.
+"""Both kinds of FSDP: the memory of gathered parameters, and FSDP1's modes.
 
-Natively it is FSDP2, which must come to the same.
+FSDP1 does not run on the CPU natively. There it is FSDP2, which must come to
+the same.
 """
 
+import contextlib
+
 import torch
+import torch.distributed as dist
 from scenarios import Block, batch, model
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
@@ -18,7 +22,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-LARGEST_OP_BYTES = {}
+LARGEST_OP_BYTES = {"fsdp2_freed_parameters": 300 << 10}  # a block, twice
 STEPS = 3
 
 
@@ -48,11 +52,101 @@ def by_name(module, optimizer):
     )
 
 
-def natively(rank, world, policy=None):
-    mesh = init_device_mesh("cpu", (world,))
-    module = model()
+def fsdp2(device, world, **options):
+    mesh = init_device_mesh(device, (world,))
+    module = model().to(device)
     for each in (*module, module):
-        fully_shard(each, mesh=mesh, mp_policy=policy or MixedPrecisionPolicy())
+        fully_shard(each, mesh=mesh, **options)
+    return module
+
+
+@contextlib.contextmanager
+def counted_gathers():
+    """A list that is as long as there were gathers; keeps no tensor."""
+    gathers = []
+    gather = dist.all_gather_into_tensor
+
+    def counted(*given, **options):
+        gathers.append(1)
+        return gather(*given, **options)
+
+    dist.all_gather_into_tensor = counted
+    try:
+        yield gathers
+    finally:
+        dist.all_gather_into_tensor = gather
+
+
+def fsdp2_gathers(device, rank, world):
+    """As many as natively: what does not fit is kept on the host instead."""
+    results = []
+    for is_resharded in (True, False):
+        module = fsdp2(device, world, reshard_after_forward=is_resharded)
+        with counted_gathers() as gathers:
+            losses = run(module, adam(module), device, rank)
+        assert len(gathers) == STEPS * len(module) * (1 + is_resharded)
+        results.append(losses)
+    return results
+
+
+class Bytes:
+    """Of live tensors, and of evicted ones in blocks of 512, since it was made.
+
+    All but a small one are evicted whenever one looks.
+    """
+
+    def __init__(self):
+        from torch_chameleon import _testing
+
+        _testing.set_stress("all", 0)
+        self.small = torch.zeros(1, device="chameleon")
+        self.before = self._now()
+
+    def _now(self):
+        import torch_chameleon
+
+        self.small.add_(1)
+        torch.chameleon.synchronize()
+        stats = torch_chameleon.swap_stats()
+        return stats["logical_bytes"], stats["host_bytes"]
+
+    def check(self, *tensors):
+        """These were made since then."""
+        sizes = [tensor.nbytes for tensor in tensors]
+        expected = sum(sizes), sum(-(-size // 512) * 512 for size in sizes)
+        found = tuple(
+            now - before
+            for now, before in zip(self._now(), self.before, strict=True)
+        )
+        assert found == expected, (found, expected)
+
+
+def fsdp2_freed_parameters(device, rank, world):
+    """Gathered parameters take no memory once they are freed, anywhere."""
+    results = []
+    for is_resharded in (True, False):
+        module = fsdp2(device, world, reshard_after_forward=is_resharded)
+        x = batch(0, rank, device)
+        if device == "cpu":
+            results.append(module(x).detach())
+            continue
+        results.append(check_freed(module, x, is_resharded))
+    return results
+
+
+@torch.no_grad()
+def check_freed(module, x, is_resharded):
+    there = Bytes()
+    out = module(x)
+    there.check(out, *([] if is_resharded else module.parameters()))
+    for block in module:
+        block.reshard()
+    there.check(out)
+    return out
+
+
+def natively(rank, world, policy=None):
+    module = fsdp2("cpu", world, mp_policy=policy or MixedPrecisionPolicy())
     optimizer = adam(module)
     losses = run(module, optimizer, "cpu", rank)
     return losses, *by_name(module, optimizer)

@@ -63,7 +63,9 @@ def two_stages(device, rank, world, schedule, *, in_a_v=False):
         for stage_net, index in zip(stage_nets, indices, strict=True)
     ]
     runs = getattr(pipelining, schedule)(
-        stages, 4, loss_fn=lambda out, target: (out - target).square().mean()
+        stages,
+        2 * world,
+        loss_fn=lambda out, target: (out - target).square().mean(),
     )
     optimizer = torch.optim.AdamW(stage_nets.parameters(), lr=1e-2)
     results = []

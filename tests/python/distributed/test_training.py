@@ -44,7 +44,9 @@ WAYS = [
     "pipeline_dual_pipe_v",
     "checkpoint_and_back",
 ]
-FSDP1 = [
+FSDP = [
+    "fsdp2_gathers",
+    "fsdp2_freed_parameters",
     "fsdp1_plain",
     "fsdp1_gradients_sharded",
     "fsdp1_original_parameters",
@@ -54,7 +56,7 @@ FSDP1 = [
 ]
 # FSDP1's parts are not those of FSDP2, and gloo adds up four parts in an order
 # that depends on them: only bf16's sums, which are exact in float, are equal.
-OF_FOUR = ["hybrid_sharding", "two_dimensions", "fsdp1_bf16"]
+OF_FOUR = ["hybrid_sharding", "two_dimensions", "fsdp2_gathers", "fsdp1_bf16"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -64,9 +66,9 @@ def test_two_ranks(way):
     assert both.evictions(way) > 0
 
 
-@pytest.mark.parametrize("way", FSDP1)
-def test_two_ranks_of_fsdp1(way):
-    both = results(2, FSDP1)
+@pytest.mark.parametrize("way", FSDP)
+def test_two_ranks_of_fsdp(way):
+    both = results(2, FSDP)
     both.check(way)
     assert both.evictions(way) > 0
 
