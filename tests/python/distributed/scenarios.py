@@ -5,6 +5,8 @@ every bit. The same code runs natively on the CPU and on chameleon.
 """
 
 import contextlib
+import itertools
+import os
 
 import torch
 import torch.distributed as dist
@@ -205,6 +207,30 @@ def interleaved(device, rank, world):
             works[g].wait()
         results.append([tensor + noise * 0 for tensor in tensors])
     return results
+
+
+_anew = itertools.count()
+
+
+def groups_made_anew(device, rank, world):
+    """All groups destroyed, and made again: nothing of theirs is left."""
+    store = dist.distributed_c10d._get_default_store()
+    results = []
+    for _ in range(3):
+        tensor = values(device, rank, 100)
+        dist.all_reduce(tensor, async_op=True)  # nobody waits for it
+        dist.barrier()
+        dist.destroy_process_group()
+        results.append((tensor, len(os.listdir("/proc/self/task"))))
+        dist.init_process_group(
+            "gloo" if device == "cpu" else None,
+            store=dist.PrefixStore(f"anew{next(_anew)}", store),
+            rank=rank,
+            world_size=world,
+        )
+        dist.all_reduce(tensor, group=dist.new_group(list(range(world))))
+    assert len({threads for _, threads in results}) == 1
+    return [tensor for tensor, _ in results]
 
 
 # ---- training -------------------------------------------------------------

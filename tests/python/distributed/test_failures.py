@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from ranks import free_port, rank_environment
+from support import needs_testing
 
 TRAINING = """
 import os, signal, sys
@@ -40,6 +41,76 @@ FAILURES = {
     "dies": "os.kill(os.getpid(), signal.SIGKILL)",
     "stops": "import time; time.sleep(60)",
 }
+
+
+ABORTED = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+
+device = sys.argv[1]
+rank = int(os.environ["RANK"])
+if device == "chameleon":
+    import torch_chameleon
+    from torch_chameleon import _testing
+    torch.chameleon.set_device(rank)
+dist.init_process_group("gloo")
+x = torch.full((100,), 3.0, device=device)
+dist.barrier()
+if rank == 1:
+    time.sleep(1)  # the other's collective hangs
+    os._exit(0)
+work = dist.all_reduce(x, async_op=True)
+try:
+    {abort}
+    work.wait()
+except RuntimeError as error:
+    print("aborted" if "gloo" in str(error) else error)
+assert device == "cpu" or _testing.block_state(x)["pins"] == 0
+if dist.is_initialized():
+    dist.destroy_process_group()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+x.fill_(2)
+dist.all_reduce(x)
+print(x.sum().item())
+dist.destroy_process_group()
+"""
+ABORTS = {
+    "one": "dist.group.WORLD.abort()",
+    "all": "dist.distributed_c10d._abort_process_group()",
+}
+
+
+def ended(device, script):
+    """What the first of two ranks printed."""
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, device],
+            env=rank_environment(rank, 2, port),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        output, errors = processes[0].communicate(timeout=90)
+    finally:
+        for process in processes:
+            process.kill()
+    assert processes[0].returncode == 0, errors
+    return output
+
+
+@needs_testing
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ABORTS)
+@pytest.mark.parametrize("device", ["cpu", "chameleon"])
+def test_a_group_that_hangs_is_aborted(device, which):
+    """As natively: what hung raises, and a new group works."""
+    script = ABORTED.replace("{abort}", ABORTS[which])
+    assert ended(device, script).split() == ["aborted", "200.0"]
 
 
 @pytest.mark.parametrize(

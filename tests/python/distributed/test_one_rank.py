@@ -1,6 +1,7 @@
 """Groups of one rank: names, errors, and what a group keeps of its tensors."""
 
 import gc
+import pickle
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.distributed as dist
 import torch_chameleon
 from support import MIB, dropping, needs_testing
 from torch import nn
+from torch._C import _distributed_c10d
 from torch._C._distributed_c10d import FakeProcessGroup
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -101,6 +103,30 @@ def test_a_group_without_its_tensors_is_as_before():
     c10d = torch.distributed.distributed_c10d
     assert c10d._get_object_coll_device() == "cpu"
     dist.monitored_barrier()
+
+
+def recorded():
+    """What torch's flight recorder has, without times and numbers."""
+    found = pickle.loads(_distributed_c10d._dump_fr_trace())["entries"]
+    kinds = "input_sizes", "input_dtypes", "output_sizes", "output_dtypes"
+    names = "process_group", "profiling_name", *kinds, "state", "timeout_ms"
+    return [{name: entry[name] for name in names} for entry in found]
+
+
+def test_the_flight_recorder_has_what_it_has_natively():
+    found = {}
+    for device in ("cpu", "chameleon"):
+        begin("gloo")
+        count = len(recorded())
+        x = torch.ones(6, dtype=torch.float64, device=device)
+        dist.all_reduce(x)
+        dist.broadcast(x, 0)
+        dist.all_gather_into_tensor(torch.empty_like(x), x)
+        dist.all_to_all_single(torch.empty_like(x), x)
+        found[device] = recorded()[count:]
+        dist.destroy_process_group()
+    assert len(found["cpu"]) == 4
+    assert found["chameleon"] == found["cpu"]
 
 
 # ---- values ---------------------------------------------------------------

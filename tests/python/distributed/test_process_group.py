@@ -21,6 +21,7 @@ COLLECTIVES = [
     "groups",
     "functional_collectives",
     "interleaved",
+    "groups_made_anew",
 ]
 
 

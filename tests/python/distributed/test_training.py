@@ -17,11 +17,6 @@ WAYS = [
     "ddp_dropout_and_buffers",
     "ddp_hook_bf16",
     "ddp_hook_of_ones_own",
-    "hook_fp16",
-    "hook_wrapped_in_bf16",
-    "power_sgd",
-    "power_sgd_in_fp16",
-    "post_local_sgd",
     "ddp_checkpointed",
     "ddp_sparse_embedding",
     "zero_redundancy",
@@ -31,20 +26,25 @@ WAYS = [
     "fsdp2_cpu_offload",
     "tensor_parallel",
     "sequence_parallel",
+    "pipeline_1f1b",
+    "pipeline_gpipe",
+    "checkpoint_and_back",
+]
+MORE = [
+    "hook_fp16",
+    "hook_wrapped_in_bf16",
+    "power_sgd",
+    "power_sgd_in_fp16",
+    "post_local_sgd",
     "attention_of_shards",
     "causal_attention_of_shards",
     "masked_attention_of_shards",
     "grouped_attention_of_shards",
-    "pipeline_1f1b",
-    "pipeline_gpipe",
     "pipeline_interleaved_1f1b",
     "pipeline_looped_bfs",
     "pipeline_interleaved_zero_bubble",
     "pipeline_zbv_zero_bubble",
     "pipeline_dual_pipe_v",
-    "checkpoint_and_back",
-]
-FSDP = [
     "fsdp2_gathers",
     "fsdp2_freed_parameters",
     "fsdp1_plain",
@@ -56,7 +56,9 @@ FSDP = [
 ]
 # FSDP1's parts are not those of FSDP2, and gloo adds up four parts in an order
 # that depends on them: only bf16's sums, which are exact in float, are equal.
-OF_FOUR = ["hybrid_sharding", "two_dimensions", "fsdp2_gathers", "fsdp1_bf16"]
+OF_TWO = {way for way in MORE if way.startswith("fsdp1")} - {"fsdp1_bf16"}
+MORE_OF_FOUR = [way for way in MORE if way not in OF_TWO]
+OF_FOUR = ["hybrid_sharding", "two_dimensions"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -66,9 +68,9 @@ def test_two_ranks(way):
     assert both.evictions(way) > 0
 
 
-@pytest.mark.parametrize("way", FSDP)
-def test_two_ranks_of_fsdp(way):
-    both = results(2, FSDP)
+@pytest.mark.parametrize("way", MORE)
+def test_two_ranks_in_more_ways(way):
+    both = results(2, MORE)
     both.check(way)
     assert both.evictions(way) > 0
 
@@ -77,3 +79,9 @@ def test_two_ranks_of_fsdp(way):
 @pytest.mark.parametrize("way", WAYS + OF_FOUR)
 def test_four_ranks(way):
     results(4, WAYS + OF_FOUR).check(way)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", MORE_OF_FOUR)
+def test_four_ranks_in_more_ways(way):
+    results(4, MORE_OF_FOUR).check(way)
