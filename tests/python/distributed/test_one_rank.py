@@ -298,3 +298,22 @@ def test_a_bucket_that_does_not_fit_names_the_knobs():
         torch_chameleon.config.hbm_budget = budget
     dist.all_reduce(tensor)
     assert tensor.sum().item() == MIB
+
+
+def test_a_model_that_ddp_cannot_copy_says_what_to_do():
+    """It needs the model, and that as one tensor, at once: not a byte more."""
+    begin()
+    net = nn.ParameterList(torch.zeros(MIB // 4) for _ in range(8))
+    net.to("chameleon")
+    budget = torch_chameleon.config.hbm_budget
+    torch_chameleon.config.hbm_budget = 16 * MIB - 1
+    try:
+        with pytest.raises(
+            torch.OutOfMemoryError, match=r"16\.00 MiB(.|\n)*init_sync=False"
+        ):
+            nn.parallel.DistributedDataParallel(net)
+        nn.parallel.DistributedDataParallel(net, init_sync=False)
+        torch_chameleon.config.hbm_budget = 16 * MIB
+        nn.parallel.DistributedDataParallel(net)
+    finally:
+        torch_chameleon.config.hbm_budget = budget
