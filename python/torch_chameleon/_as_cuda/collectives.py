@@ -2,7 +2,8 @@
 
 `torch.nn.parallel` (replicate, scatter, gather) and its `comm` end in functions
 of torch's C++ code that are for CUDA alone; where torch was built without it,
-there are none. These copy from device to device, as those do without NCCL.
+there are none. These copy from device to device, as those do without NCCL, and
+`comm` is told that there is none.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.cuda import nccl
 
 from torch_chameleon import chameleon
 
@@ -112,9 +114,15 @@ def _gather_out(tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
     return out
 
 
+def _has_no_nccl(tensors: Sequence[Tensor]) -> bool:
+    """`torch.cuda.nccl.is_available`: devices' sums are made without it."""
+    return False
+
+
 def install() -> None:
     """Turns it on, for the rest of the process."""
     core: Any = torch._C
+    nccl.is_available = _has_no_nccl
     for function in (
         *(_broadcast, _broadcast_out, _broadcast_coalesced),
         *(_scatter, _scatter_out, _gather, _gather_out),

@@ -37,6 +37,15 @@ def _leave_out(find: Callable[[], str | None]) -> Callable[[], str | None]:
     return found
 
 
+def _refuse(count: int, place: torch.device) -> None:
+    if count > 1:
+        raise RuntimeError(
+            f"nn.DataParallel does not spread a module over {count} chameleon "
+            "devices: use DistributedDataParallel, with a process for each, "
+            f"or give it device_ids=[{place.index}]."
+        )
+
+
 def _refuse_several(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def checked(
@@ -50,23 +59,20 @@ def _refuse_several(init: Callable[..., None]) -> Callable[..., None]:
         place = _place_of(module)
         if place is None:
             return
-        count = len(device_ids or range(chameleon.device_count()))
-        if count > 1:
-            raise RuntimeError(
-                f"nn.DataParallel does not spread a module over {count} "
-                f"chameleon devices: give it device_ids=[{place.index}]."
-            )
+        _refuse(len(device_ids or range(chameleon.device_count())), place)
 
     return checked
 
 
-def _move_inputs(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _check_and_move(forward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(forward)
     def moving(
         self: torch.nn.DataParallel[Any], *inputs: Any, **kwargs: Any
     ) -> Any:
-        device = None if self.device_ids else _place_of(self.module)
-        if device is not None:
+        device = _place_of(self.module)
+        if device is not None and self.device_ids:
+            _refuse(len(self.device_ids), device)  # it was moved there later
+        elif device is not None:
             inputs, kwargs = tree_map_only(
                 torch.Tensor,
                 lambda tensor: tensor.to(device),
@@ -86,4 +92,4 @@ def install() -> None:
     )
     wrapper: Any = module.DataParallel
     wrapper.__init__ = _refuse_several(wrapper.__init__)
-    wrapper.forward = _move_inputs(wrapper.forward)
+    wrapper.forward = _check_and_move(wrapper.forward)

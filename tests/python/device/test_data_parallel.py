@@ -62,7 +62,8 @@ def test_several_devices_are_for_ddp(ids, monkeypatch):
     if ids is None:
         monkeypatch.setattr(_C, "device_count", lambda: 2)
     with pytest.raises(
-        RuntimeError, match=r"2 chameleon devices: give it device_ids=\[0\]"
+        RuntimeError,
+        match=r"2 chameleon devices: use DistributedDataParallel, .*=\[0\]",
     ):
         nn.DataParallel(module, device_ids=ids)
 
@@ -70,3 +71,38 @@ def test_several_devices_are_for_ddp(ids, monkeypatch):
 def test_where_there_is_no_accelerator_for_it():
     with pytest.raises(RuntimeError, match="could not be determined"):
         nn.parallel.data_parallel(layer(), torch.ones(4, 3))
+
+
+UNDER_TORCHRUN = """
+import torch
+from torch import nn
+from torch.nn.parallel import comm
+
+assert torch.cuda.device_count() == 2
+try:
+    nn.DataParallel(nn.Linear(3, 2)).cuda()(torch.ones(4, 3))
+except RuntimeError as error:
+    print(error)
+ones = [torch.ones(3, device=device) for device in ("cuda:0", "cuda:1")]
+total = comm.reduce_add(ones, 1)
+print(total.device, total.tolist())
+net = nn.Linear(3, 2).cuda()
+nn.parallel.data_parallel(net, torch.ones(4, 3), [0, 1]).sum().backward()
+print(net.weight.grad.tolist(), net.bias.grad.tolist())
+"""
+
+
+def test_a_script_for_cuda_under_torchrun(fresh):
+    """There each process has all devices, which are two without a GPU."""
+    said = fresh(
+        UNDER_TORCHRUN,
+        CHAMELEON_AS_CUDA="1",
+        CHAMELEON_PHYSICAL_DEVICE="cpu",
+        LOCAL_WORLD_SIZE="2",
+        LOCAL_RANK="0",
+    ).splitlines()
+    assert "use DistributedDataParallel" in said[0]
+    assert said[1:] == [
+        "chameleon:1 [2.0, 2.0, 2.0]",
+        "[[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]] [4.0, 4.0]",
+    ]
