@@ -1,6 +1,6 @@
 """How DistributedDataParallel copies a model to all ranks when it is made.
 
-It joins the parameters in pieces of 250 MB, so that a piece and the parameters
+It joins the parameters in pieces of 250 MiB, so that a piece and the parameters
 in it are needed at once. Its own error would advise a smaller batch.
 """
 
@@ -13,7 +13,7 @@ import torch.distributed
 
 _ADVICE = (
     "DistributedDataParallel joins what it copies to all ranks in pieces of "
-    "250 MB, and needs twice that, or twice the model if that is less: where "
+    "250 MiB, and needs twice that, or twice the model if that is less: where "
     "all ranks begin with the same parameters, init_sync=False leaves it out."
 )
 

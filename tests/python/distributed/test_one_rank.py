@@ -312,7 +312,8 @@ def test_a_model_that_ddp_cannot_copy_says_what_to_do():
             torch.OutOfMemoryError, match=r"16\.00 MiB(.|\n)*init_sync=False"
         ):
             nn.parallel.DistributedDataParallel(net)
-        nn.parallel.DistributedDataParallel(net, init_sync=False)
+        copied = nn.parallel.DistributedDataParallel(net, init_sync=False)
+        assert copied.broadcast_bucket_size == 250 * MIB
         torch_chameleon.config.hbm_budget = 16 * MIB
         nn.parallel.DistributedDataParallel(net)
     finally:

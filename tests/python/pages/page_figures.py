@@ -26,6 +26,10 @@ FACTS = {
     ("docs/cost.md", "4,000 GB/s"): (_CARDS, "4.0e12 B/s"),
     ("docs/install.md", "1.7 MB"): ("ci/README.md", "1.7 MB"),
     ("docs/limits.md", "80 %"): (_OPTIONS, "none: 80 % of"),
+    ("docs/limits.md", "250 MiB"): (
+        "python/torch_chameleon/_patches/first_broadcast.py",
+        "in pieces of 250 MiB",
+    ),
     ("docs/plan.md", "80 %"): (
         "python/torch_chameleon/plan/arguments.py",
         "or 80 %% of this machine's",
