@@ -2,7 +2,6 @@
 // candidates: modelled times may fall, not rise, and never below the traces'
 // lower bounds.
 #include <cstdint>
-#include <cstdio>
 #include <gtest/gtest.h>
 #include <string>
 
@@ -14,17 +13,8 @@
 namespace chameleon::benchmarks {
 namespace {
 
-std::string unpacked(const std::string& name) {
-  const std::string command =
-      "gzip -dc '" CHAMELEON_TRACES "/" + name + ".jsonl.gz'";
-  std::FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return {};
-  std::string text;
-  char part[1 << 16];
-  for (std::size_t size; (size = std::fread(part, 1, sizeof part, pipe)) > 0;) {
-    text.append(part, size);
-  }
-  return pclose(pipe) == 0 ? text : std::string();
+std::string path_of(const std::string& name) {
+  return CHAMELEON_TRACES "/" + name + ".jsonl.gz";
 }
 
 struct Golden {
@@ -36,7 +26,7 @@ struct Golden {
 };
 
 void check(const std::string& name, std::initializer_list<Golden> figures) {
-  runtime::Result<TracedStep> step = read_step(unpacked(name));
+  runtime::Result<TracedStep> step = read_step(unpacked(path_of(name)));
   ASSERT_TRUE(step.ok()) << step.error().message();
   for (const Golden& golden : figures) {
     memory::PlannerOptions options;
@@ -115,7 +105,7 @@ struct JointGolden {
 
 void check_joint(const std::string& name, std::uint32_t tries,
                  std::initializer_list<JointGolden> figures) {
-  runtime::Result<TracedStep> step = read_step(unpacked(name));
+  runtime::Result<TracedStep> step = read_step(unpacked(path_of(name)));
   ASSERT_TRUE(step.ok()) << step.error().message();
   double more_memory_ms = 0;
   for (const JointGolden& golden : figures) {
@@ -158,7 +148,7 @@ TEST(Golden, JointLora7b) {
 
 TEST(Golden, OneOpThatDoesNotFitIsNamed) {
   runtime::Result<TracedStep> step =
-      read_step(unpacked("llama_1.3b_checkpointed_fused"));
+      read_step(unpacked(path_of("llama_1.3b_checkpointed_fused")));
   ASSERT_TRUE(step.ok());
   memory::PlannerOptions options;
   options.budget_bytes = budget_bytes(step->cycle, 4);

@@ -1,5 +1,6 @@
 #include "tests/benchmarks/policy/traced_step.h"
 
+#include <cstdio>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,18 @@ namespace chameleon::benchmarks {
 
 using profiler::Operand;
 using profiler::ValueIndex;
+
+std::string unpacked(const std::string& path) {
+  const std::string command = "gzip -dc '" + path + "'";
+  std::FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return {};
+  std::string text;
+  char part[1 << 16];
+  for (std::size_t size; (size = std::fread(part, 1, sizeof part, pipe)) > 0;) {
+    text.append(part, size);
+  }
+  return pclose(pipe) == 0 ? text : std::string();
+}
 
 runtime::Result<TracedStep> read_step(std::string_view text) {
   runtime::Result<profiler::Trace> trace = profiler::read_trace(text);

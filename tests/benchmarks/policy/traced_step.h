@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "backend/runtime/result.h"
@@ -18,6 +19,8 @@ struct TracedStep {
   memory::LinkModel link;
 };
 
+// The text in a gzipped file; empty: it cannot be read.
+std::string unpacked(const std::string& path);
 // kInvalidArgument: the text is no trace, or its step no cycle.
 runtime::Result<TracedStep> read_step(std::string_view text);
 
