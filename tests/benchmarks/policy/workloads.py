@@ -13,7 +13,8 @@ DEVICE = "chameleon"
 Step = Callable[[], None]
 
 
-def _on_device(make: Callable[[], nn.Module]) -> nn.Module:
+def on_device(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model in bfloat16, made on the device."""
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(DEVICE):
         return make()
@@ -30,7 +31,7 @@ def _step(
     return step
 
 
-def _causal_lm(**sizes: int) -> nn.Module:
+def causal_lm(**sizes: int) -> nn.Module:
     """A Llama; without sizes that of Llama 2 7B."""
     import transformers
     from transformers.integrations import sdpa_attention
@@ -54,8 +55,8 @@ def _language_step(
 
 
 def _llama(fused: bool, checkpointed: bool) -> Step:
-    model = _on_device(
-        lambda: _causal_lm(
+    model = on_device(
+        lambda: causal_lm(
             hidden_size=2048,
             intermediate_size=5504,
             num_hidden_layers=24,
@@ -70,7 +71,7 @@ def _llama(fused: bool, checkpointed: bool) -> Step:
 
 
 def _llama_7b() -> Step:
-    model = _on_device(_causal_lm)
+    model = on_device(causal_lm)
     tokens = torch.randint(0, 32000, (2, 2048), device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     return _language_step(model, tokens, optimizer)
@@ -79,7 +80,7 @@ def _llama_7b() -> Step:
 def _resnet50() -> Step:
     import torchvision
 
-    model = _on_device(torchvision.models.resnet50)
+    model = on_device(torchvision.models.resnet50)
     images = torch.empty(256, 3, 224, 224, device=DEVICE)
     labels = torch.zeros(256, dtype=torch.long, device=DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -92,9 +93,9 @@ def _lora() -> Step:
     import peft
 
     adapters = peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
-    model = _on_device(
+    model = on_device(
         lambda: peft.get_peft_model(
-            _causal_lm(), adapters, autocast_adapter_dtype=False
+            causal_lm(), adapters, autocast_adapter_dtype=False
         )
     )
     tokens = torch.randint(0, 32000, (2, 2048), device=DEVICE)
@@ -141,13 +142,13 @@ class _Experts(nn.Module):
 
 
 class _MoeBlock(nn.Module):
-    def __init__(self, width: int, heads: int, inner: int) -> None:
+    def __init__(self, width: int, heads: int, experts: int) -> None:
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-        self.experts = _Experts(width, inner, 16)
+        self.experts = _Experts(width, 4 * width, experts)
 
     def forward(self, x: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
         q, k, v = (
@@ -159,29 +160,26 @@ class _MoeBlock(nn.Module):
         return x + self.experts(self.norm2(x), draw)
 
 
-def _moe(varying: bool) -> Step:
+def moe(draw: torch.Generator, blocks: int = 8, experts: int = 16) -> Step:
+    """A mixture of experts; `draw` routes its tokens."""
     width = 1024
-    draw = torch.Generator("cpu")
-    draw.manual_seed(0)
 
     def make() -> nn.Module:
         return nn.ModuleDict(
             {
                 "embedding": nn.Embedding(16000, width),
                 "blocks": nn.ModuleList(
-                    _MoeBlock(width, 16, 4 * width) for _ in range(8)
+                    _MoeBlock(width, 16, experts) for _ in range(blocks)
                 ),
                 "head": nn.Linear(width, 16000),
             }
         )
 
-    model = _on_device(make)
+    model = on_device(make)
     tokens = torch.randint(0, 16000, (16, 1024), device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
     def loss() -> torch.Tensor:
-        if not varying:
-            draw.manual_seed(0)
         x = model["embedding"](tokens)
         for block in model["blocks"]:
             x = block(x, draw)
@@ -191,11 +189,28 @@ def _moe(varying: bool) -> Step:
     return _step(loss, optimizer)
 
 
+def _moe_alike() -> Step:
+    draw = torch.Generator("cpu")
+    step = moe(draw)
+
+    def same() -> None:
+        draw.manual_seed(0)
+        step()
+
+    return same
+
+
+def _moe_varying() -> Step:
+    draw = torch.Generator("cpu")
+    draw.manual_seed(0)
+    return moe(draw)
+
+
 def _gpt2_xl() -> Step:
     import transformers
 
     config = transformers.GPT2Config(n_embd=1600, n_layer=48, n_head=25)
-    model = _on_device(lambda: transformers.GPT2LMHeadModel(config))
+    model = on_device(lambda: transformers.GPT2LMHeadModel(config))
     tokens = torch.randint(0, 50257, (4, 1024), device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     return _language_step(model, tokens, optimizer)
@@ -204,7 +219,7 @@ def _gpt2_xl() -> Step:
 def _vit_l() -> Step:
     import torchvision
 
-    model = _on_device(torchvision.models.vit_l_16)
+    model = on_device(torchvision.models.vit_l_16)
     images = torch.empty(128, 3, 224, 224, device=DEVICE)
     labels = torch.zeros(128, dtype=torch.long, device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -222,7 +237,7 @@ def _bert_large() -> Step:
         num_attention_heads=16,
         intermediate_size=4096,
     )
-    model = _on_device(lambda: transformers.BertForMaskedLM(config))
+    model = on_device(lambda: transformers.BertForMaskedLM(config))
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     lengths = random.Random(0)
 
@@ -235,7 +250,7 @@ def _bert_large() -> Step:
 
 
 def _small() -> Step:
-    model = _on_device(
+    model = on_device(
         lambda: nn.Sequential(*(nn.Linear(512, 512) for _ in range(8)))
     )
     x = torch.empty(4096, 512, device=DEVICE)
@@ -249,8 +264,8 @@ WORKLOADS: dict[str, Callable[[], Step]] = {
     "llama_1.3b_ckpt_fused": lambda: _llama(fused=True, checkpointed=True),
     "llama_1.3b_ckpt_foreach": lambda: _llama(fused=False, checkpointed=True),
     "resnet50_b256": _resnet50,
-    "moe_8x16": lambda: _moe(varying=False),
-    "moe_8x16_varying": lambda: _moe(varying=True),
+    "moe_8x16": _moe_alike,
+    "moe_8x16_varying": _moe_varying,
     "lora_7b": _lora,
     "gpt2_xl": _gpt2_xl,
     "vit_l": _vit_l,
