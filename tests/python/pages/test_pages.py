@@ -201,6 +201,14 @@ def test_the_instructions_of_an_op_are_those_kept():
     )
 
 
+def test_what_is_lost_to_fragmentation_is_what_was_counted():
+    from fragmentation import page
+
+    assert page.markdown(page.kept()) in page.PAGE.read_text(), (
+        "tests/benchmarks/fragmentation/run.py writes it"
+    )
+
+
 # ---- figures
 
 
