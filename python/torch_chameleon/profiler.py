@@ -342,7 +342,8 @@ def export_timeline(
 
     Its lanes are compute (ops), in and out (copies), re-runs, collectives,
     stalls (compute waited for bytes before an op), and decisions (bytes whose
-    copy was decided on before an op). Waits until the device has nothing left to do.
+    copy was decided on before an op). Waits until the device has nothing left
+    to do.
 
     Args:
         path: The file, replaced if it exists.

@@ -88,6 +88,7 @@ def _add_backend(group: Any, ranks: list[int]) -> None:
     if _NAME in types or place not in types:
         return
     simulated = _C.get_option("physical_device") == "simulated"
+    inner: Any
     if simulated:
         inner = _C.SimulatedNetwork(group.rank(), _machines_of(ranks))
     else:
@@ -98,9 +99,7 @@ def _add_backend(group: Any, ranks: list[int]) -> None:
         torch.device(_NAME),
         # A group has one backend of a kind, and "fake" is a custom one.
         kinds.UNDEFINED if simulated else kinds.CUSTOM,
-        _C.ProcessGroup(
-            inner, simulated or inner.name().startswith("nccl")
-        ),
+        _C.ProcessGroup(inner, simulated or inner.name().startswith("nccl")),
     )
     group._set_group_name(name)  # each backend keeps it, and any is asked
     group._set_group_desc(description)
