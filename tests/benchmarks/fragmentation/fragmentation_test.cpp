@@ -41,24 +41,24 @@ constexpr std::size_t kResNet50Bytes = 11'410'321'408;
 constexpr std::size_t kLlamaFusedBytes = 56'685'147'136;
 
 TEST(Fragmentation, ResNet50Smallest) {
-  check("resnet50_b256", kResNet50Bytes, {11, 0, 48'234'496});
+  check("resnet50_b256", kResNet50Bytes, {4, 0, 308'281'344});
 }
 TEST(Fragmentation, ResNet50TooSmall) {
-  check("resnet50_b256", kResNet50Bytes, {10, 7'077'888, 0});
+  check("resnet50_b256", kResNet50Bytes, {3, 218'234'880, 1'158'782'848});
 }
 TEST(Fragmentation, ResNet50AtPeak) {
-  check("resnet50_b256", kResNet50Bytes, {0, 1'849'688'064, 373'194'752});
+  check("resnet50_b256", kResNet50Bytes, {0, 259'325'952, 1'580'921'856});
 }
 TEST(Fragmentation, LlamaFusedSmallest) {
-  check("llama_1.3b_fused_adamw", kLlamaFusedBytes, {11, 0, 21'327'574'016});
+  check("llama_1.3b_fused_adamw", kLlamaFusedBytes, {3, 0, 27'267'922'944});
 }
 TEST(Fragmentation, LlamaFusedTooSmall) {
   check("llama_1.3b_fused_adamw", kLlamaFusedBytes,
-        {10, 402'653'184, 24'877'058'048});
+        {2, 5'767'168'000, 31'797'374'464});
 }
 TEST(Fragmentation, LlamaFusedAtPeak) {
   check("llama_1.3b_fused_adamw", kLlamaFusedBytes,
-        {0, 7'021'264'896, 24'500'992'512});
+        {0, 6'291'456'000, 29'022'123'520});
 }
 
 // With room for all nothing moves, and resident is what is live.
