@@ -16,6 +16,9 @@ constexpr std::size_t kBytes = 1 << 20;
 constexpr runtime::Stream kStream = runtime::kDefaultComputeStream;
 constexpr runtime::Stream kGroup{7};
 constexpr std::int64_t kCopy_ns = 2000 + kBytes;
+// An identity refers to its token.
+constexpr profiler::Token kOpToken = 1;
+constexpr profiler::Token kSumToken = 2;
 constexpr OpKind kSum{.name = "sum", .may_retry = true, .is_exchange = true};
 
 class ExchangeMeterTest : public testing::Test {
@@ -34,7 +37,7 @@ class ExchangeMeterTest : public testing::Test {
   void op(std::int64_t bytes) {
     Call call;
     const Operand operand{block_, Access::kWrite};
-    const OpIdentity identity = OpIdentity::of(1, 1);
+    const OpIdentity identity = OpIdentity::of(1, kOpToken);
     ASSERT_TRUE(pager_
                     ->begin(call, {.kind = {.name = "op"},
                                    .stream = kStream,
@@ -54,7 +57,7 @@ class ExchangeMeterTest : public testing::Test {
     runtime_->destroy(before);
     Call call;
     const Operand operand{block_, access};
-    const OpIdentity identity = OpIdentity::of(2, 2);
+    const OpIdentity identity = OpIdentity::of(2, kSumToken);
     EXPECT_TRUE(pager_
                     ->begin(call, {.kind = kSum,
                                    .stream = kGroup,
@@ -144,7 +147,7 @@ TEST_F(ExchangeMeterTest, AnOpMayWaitWithoutAWord) {
 TEST_F(ExchangeMeterTest, AnExchangeTakesNoComputeTime) {
   for (int i = 0; i < 3; ++i) wait(kStream, exchange(5000));
   ASSERT_TRUE(pager_->synchronize().ok());
-  const profiler::Token token = OpIdentity::of(2, 2).whole();
+  const profiler::Token token = OpIdentity::of(2, kSumToken).whole();
   EXPECT_TRUE(pager_->meter().durations().known(token));
   EXPECT_EQ(pager_->meter().durations().op(token, kBytes), 0);
 }
