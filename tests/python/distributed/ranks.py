@@ -53,6 +53,27 @@ def rank_environment(rank, world, port, **more):
     }
 
 
+@contextlib.contextmanager
+def started(*arguments, world=2, stderr=subprocess.PIPE, **environment):
+    """The processes of `python ARGUMENTS`, one a rank; none outlives it."""
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            env=rank_environment(rank, world, port, **environment),
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+
+
 def launch(folder, device, world, names, **environment):
     """Runs the scenarios on `world` ranks; what each rank has of each.
 
@@ -66,24 +87,13 @@ def launch(folder, device, world, names, **environment):
     Returns:
         A list by rank of dicts by scenario.
     """
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, device, folder, *names],
-            env=rank_environment(rank, world, port, **environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+    arguments = __file__, device, folder, *names
     outputs = []
-    try:
+    with started(
+        *arguments, world=world, stderr=subprocess.STDOUT, **environment
+    ) as processes:
         for process in processes:
             outputs.append(process.communicate(timeout=TIMEOUT_S)[0])
-    finally:
-        for process in processes:
-            process.kill()
     assert not any(process.returncode for process in processes), "\n".join(
         f"---- rank {rank}\n{output[-4000:]}"
         for rank, output in enumerate(outputs)

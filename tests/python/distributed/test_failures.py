@@ -2,11 +2,9 @@
 
 import re
 import signal
-import subprocess
-import sys
 
 import pytest
-from ranks import free_port, rank_environment
+from ranks import started
 from support import needs_testing
 
 TRAINING = """
@@ -83,22 +81,8 @@ ABORTS = {
 
 def ended(device, script):
     """What the first of two ranks printed."""
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, device],
-            env=rank_environment(rank, 2, port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
+    with started("-c", script, device) as processes:
         output, errors = processes[0].communicate(timeout=90)
-    finally:
-        for process in processes:
-            process.kill()
     assert processes[0].returncode == 0, errors
     return output
 
@@ -117,26 +101,12 @@ def test_a_group_that_hangs_is_aborted(device, which):
     "how", ["raises", "dies", pytest.param("stops", marks=pytest.mark.slow)]
 )
 def test_the_others_end(how):
-    port = free_port()
     script = TRAINING.replace("{failure}", FAILURES[how])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script],
-            env=rank_environment(rank, 2, port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
+    with started("-c", script) as processes:
         output, errors = processes[0].communicate(timeout=90)
         if how == "stops":
             processes[1].kill()
         processes[1].communicate(timeout=60)
-    finally:
-        for process in processes:
-            process.kill()
     assert processes[0].returncode == 1, errors  # no crash
     assert "trained" not in output
     assert "RuntimeError" in errors

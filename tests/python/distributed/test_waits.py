@@ -1,10 +1,8 @@
 """What a rank waits for others is told from what it takes itself."""
 
 import json
-import subprocess
-import sys
 
-from ranks import free_port, rank_environment
+from ranks import started
 
 LATE_S = 0.2
 SCRIPT = f"""
@@ -30,18 +28,8 @@ print(json.dumps(waits))
 
 
 def test_the_one_that_is_early_waits():
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", SCRIPT],
-            env=rank_environment(rank, 2, port),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    early, late = (
-        json.loads(process.communicate(timeout=120)[0]) for process in processes
-    )
+    with started("-c", SCRIPT) as processes:
+        printed = [process.communicate(timeout=120) for process in processes]
+    early, late = (json.loads(output) for output, _ in printed)
     assert max(early) > LATE_S / 2 * 1e9
     assert min(late) < LATE_S / 2 * 1e9
