@@ -161,10 +161,9 @@ bool KernelRoom::reserveAll(const Locked& locked, CallState& call, bool alone,
 // quarter of its peak with re-runs, 8 % over a link of 22 GB/s; modelled.
 void KernelRoom::makeLargeRoom(const Locked& locked, std::size_t bytes,
                                StreamIndex stream, Shortage& shortage) {
-  if (core_.arena->freeBytes() < bytes || core_.arena->largestFree() >= bytes)
-    return;
-  if (table_.giveBackSpares(locked) && core_.arena->largestFree() >= bytes)
-    return;
+  if (core_.arena->largestFree() >= bytes) return;
+  (void)table_.giveBackSpares(locked); // they are free, too
+  if (core_.arena->freeBytes() < bytes) return;
   while (core_.arena->largestFree() < bytes && !shortage.failure) {
     if (!compaction_.compactIfCheaper(locked, bytes, stream, /*needed_at=*/0,
                                       shortage))
