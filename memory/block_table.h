@@ -155,14 +155,19 @@ class BlockTable {
 }
 
 [[gnu::always_inline]] inline void BlockTable::spare(Block& block) noexcept {
-  constexpr std::size_t kSpareShare = 32; // of the budget, at most
+  // At most this share of HBM that is open; but a small training may have as
+  // much as if more were.
+  constexpr std::size_t kSpareShare = 32;
+  constexpr std::size_t kSmallBytes = std::size_t{2} << 30;
   // One with a host copy is no use to anybody, and the host may need the room.
   if (block.word.load(std::memory_order_acquire) != Block::kIdle) [[unlikely]] {
     pushReleased(&block);
     return;
   }
-  Block* rejected =
-      spares_.put(block, core_.admission.budgetBytes() / kSpareShare);
+  const std::size_t open_bytes =
+      std::max(core_.used_bytes.open_hbm.load(std::memory_order_relaxed),
+               std::min(core_.admission.budgetBytes(), kSmallBytes));
+  Block* rejected = spares_.put(block, open_bytes / kSpareShare);
   while (rejected != nullptr) {
     Block* const next = rejected->next_released;
     pushReleased(rejected);

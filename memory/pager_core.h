@@ -61,6 +61,7 @@ namespace chameleon::memory {
 // given up: for those who have no lock.
 struct UsedBytes {
   std::atomic<std::size_t> hbm{0};
+  std::atomic<std::size_t> open_hbm{0}; // used or not, Arena::openBytes()
   std::atomic<std::size_t> host{0};
 };
 
@@ -141,6 +142,8 @@ class SCOPED_CAPABILITY PagerLock : public Locked {
   void unlock() RELEASE() {
     core_.used_bytes.hbm.store(core_.arena->usedBytes(),
                                std::memory_order_relaxed);
+    core_.used_bytes.open_hbm.store(core_.arena->openBytes(),
+                                    std::memory_order_relaxed);
     core_.used_bytes.host.store(core_.host_pool->usedBytes(),
                                 std::memory_order_relaxed);
     lock_.unlock();

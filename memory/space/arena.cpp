@@ -77,15 +77,46 @@ Arena::~Arena() {
 
 Extent* Arena::allocate(std::size_t bytes, End end, ExtentUse use,
                         StreamIndex stream) {
-  const bool search =
-      apart_ && (stream == kCopyIn || bytes >= budget_bytes_ / kApartShare);
-  Extent* extent = search ? choose(ExtentMap::round(bytes), end, use, stream)
-                          : extents_.allocate(bytes, end, use);
+  Extent* extent = findOpen(bytes, end, use, stream);
+  while (extent == nullptr && openMore(bytes)) {
+    extent = findOpen(bytes, end, use, stream);
+  }
   if (extent == nullptr) {
     last_error_ = {};
     return nullptr;
   }
   return takeUp(extent);
+}
+
+// In what is open.
+Extent* Arena::findOpen(std::size_t bytes, End end, ExtentUse use,
+                        StreamIndex stream) {
+  const bool search =
+      apart_ && (stream == kCopyIn || bytes >= budget_bytes_ / kApartShare);
+  return search ? choose(ExtentMap::round(bytes), end, use, stream)
+                : extents_.allocate(bytes, end, use);
+}
+
+std::size_t Arena::bytesAtTop() const noexcept {
+  const std::size_t closed_bytes = closedBytes();
+  if (closed_bytes == 0) return 0; // the hole there is one like others
+  const Extent* const last = extents_.closed()->previous;
+  const bool is_hole = last != nullptr && last->use == ExtentUse::kFree;
+  return closed_bytes + (is_hole ? last->bytes : 0);
+}
+
+bool Arena::openMore(std::size_t bytes) {
+  const std::size_t closed_bytes = closedBytes();
+  if (closed_bytes == 0) return false;
+  const std::size_t hole_bytes = bytesAtTop() - closed_bytes;
+  const std::size_t open_bytes = openBytes();
+  const std::size_t missing_bytes =
+      std::min(bytes - std::min(bytes, hole_bytes), closed_bytes);
+  const std::size_t border = std::min(
+      range_.unitsEnd(open_bytes + std::max<std::size_t>(missing_bytes, 1)),
+      open_bytes + closed_bytes);
+  CHAMELEON_CHECK(extents_.setLimit(border), "more room is less");
+  return true;
 }
 
 Extent* Arena::allocateAt(Extent* hole, std::size_t offset, std::size_t bytes) {
@@ -233,7 +264,8 @@ bool Arena::setBudget(std::size_t budget_bytes) {
   last_error_ = {};
   if (budget_bytes > range_.bytes()) return false;
   const std::size_t old_limit = extents_.limit();
-  const std::size_t limit = round_down(budget_bytes, ExtentMap::kAlignment);
+  const std::size_t limit =
+      std::min(old_limit, ExtentMap::roundDown(budget_bytes));
   if (!extents_.setLimit(limit)) return false;
   if (apart_ && extents_.closed() != nullptr) {
     freed_.take(limit, range_.bytes() - limit, extents_.closed()->fence);

@@ -2,6 +2,10 @@
 // address range, mapped in large units up to the budget. One
 // implementation for every runtime.
 //
+// The range is opened from below, unit by unit, when no hole in what is open is
+// large enough. So what is mapped is not much more than what is used at a time,
+// and once steps repeat nothing is mapped any more.
+//
 // Thread safety: none, but for range().contains(); the pager's lock guards the
 // rest.
 //
@@ -18,6 +22,7 @@
 //   A4 find() knows exactly the kInCall and kForeign extents.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -102,14 +107,19 @@ class Arena {
   bool setBudget(std::size_t budget_bytes);
 
   std::size_t budgetBytes() const noexcept { return budget_bytes_; }
+  std::size_t openBytes() const noexcept { return extents_.limit(); }
   std::size_t usedBytes() const noexcept { return extents_.usedBytes(); }
-  std::size_t freeBytes() const noexcept { return extents_.freeBytes(); }
+  std::size_t freeBytes() const noexcept { // open or not
+    return extents_.freeBytes() + closedBytes();
+  }
   std::size_t blockBytes() const noexcept {
     return usedBytes() - in_call_bytes_ - foreign_bytes_;
   }
   std::size_t inCallBytes() const noexcept { return in_call_bytes_; }
   std::size_t foreignBytes() const noexcept { return foreign_bytes_; }
-  std::size_t largestFree() const noexcept { return extents_.largestFree(); }
+  std::size_t largestFree() const noexcept {
+    return std::max(extents_.largestFree(), bytesAtTop());
+  }
   ExtentMap& extents() noexcept { return extents_; } // to walk, not to change
   const runtime::Error& lastError() const noexcept { return last_error_; }
   void check() const;
@@ -134,6 +144,16 @@ class Arena {
  private:
   Arena(runtime::DeviceRuntime& runtime, StreamPositions& streams,
         std::byte* base, std::size_t range_bytes);
+  // Within the budget, of what is closed / of that and the hole below it.
+  std::size_t closedBytes() const noexcept {
+    return ExtentMap::roundDown(budget_bytes_) - extents_.limit();
+  }
+  std::size_t bytesAtTop() const noexcept;
+  // Opens so much that `bytes` fit below the new border, or all there is.
+  // False: all is open.
+  bool openMore(std::size_t bytes);
+  Extent* findOpen(std::size_t bytes, End end, ExtentUse use,
+                   StreamIndex stream);
   Extent* choose(std::size_t bytes, End end, ExtentUse use, StreamIndex stream);
   Extent* takeUp(Extent* extent);
   runtime::Error submitMove(const runtime::Copy& copy);

@@ -57,6 +57,11 @@ class MappedRange {
     return true;
   }
 
+  // Where the unit ends that the last of so many bytes lies in.
+  std::size_t unitsEnd(std::size_t bytes) const noexcept {
+    return (bytes + unit_bytes_ - 1) & ~(unit_bytes_ - 1);
+  }
+
   // What is mapped lies below it, rounded up to the runtime's granularity.
   // setLimit() unmaps what lies above. On an Error the limit is as before,
   // though some may be unmapped. REQUIRES: nothing above it is in use.

@@ -141,17 +141,50 @@ TEST_F(ArenaTest, CommitsLargeUnitsWithinTheBudget) {
   Extent* low = a.allocate(1, End::kBottom, kBlock);
   EXPECT_EQ(a.range().mappedBytes(), 32 * kMiB);
   std::memset(a.address(*low), 1, low->bytes);
-  Extent* high = a.allocate(kKiB, End::kTop, kInCall);
-  EXPECT_EQ(high->offset + high->bytes, 70 * kMiB); // limit in whole 512
-  EXPECT_EQ(a.range().mappedBytes(), 38 * kMiB + kGranule);
-  std::memset(a.address(*high), 1, high->bytes);
   Extent* wide = a.allocate(60 * kMiB, End::kBottom, kBlock);
-  EXPECT_EQ(a.range().mappedBytes(), 70 * kMiB + kGranule);
-  EXPECT_EQ(runtime.commits, 3u); // the middle unit alone was missing
+  EXPECT_EQ(a.range().mappedBytes(), 64 * kMiB);
   std::memset(a.address(*wide), 1, wide->bytes);
+  Extent* high = a.allocate(5 * kMiB, End::kTop, kInCall);
+  EXPECT_EQ(high->offset + high->bytes, 70 * kMiB); // limit in whole 512
+  EXPECT_EQ(a.range().mappedBytes(), 70 * kMiB + kGranule);
+  EXPECT_EQ(runtime.commits, 3u);
+  std::memset(a.address(*high), 1, high->bytes);
   a.check();
-  EXPECT_EQ(a.usedBytes(), kUnit + kKiB + 60 * kMiB);
+  EXPECT_EQ(a.usedBytes(), kUnit + 65 * kMiB);
   EXPECT_EQ(runtime.committed_bytes, a.range().mappedBytes());
+}
+
+TEST_F(ArenaTest, OpensNoMoreThanItNeeds) {
+  Arena& a = make(100 * kMiB);
+  EXPECT_EQ(a.openBytes(), 0u);
+  Extent* block = a.allocate(20 * kMiB, End::kBottom, kBlock);
+  Extent* in_call = a.allocate(8 * kMiB, End::kTop, kInCall);
+  EXPECT_EQ(a.openBytes(), 32 * kMiB);
+  EXPECT_EQ(in_call->offset, 24 * kMiB); // at the top of what is open
+  // What is closed is free, too, and what is free below it a part of it.
+  EXPECT_EQ(a.freeBytes(), 72 * kMiB);
+  EXPECT_EQ(a.largestFree(), 68 * kMiB);
+  a.free(in_call, {});
+  EXPECT_EQ(a.largestFree(), 80 * kMiB);
+  // A hole that is there is taken, and its bytes count where it is too small.
+  in_call = a.allocate(12 * kMiB, End::kTop, kInCall);
+  EXPECT_EQ(a.openBytes(), 32 * kMiB);
+  a.free(in_call, {});
+  in_call = a.allocate(44 * kMiB, End::kTop, kInCall);
+  EXPECT_EQ(a.openBytes(), 64 * kMiB);
+  EXPECT_EQ(a.allocate(37 * kMiB, End::kTop, kInCall), nullptr);
+  EXPECT_EQ(a.openBytes(), 100 * kMiB); // nothing was kept from it
+  EXPECT_EQ(a.largestFree(), 36 * kMiB);
+  a.check();
+  a.free(in_call, {});
+  EXPECT_TRUE(a.setBudget(48 * kMiB)); // what is above it is closed again
+  EXPECT_EQ(a.openBytes(), 48 * kMiB);
+  EXPECT_TRUE(a.setBudget(100 * kMiB));
+  EXPECT_EQ(a.openBytes(), 48 * kMiB);
+  EXPECT_EQ(a.largestFree(), 80 * kMiB);
+  a.free(block, {});
+  EXPECT_EQ(a.largestFree(), 100 * kMiB);
+  a.check();
 }
 
 TEST_F(ArenaTest, CountsByUseAndFindsInCallExtents) {
@@ -368,6 +401,8 @@ TEST_F(ArenaTest, SlideDownLeavesWhatIsFreeBelow) {
 
 TEST_F(ArenaTest, SlideDownCommitsAndFailsCleanly) {
   Arena& a = make(96 * kMiB);
+  runtime.fail_after[FakeRuntime::kCommit] = 0;
+  EXPECT_EQ(a.allocate(96 * kMiB, End::kTop, kBlock), nullptr); // all is open
   Extent* extent = a.allocate(kKiB, End::kTop, kBlock);
   const std::size_t offset = extent->offset;
   std::memset(a.address(*extent), 5, kKiB);
