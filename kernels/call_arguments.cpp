@@ -22,14 +22,12 @@ void CallArguments::collect() {
     const c10::IValue& value = stack_[base_ + argument.index];
     switch (argument.kind) {
       case ArgumentKind::kTensor:
-        if (value.isTensor()) collectTensor(value, argument);
+        if (value.isTensor()) collectTensor(value, argument, argument.writes);
         break;
       case ArgumentKind::kTensorList:
       case ArgumentKind::kOptionalList:
         if (value.isNone()) break;
-        for (const c10::IValue& element : value.toListRef()) {
-          if (element.isTensor()) collectTensor(element, argument);
-        }
+        collectList(value, argument);
         break;
       case ArgumentKind::kGenerator:
         has_generator_ = value.isGenerator() &&
@@ -53,8 +51,18 @@ void CallArguments::collect() {
     checkCrossDevice(cross_device);
 }
 
+void CallArguments::collectList(const c10::IValue& list,
+                                const ArgumentTraits& argument) {
+  const bool writes =
+      argument.writes && (argument.written_with < 0 ||
+                          !stack_[base_ + argument.written_with].isNone());
+  for (const c10::IValue& element : list.toListRef()) {
+    if (element.isTensor()) collectTensor(element, argument, writes);
+  }
+}
+
 void CallArguments::collectTensor(const c10::IValue& value,
-                                  const ArgumentTraits& argument) {
+                                  const ArgumentTraits& argument, bool writes) {
   c10::TensorImpl& tensor = *value.unsafeToTensorImpl();
   if (backend::is_chameleon(tensor)) [[likely]] {
     if (is_sparse(tensor)) [[unlikely]] {
@@ -67,8 +75,8 @@ void CallArguments::collectTensor(const c10::IValue& value,
     checkIndex(tensor.device().index());
     const bool nested = is_nested(tensor);
     nested_ = nested_ || nested;
-    slots_.push_back(static_cast<std::uint32_t>(alias_tensors_.add(
-        tensor, argument.writes, argument.overwrites && !nested)));
+    slots_.push_back(static_cast<std::uint32_t>(
+        alias_tensors_.add(tensor, writes, argument.overwrites && !nested)));
     if (argument.kind == ArgumentKind::kTensor) add_to_token(quick_, tensor);
   } else if (&tensor != c10::UndefinedTensorImpl::singleton()) {
     cross_device_operands_.push_back({&tensor, &argument});

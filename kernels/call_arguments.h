@@ -93,7 +93,9 @@ class CallArguments {
     const c10::TensorImpl* tensor;
     const ArgumentTraits* argument;
   };
-  void collectTensor(const c10::IValue& value, const ArgumentTraits& argument);
+  void collectList(const c10::IValue& list, const ArgumentTraits& argument);
+  void collectTensor(const c10::IValue& value, const ArgumentTraits& argument,
+                     bool writes);
   void collectSparse(const c10::TensorImpl& tensor,
                      const ArgumentTraits& argument);
   void checkIndex(c10::DeviceIndex index);

@@ -100,4 +100,15 @@ bool writes_unannounced(std::string_view op, std::string_view argument) {
   return contains(kUnannounced, op, argument);
 }
 
+// A fused optimizer's kernel stores a gradient only where it has unscaled it.
+// So one that was written back is clean after the step, and is given up for
+// nothing.
+std::string_view written_only_with(std::string_view op,
+                                   std::string_view argument) {
+  const bool is_fused = op == "aten::_fused_adam_" ||
+                        op == "aten::_fused_adamw_" ||
+                        op == "aten::_fused_sgd_";
+  return is_fused && argument == "grads" ? "grad_scale" : "";
+}
+
 } // namespace chameleon::kernels

@@ -39,4 +39,9 @@ inline bool stays_on_cpu(const c10::TensorImpl& tensor, CpuRule rule) {
 // schema does not say so.
 bool writes_unannounced(std::string_view op, std::string_view argument);
 
+// The schema of the op says that it writes `argument`, but it does so only
+// where the argument of the name returned is given. Empty: there is none.
+std::string_view written_only_with(std::string_view op,
+                                   std::string_view argument);
+
 } // namespace chameleon::kernels

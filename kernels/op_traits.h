@@ -37,7 +37,8 @@ struct ArgumentTraits {
   std::uint16_t index; // position among the op's arguments
   ArgumentKind kind;
   bool writes;
-  bool overwrites;  // every element, unread (overwriting_ops.h)
+  std::int16_t written_with; // only where that argument is given; -1: always
+  bool overwrites;           // every element, unread (overwriting_ops.h)
   bool side_effect; // written, but no result depends on it (rerun_rules.h)
   CpuRule cpu;
 };

@@ -25,6 +25,14 @@ bool is_element_wise_list_op(std::string_view op) {
          op == "aten::_fused_sgd_";
 }
 
+// -1: the schema has no such argument.
+std::int16_t index_of(const c10::FunctionSchema& schema,
+                      std::string_view argument) {
+  const std::optional<int> index =
+      schema.argumentIndexWithName(std::string(argument));
+  return static_cast<std::int16_t>(index.value_or(-1));
+}
+
 std::optional<ArgumentKind> kind_of(const c10::Argument& argument) {
   c10::TypePtr type = argument.real_type();
   if (auto wrapped = type->cast<c10::OptionalType>()) {
@@ -78,7 +86,9 @@ OpTraits::OpTraits(const c10::OperatorHandle& op)
     const auto* alias = argument.alias_info();
     const bool written = (alias != nullptr && alias->isWrite()) ||
                          writes_unannounced(base, argument.name());
+    const std::string_view with = written_only_with(base, argument.name());
     arguments.push_back({static_cast<std::uint16_t>(i), *what, written,
+                         index_of(schema, with),
                          written && overwrites_unread(name),
                          written && is_side_effect(base, argument.name()),
                          cpu_rule(name, argument, written)});

@@ -126,6 +126,20 @@ TEST(OpTraits, OutOperandsOfListedOpsAreOverwrittenAndInPlaceOnesAreNot) {
   EXPECT_EQ(which(put, &ArgumentTraits::overwrites), Indices{});
 }
 
+TEST(OpTraits, GradientsAreWrittenWhereTheyAreUnscaled) {
+  for (const char* const op :
+       {"_fused_adam_", "_fused_adamw_.tensor_lr", "_fused_sgd_"}) {
+    const OpTraits traits = plan_of_aten(op);
+    const c10::FunctionSchema& schema = traits.handle.schema();
+    for (const ArgumentTraits& each : traits.arguments) {
+      const bool grads = schema.arguments()[each.index].name() == "grads";
+      const int with = grads ? *schema.argumentIndexWithName("grad_scale") : -1;
+      EXPECT_EQ(each.written_with, with) << op;
+      EXPECT_TRUE(each.writes || !grads) << op;
+    }
+  }
+}
+
 TEST(OpTraits, WritesThatTheSchemaConcealsAreKnown) {
   const OpTraits norm = plan_of_aten("native_batch_norm");
   // input, weight, bias, running_mean, running_var, ...
