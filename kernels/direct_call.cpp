@@ -101,6 +101,19 @@ bool DirectCall<kMaxListed>::writesInference() const noexcept {
   return false;
 }
 
+// The general way knows what the results take.
+template <std::size_t kMaxListed>
+bool DirectCall<kMaxListed>::mayGoInChunks(
+    std::span<const memory::Operand> operands) const noexcept {
+  std::size_t bytes = 0;
+  for (const memory::Operand& operand : operands) {
+    bytes += operand.block->rounded_bytes;
+  }
+  const std::size_t most_result_bytes = traits_.writes ? 0 : bytes;
+  return bytes > chunk_bytes_of(*device_) || backend::has_deferred_work() ||
+         is_short(*device_->pager, most_result_bytes);
+}
+
 template <std::size_t kMaxListed>
 bool DirectCall<kMaxListed>::begin() {
   // The general way keeps the time, where it is modelled.
@@ -113,10 +126,7 @@ bool DirectCall<kMaxListed>::begin() {
   const c10::DeviceIndex index = outers_[0]->device().index();
   device_ = &backend::context(index, traits_.name);
   const std::span<const memory::Operand> operands(operands_.data(), count_);
-  if (traits_.is_list_op && (needs_chunks(*device_, operands) ||
-                             is_under_pressure(*device_->pager))) {
-    return false;
-  }
+  if (traits_.is_list_op && mayGoInChunks(operands)) return false;
   // Unless a caller above has counted, which keeps the kernel from it.
   counts_versions_ =
       traits_.counts_versions &&

@@ -144,6 +144,7 @@ class DirectCall {
   [[gnu::always_inline]] std::size_t numberOf(const memory::Block* block,
                                               std::size_t count) noexcept;
   bool writesInference() const noexcept;
+  bool mayGoInChunks(std::span<const memory::Operand> operands) const noexcept;
   void finishWritten();
   [[gnu::cold, gnu::noinline]] void finishWritten(std::size_t operand);
   void endCall() noexcept;

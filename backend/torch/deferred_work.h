@@ -43,6 +43,9 @@ class DeferredWorkStays {
   DeferredWorkStays& operator=(const DeferredWorkStays&) = delete;
 };
 
+inline bool has_deferred_work() noexcept {
+  return detail::work_is_deferred.load(std::memory_order_acquire);
+}
 inline void set_work_deferred(bool deferred) noexcept {
   detail::work_is_deferred.store(deferred, std::memory_order_release);
 }

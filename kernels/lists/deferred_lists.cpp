@@ -12,6 +12,7 @@
 #include "backend/torch/in_kernel_allocator.h"
 #include "backend/torch/stream.h"
 #include "kernels/lists/deferral_rules.h"
+#include "kernels/lists/list_ops.h"
 #include "kernels/lists/list_run.h"
 
 namespace chameleon::kernels {
@@ -121,7 +122,12 @@ bool goes_with(const ListRun& run, const backend::DeviceContext& device,
 bool defer_list_op(const OpTraits& traits, const c10::OperatorHandle& op,
                    Stack& stack) {
   backend::DeviceContext* const device = device_of_lists(traits, stack);
-  if (device == nullptr || !is_under_pressure(*device->pager)) return false;
+  if (device == nullptr) return false;
+  // What is deferred takes no room yet: it says nothing of what is to come.
+  if (!backend::has_deferred_work() &&
+      !is_short(*device->pager, result_bytes(traits, stack))) {
+    return false;
+  }
   if (!may_wait() || !is_deferrable(traits, stack, *device)) return false;
   const std::size_t length = list_length(traits, stack);
   const Lock lock;

@@ -46,13 +46,6 @@
 
 namespace chameleon::kernels {
 
-// Memory is short: something has left it, or must. Without this list ops run
-// at once, as any op does.
-inline bool is_under_pressure(const memory::Pager& pager) {
-  const auto levels = pager.levels();
-  return levels.host_bytes > 0 || levels.logical_bytes > pager.hbmBudget();
-}
-
 // True: `op` is deferred, and its results are on the stack. False: it is to be
 // run as usual. Throws what finish_deferred_work() throws.
 bool defer_list_op(const OpTraits& traits, const c10::OperatorHandle& op,

@@ -15,6 +15,8 @@ namespace {
 using torch::jit::Stack;
 
 constexpr std::size_t kChunksPerBudget = 8;
+// Of the budget, for what a kernel takes that never ran: little.
+constexpr std::size_t kUnseenShare = 32;
 
 bool is_foreach(const OpTraits& traits) {
   return std::string_view(traits.name).starts_with("aten::_foreach_");
@@ -138,8 +140,7 @@ class Lists {
   std::optional<std::size_t> scalars_;
 };
 
-bool is_long(const OpTraits& traits, const Stack& stack,
-             std::size_t chunk_bytes) {
+std::size_t operand_bytes(const OpTraits& traits, const Stack& stack) {
   const std::size_t base = stack.size() - traits.argument_count;
   std::size_t bytes = 0;
   for (const ArgumentTraits& argument : traits.arguments) {
@@ -148,9 +149,21 @@ bool is_long(const OpTraits& traits, const Stack& stack,
     for (const c10::IValue& element : value.toListRef()) {
       bytes += bytes_of(element);
     }
-    if (bytes > chunk_bytes) return true;
   }
-  return false;
+  return bytes;
+}
+
+// All that is live fits into HBM, and so does what the op's kernel takes.
+bool fits_whole(const memory::Pager& pager, const OpTraits& traits,
+                const Stack& stack, std::size_t operand_bytes) {
+  const std::size_t results = result_bytes(traits, stack);
+  const memory::OpMemory& memory = traits.memory;
+  const std::size_t inside =
+      memory.known.load(std::memory_order_acquire)
+          ? memory.peak_bytes.load(std::memory_order_relaxed)
+          : results + pager.hbmBudget() / kUnseenShare;
+  return !is_short(pager, results) &&
+         operand_bytes + inside <= pager.hbmBudget();
 }
 
 // Where all elements are; nothing: not all on one of our devices.
@@ -239,13 +252,23 @@ c10::IValue slice_of(const c10::IValue& list, std::size_t first,
   return part;
 }
 
-bool needs_chunks(const backend::DeviceContext& device,
-                  std::span<const memory::Operand> operands) {
+std::size_t result_bytes(const OpTraits& traits, const Stack& stack) {
+  const auto is_fresh = [](const ResultTraits& result) {
+    return result.kind == ResultKind::kTensorList &&
+           result.written_argument < 0;
+  };
+  if (std::ranges::none_of(traits.results, is_fresh)) return 0;
+  const std::size_t base = stack.size() - traits.argument_count;
   std::size_t bytes = 0;
-  for (const memory::Operand& operand : operands) {
-    bytes += operand.block->bytes;
+  for (const ArgumentTraits& argument : traits.arguments) {
+    const c10::IValue& value = stack[base + argument.index];
+    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
+    for (const c10::IValue& element : value.toListRef()) {
+      bytes += memory::ExtentMap::round(bytes_of(element));
+    }
+    break;
   }
-  return bytes > chunk_bytes_of(device);
+  return bytes;
 }
 
 bool run_in_chunks(const OpTraits& traits, const c10::OperatorHandle& op,
@@ -256,7 +279,10 @@ bool run_in_chunks(const OpTraits& traits, const c10::OperatorHandle& op,
   }
   const backend::DeviceContext& device = backend::context(*index, traits.name);
   const std::size_t chunk_bytes = chunk_bytes_of(device);
-  if (!is_long(traits, stack, chunk_bytes)) return false;
+  const std::size_t bytes = operand_bytes(traits, stack);
+  if (bytes <= chunk_bytes || fits_whole(*device.pager, traits, stack, bytes)) {
+    return false;
+  }
   Lists lists(traits, op, stack);
   if (!lists.consistent()) return false;
   run_pieces(

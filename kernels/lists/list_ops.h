@@ -1,19 +1,18 @@
 // List ops in chunks. torch.optim hands the whole optimizer state to one
 // `_foreach_*` or `_fused_*` call; element i of each list depends on elements
 // i of the others only, so the call may run as several calls over slices, and
-// the bytes that must be resident at once stay bounded.
+// the bytes that must be resident at once stay bounded. Where all fits, the
+// call runs as it is: the steps are those of a device without a limit.
 //
 // Thread safety: each call belongs to the thread that makes it.
 #pragma once
-
-#include <span>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
 #include "backend/torch/device.h"
 #include "kernels/op_traits.h"
-#include "memory/pager_call.h"
+#include "memory/pager.h"
 
 namespace chameleon::kernels {
 
@@ -24,15 +23,25 @@ std::size_t chunk_bytes_of(const backend::DeviceContext& device);
 c10::IValue slice_of(const c10::IValue& list, std::size_t first,
                      std::size_t end);
 
-// True: more than a chunk's bytes.
-bool needs_chunks(const backend::DeviceContext& device,
-                  std::span<const memory::Operand> operands);
+// HBM is short: something has left it, or must for so many bytes more. Without
+// this list ops run at once and whole, as any op does.
+inline bool is_short(const memory::Pager& pager, std::size_t more_bytes) {
+  const auto levels = pager.levels();
+  const bool some_left = levels.host_bytes > 0 &&
+                         levels.resident_bytes < levels.logical_rounded_bytes;
+  return some_left ||
+         levels.logical_rounded_bytes + more_bytes > pager.hbmBudget();
+}
 
-// Runs `op` in chunks of at most budget / 8 operand bytes (at least one
-// element each) and leaves its results on the stack. `_foreach_*` lists with
-// elements on several devices run element by element, as on CUDA. False: one
-// chunk is enough, or the lists do not match (native says what is wrong with
-// them); nothing was done.
+// Of what a list op makes beside what it writes: as much as its first list.
+std::size_t result_bytes(const OpTraits& traits,
+                         const torch::jit::Stack& stack);
+
+// Where HBM is short, runs `op` in chunks of at most budget / 8 operand bytes
+// (at least one element each) and leaves its results on the stack. `_foreach_*`
+// lists with elements on several devices run element by element, as on CUDA.
+// False: it may run as a whole, or the lists do not match (native says what is
+// wrong with them); nothing was done.
 bool run_in_chunks(const OpTraits& traits, const c10::OperatorHandle& op,
                    torch::jit::Stack& stack);
 

@@ -83,6 +83,57 @@ def test_at_once_with_enough_memory(tight):
     assert _testing.deferred_op_count() == 0
 
 
+def test_whole_where_all_fits(tight):
+    """What is back in HBM is there, whatever copies the host keeps."""
+    xs = tensors("chameleon")
+    size = sum(x.nbytes for x in xs)
+    tight(2 * size + size // 8)
+    _C.evict_all(0)
+    for x in xs:
+        x.sum()
+    stats = torch_chameleon.swap_stats()
+    assert stats["host_bytes"] >= size
+    torch._foreach_mul_(xs, 3.0)  # longer than a chunk
+    made = torch._foreach_mul(xs, 3.0)
+    assert _testing.deferred_op_count() == 0
+    assert torch_chameleon.swap_stats()["ops"] == stats["ops"] + 2
+    more = torch._foreach_mul(xs, 3.0)  # results must fit, too
+    assert _testing.deferred_op_count() == 1
+    assert all_same(made, more)
+
+
+def test_a_gradient_that_was_only_read_stays_clean():
+    """A fused optimizer writes it only where it has unscaled it."""
+    gradient = torch.ones(1 << 16, device="chameleon")
+    lists = [[torch.zeros_like(gradient)] for _ in range(3)]
+    steps = [torch.ones((), device="chameleon")]
+    numbers = {
+        "lr": 0.1,
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "weight_decay": 0.0,
+        "eps": 1e-8,
+        "amsgrad": False,
+        "maximize": False,
+    }
+    for scale in (None, torch.full((), 2.0, device="chameleon")):
+        _C.evict_all(0)
+        torch._fused_adamw_(
+            lists[0],
+            [gradient],
+            *lists[1:],
+            [],
+            steps,
+            **numbers,
+            grad_scale=scale,
+        )
+        before = torch_chameleon.swap_stats()["bytes_out"]
+        _C.evict_all(0)
+        out = torch_chameleon.swap_stats()["bytes_out"] - before
+        assert (out >= 4 * gradient.nbytes) == (scale is not None)
+    assert same_bits(gradient, torch.full((1 << 16,), 0.5))
+
+
 def test_a_run_has_at_most_32_ops():
     xs = tensors("chameleon")
     ballast = tensors("chameleon", count=16)  # more than fits

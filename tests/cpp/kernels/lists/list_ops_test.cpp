@@ -15,8 +15,13 @@ constexpr std::size_t kTensorBytes = 4 * kElements;
 
 class ListOpsTest : public DeviceTest {
  protected:
-  // A chunk is of two tensors.
-  void SetUp() override { setBudget(8 * 2 * kTensorBytes); }
+  // A chunk is of two tensors, and something has left HBM.
+  void SetUp() override {
+    setBudget(8 * 2 * kTensorBytes);
+    away_ = filled({1}, 0);
+    ASSERT_FALSE(pager().evict(*block(away_)));
+  }
+  void TearDown() override { away_.reset(); }
 
   static bool run(const std::string& name, Stack& stack) {
     const OpTraits traits(op_named("aten::" + name));
@@ -65,6 +70,8 @@ class ListOpsTest : public DeviceTest {
       EXPECT_TRUE(stack[i].is(before[i])) << name << ", " << i;
     }
   }
+
+  at::Tensor away_;
 };
 
 // ---- chunks ----------------------------------------------------------------
@@ -75,17 +82,29 @@ TEST_F(ListOpsTest, AChunkIsAnEighthOfTheBudget) {
   EXPECT_EQ(chunk_bytes_of(device()), 2 * kMiB);
 }
 
-TEST_F(ListOpsTest, OperandsNeedChunksPastTheBytesOfOne) {
-  const Tensors xs = list(2, {kElements});
-  const at::Tensor one = filled({1}, 1);
-  std::vector<memory::Operand> operands;
-  EXPECT_FALSE(needs_chunks(device(), operands));
-  for (const at::Tensor& x : xs) {
-    operands.push_back({block(x), memory::Access::kRead});
-  }
-  EXPECT_FALSE(needs_chunks(device(), operands));
-  operands.push_back({block(one), memory::Access::kRead});
-  EXPECT_TRUE(needs_chunks(device(), operands));
+TEST_F(ListOpsTest, WhereAllFitsNothingIsCut) {
+  EXPECT_TRUE(is_short(pager(), 0));
+  away_.add_(1); // it is back
+  EXPECT_FALSE(is_short(pager(), 0));
+  const Tensors xs = list(6, {kElements});
+  const std::size_t left_bytes =
+      pager().hbmBudget() - pager().levels().logical_rounded_bytes;
+  EXPECT_FALSE(is_short(pager(), left_bytes));
+  EXPECT_TRUE(is_short(pager(), left_bytes + 1));
+  expectRefused("_foreach_mul_.Scalar", {xs, 2.0});
+  expectRefused("_foreach_mul.Scalar", {xs, 2.0});
+  const Tensors more = list(6, {kElements});
+  expectRefused("_foreach_mul_.Scalar", {xs, 2.0});
+  chunked("_foreach_mul.Scalar", {xs, 2.0}); // what it makes has no room
+}
+
+TEST_F(ListOpsTest, ResultsTakeWhatTheFirstListTakes) {
+  const Tensors xs{filled({1}, 1), filled({kElements}, 2)};
+  const auto bytes = [](const std::string& name, const Stack& stack) {
+    return result_bytes(OpTraits(op_named("aten::" + name)), stack);
+  };
+  EXPECT_EQ(bytes("_foreach_mul.Scalar", {xs, 2.0}), 512 + kTensorBytes);
+  EXPECT_EQ(bytes("_foreach_mul_.Scalar", {xs, 2.0}), 0U);
 }
 
 TEST_F(ListOpsTest, SlicesAreListsOfTheSameType) {
@@ -248,6 +267,7 @@ TEST_F(ListOpsTest, AnEmptyListBesideOthersStaysEmpty) {
 // ---- several devices -------------------------------------------------------
 
 TEST_F(ListOpsTest, ElementsOnSeveralDevicesRunWhereTheyAre) {
+  away_.add_(1); // HBM is not short: nothing is deferred
   const Tensors xs{filled({3}, 1), at::full({3}, 2), filled({3}, 3)};
   const Tensors made =
       chunked("_foreach_mul.Scalar", {xs, 2.0})[0].toTensorVector();
