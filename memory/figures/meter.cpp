@@ -36,7 +36,7 @@ void Meter::startTiming(CallState& call, const OpRequest& request) {
   call.timing = timer_.opWaits(request.stream, identity.name, identity.whole(),
                                call.tick);
   if (call.timing == nullptr) return;
-  call.timing->exchange = request.kind.is_exchange;
+  if (request.kind.is_exchange) call.timing->lane = profiler::Lane::kExchanges;
   call.timing->bytes_in = static_cast<std::uint64_t>(core_.counters.bytes_in);
   call.timing->bytes_out = static_cast<std::uint64_t>(core_.counters.bytes_out);
 }
@@ -44,7 +44,7 @@ void Meter::startTiming(CallState& call, const OpRequest& request) {
 void Meter::startRerunTiming(CallState& call, const OpRequest& request) {
   call.timing = timer_.opWaits(request.stream, request.rerun_name, /*token=*/0,
                                call.tick);
-  if (call.timing != nullptr) call.timing->rerun = true;
+  if (call.timing != nullptr) call.timing->lane = profiler::Lane::kReruns;
 }
 
 void Meter::beginTiming(CallState& call) {

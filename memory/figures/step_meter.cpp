@@ -4,8 +4,6 @@
 
 namespace chameleon::memory {
 
-using runtime::Event;
-using runtime::Moment;
 using runtime::Stream;
 
 StepMeter::~StepMeter() {
@@ -13,25 +11,17 @@ StepMeter::~StepMeter() {
 }
 
 void StepMeter::giveBack(Boundary& boundary) noexcept {
-  if (!boundary.event.complete()) runtime_.destroy(boundary.event);
+  give_back(runtime_, boundary.point);
   exchanges_.giveBack(boundary.exchanges);
 }
 
-// Where an event cannot be had the host's clock must do; a runtime that checks
-// its callers runs compute on the host.
+// Where an event cannot be had the host's clock must do.
 StepMeter::Boundary StepMeter::boundary(Stream stream) {
   Boundary made;
-  if (!runtime_.checksCallers()) {
-    runtime::Result<Event> event = runtime_.recordTimed(stream);
-    if (event.ok()) made.event = *event;
-  }
-  made.time_ns = runtime_.now_ns();
+  made.point = take_point(runtime_, stream);
+  if (!made.point.taken) made.point = {true, {}, {runtime_.now_ns(), {}}};
+  made.on_host = made.point.event.complete();
   return made;
-}
-
-std::optional<Moment> StepMeter::momentOf(const Boundary& boundary) {
-  if (boundary.event.complete()) return Moment{boundary.time_ns, {}};
-  return runtime_.momentOf(boundary.event);
 }
 
 void StepMeter::begin(Stream stream) {
@@ -94,20 +84,22 @@ std::optional<StepMeter::Last> StepMeter::takeNext() {
 }
 
 std::optional<StepMeter::Last> StepMeter::stepAt(std::size_t index) {
-  const Boundary& from = boundaries_[index - 1];
+  Boundary& from = boundaries_[index - 1];
   Boundary& to = boundaries_[index];
-  const std::optional<Moment> begin = momentOf(from);
-  const std::optional<Moment> end = momentOf(to);
-  if (!begin || !end) return std::nullopt;
+  if (!resolve(runtime_, from.point) || !resolve(runtime_, to.point)) {
+    return std::nullopt;
+  }
+  const runtime::Moment& begin = from.point.moment;
+  const runtime::Moment& end = to.point.moment;
   Last last;
   StepFigures& step = last.figures;
-  step.duration_ns = end->time_ns - begin->time_ns;
-  step.compute_ns = end->compute.busy_ns - begin->compute.busy_ns;
+  step.duration_ns = end.time_ns - begin.time_ns;
+  step.compute_ns = end.compute.busy_ns - begin.compute.busy_ns;
   step.stall_ns = to.counts.stall_ns - from.counts.stall_ns;
   last.knows_compute = step.compute_ns > 0;
-  last.knows_stall = last.knows_compute || to.event.complete();
+  last.knows_stall = last.knows_compute || to.on_host;
   if (last.knows_compute) {
-    step.stall_ns = end->compute.stalled_ns - begin->compute.stalled_ns;
+    step.stall_ns = end.compute.stalled_ns - begin.compute.stalled_ns;
   }
   const ExchangeMeter::Times exchanges =
       exchanges_.timesOf(to.exchanges, to.stream);

@@ -19,6 +19,7 @@
 #include "memory/figures/exchange_meter.h"
 #include "memory/policy/plan/plan.h"
 #include "memory/streams/fence.h"
+#include "memory/streams/timed_point.h"
 #include "profiler/op_path.h"
 
 namespace chameleon::memory {
@@ -103,8 +104,8 @@ class StepMeter {
   struct Boundary {
     StepCounts counts;
     Position position;
-    runtime::Event event;     // complete: the time is known
-    std::int64_t time_ns = 0; // then
+    TimedPoint point;
+    bool on_host = false; // the host's clock timed it
     // Of the step that ended here.
     bool marked = false;
     profiler::PathId path = 0;
@@ -113,7 +114,6 @@ class StepMeter {
     ExchangeMeter::Spans exchanges;
   };
   Boundary boundary(runtime::Stream stream);
-  std::optional<runtime::Moment> momentOf(const Boundary& boundary);
   bool measured() const noexcept { return boundaries_.size() > 1; }
   // Of the step that ended at boundaries_[index].
   std::optional<Last> stepAt(std::size_t index);

@@ -67,8 +67,7 @@ void OpTimer::opEnded(Stream stream, OpTiming& op, std::uint64_t bytes) {
   pending.token = op.token;
   pending.name = op.name;
   pending.call = op.call;
-  pending.rerun = op.rerun;
-  pending.exchange = op.exchange;
+  pending.lane = op.lane;
   pending.end = take_point(runtime_, stream);
   add(kOps, std::move(pending));
 }
@@ -119,6 +118,8 @@ void OpTimer::copyEnded(Stream stream, Direction direction,
                         const CopyTiming& copy, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   Pending pending;
+  pending.lane =
+      direction == Direction::kIn ? profiler::Lane::kIn : profiler::Lane::kOut;
   pending.begin = copy.begin;
   pending.bytes = bytes;
   pending.measures = times_links_;
@@ -180,9 +181,8 @@ void OpTimer::collectList(std::size_t list) {
 void OpTimer::reportOp(Pending& op) {
   const std::int64_t begin_ns = op.begin.moment.time_ns;
   const std::int64_t end_ns = op.end.moment.time_ns;
-  if (op.rerun) {
-    timeline_.add({profiler::Lane::kReruns, op.name, begin_ns, end_ns, 0,
-                   nullptr, op.call});
+  if (op.lane == profiler::Lane::kReruns) {
+    timeline_.add({op.lane, op.name, begin_ns, end_ns, 0, nullptr, op.call});
     return;
   }
   std::int64_t duration_ns = end_ns - begin_ns;
@@ -199,7 +199,7 @@ void OpTimer::reportOp(Pending& op) {
     const std::int64_t busy_ns =
         op.end.moment.compute.busy_ns - op.begin.moment.compute.busy_ns;
     if (busy_ns > 0) duration_ns = std::min(duration_ns, busy_ns);
-    if (op.exchange) {
+    if (op.lane == profiler::Lane::kExchanges) {
       durations_.addBeside(op.token);
     } else {
       durations_.addOp(op.token, op.bytes, duration_ns);
@@ -209,9 +209,7 @@ void OpTimer::reportOp(Pending& op) {
     timeline_.add({profiler::Lane::kStalls, op.name, op.wait.moment.time_ns,
                    begin_ns, 0, nullptr, op.call});
   }
-  timeline_.add(
-      {op.exchange ? profiler::Lane::kExchanges : profiler::Lane::kCompute,
-       op.name, begin_ns, end_ns, 0, nullptr, op.call});
+  timeline_.add({op.lane, op.name, begin_ns, end_ns, 0, nullptr, op.call});
   if (op.bytes_in > 0) {
     timeline_.add({profiler::Lane::kDecisions, op.name, begin_ns, begin_ns,
                    op.bytes_in, "fetch", op.call});
@@ -229,9 +227,8 @@ void OpTimer::report(std::size_t list, Pending& pending) {
   }
   const std::int64_t begin_ns = pending.begin.moment.time_ns;
   const std::int64_t end_ns = pending.end.moment.time_ns;
-  timeline_.add({list == list_of(Direction::kIn) ? profiler::Lane::kIn
-                                                 : profiler::Lane::kOut,
-                 profiler::kNoOpName, begin_ns, end_ns, pending.bytes});
+  timeline_.add(
+      {pending.lane, profiler::kNoOpName, begin_ns, end_ns, pending.bytes});
   if (pending.measures) reportCopy(list, pending);
   last_[list] = {begin_ns, end_ns};
 }

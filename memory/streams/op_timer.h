@@ -62,8 +62,9 @@ struct OpTiming {
   profiler::Token token = 0;
   std::uint32_t name = profiler::kNoOpName;
   std::uint64_t call = 0; // the pager's
-  bool rerun = false;     // shown, but its time says nothing about the op's
-  bool exchange = false;  // it runs beside compute, and takes none of its time
+  // A re-run is shown, but its time says nothing about the op's. An exchange
+  // runs beside compute, and takes none of its time.
+  profiler::Lane lane = profiler::Lane::kCompute;
   // Of copies that were decided on before the kernel.
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
@@ -146,8 +147,7 @@ class OpTimer {
     profiler::Token token = 0;
     std::uint32_t name = profiler::kNoOpName;
     std::uint64_t call = 0;
-    bool rerun = false;
-    bool exchange = false;
+    profiler::Lane lane = profiler::Lane::kCompute;
     bool measures = false; // a copy, its direction's speed
     bool other_idle = false;
     std::uint64_t other_batches = 0;
