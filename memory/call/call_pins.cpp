@@ -414,11 +414,10 @@ void CallPins::report(CallState& call) noexcept {
   for (const Block* block : call.adopted) {
     writes.push_back({block->device_address, block->bytes});
   }
-  if (call.in_call.listed) {
-    const PagerLock locked(core_);
-    for (const Extent* extent : call.in_call.extents) {
-      writes.push_back({core_.arena->address(*extent), extent->bytes});
-    }
+  // Until it is said: else another thread may free what the kernel wrote.
+  const PagerLock locked(core_);
+  for (const Extent* extent : call.in_call.extents) {
+    writes.push_back({core_.arena->address(*extent), extent->bytes});
   }
   core_.runtime.submitted(core_.streams.stream(call.stream), reads, writes);
 }
