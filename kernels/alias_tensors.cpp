@@ -222,12 +222,19 @@ const AliasTensorSet::Entry* AliasTensorSet::find(
 
 c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
                                                c10::Storage storage,
-                                               c10::Device device) {
-  if (is_nested(like)) return make_nested(like, std::move(storage), device);
-  c10::intrusive_ptr<c10::TensorImpl> outer =
-      c10::make_intrusive<c10::TensorImpl>(std::move(storage), like.key_set(),
-                                           like.dtype());
-  TensorAccess::show(like, *outer, outer->storage(), device);
+                                               c10::Device device,
+                                               c10::VariableVersion version) {
+  c10::intrusive_ptr<c10::TensorImpl> outer;
+  if (is_nested(like)) {
+    outer = make_nested(like, std::move(storage), device);
+  } else {
+    // Born without keys, and so without a version counter.
+    outer = c10::make_intrusive<c10::TensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(storage), c10::DispatchKeySet(),
+        like.dtype());
+    TensorAccess::show(like, *outer, std::move(storage), device);
+  }
+  if (!outer->is_inference()) outer->set_version_counter(std::move(version));
   return outer;
 }
 

@@ -104,9 +104,10 @@ at::Tensor make_metadata_tensor(const at::Tensor& outer);
 // The same on CUDA, which a simulated device asks as well.
 at::Tensor make_cuda_metadata_tensor(const at::Tensor& outer);
 
-// A new chameleon tensor over `storage` with the metadata of `like`.
-c10::intrusive_ptr<c10::TensorImpl> make_outer(const c10::TensorImpl& like,
-                                               c10::Storage storage,
-                                               c10::Device device);
+// A new tensor over `storage` with the metadata of `like`. Autograd counts its
+// writes by `version`, unless it is an inference tensor, whose are not counted.
+c10::intrusive_ptr<c10::TensorImpl> make_outer(
+    const c10::TensorImpl& like, c10::Storage storage, c10::Device device,
+    c10::VariableVersion version = c10::VariableVersion(0));
 
 } // namespace chameleon::kernels

@@ -103,13 +103,10 @@ NativeView::NativeView(Uses uses, const memory::OpKind& kind,
   natives_.reserve(uses.size());
   for (std::size_t i = 0; i < uses.size(); ++i) {
     c10::TensorImpl& outer = *outers_[i].unsafeGetTensorImpl();
-    auto native = make_outer(outer, c10::Storage(aliases_[entries[i]]),
-                             backend::target_device(index));
     // Writes to it are writes to the tensor: autograd has to notice.
-    if (!outer.is_inference()) {
-      native->set_version_counter(outer.version_counter());
-    }
-    natives_.emplace_back(std::move(native));
+    natives_.emplace_back(make_outer(outer, c10::Storage(aliases_[entries[i]]),
+                                     backend::target_device(index),
+                                     outer.version_counter()));
   }
 }
 

@@ -55,6 +55,7 @@ void Collective::endWith(c10d::Work& work,
 }
 
 void Collective::finish(const std::exception_ptr& failure) {
+  if (isFinished()) return;
   bool is_first = false;
   // Who waits and gloo's thread come here at a time. The later one goes on when
   // all is done: what it uses next is the result.

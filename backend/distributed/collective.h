@@ -35,6 +35,8 @@
 
 namespace chameleon::distributed {
 
+// With its counts it takes 1,032 bytes, the most that glibc's malloc gives
+// without a search.
 class Collective {
  public:
   // `results`: the tensors that its future holds.

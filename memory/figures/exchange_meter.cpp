@@ -65,30 +65,33 @@ bool ExchangeMeter::ranOn(Stream stream) const {
 }
 
 TimedPoint ExchangeMeter::begin(ExchangePart part, Stream stream) {
-  const std::lock_guard lock(mutex_);
   if (part == ExchangePart::kRuns) {
+    const std::lock_guard lock(mutex_);
     saw_any_.store(true, std::memory_order_relaxed);
     if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) {
       streams_.push_back(stream);
     }
   }
-  if (spans_.size() >= kMaxSpans) return {};
   return take_point(runtime_, stream);
 }
 
 void ExchangeMeter::add(Span span) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (!span.begin.taken || spans_.size() >= kMaxSpans) {
-    give_back(runtime_, span.begin);
-    return;
-  }
+  if (!span.begin.taken) return;
   span.end = take_point(runtime_, span.stream);
-  spans_.push_back(span);
+  const std::lock_guard lock(mutex_);
+  if (spans_.size() < kMaxSpans) {
+    spans_.push_back(span);
+  } else {
+    give_back(runtime_, span.begin);
+    give_back(runtime_, span.end);
+  }
 }
 
 ExchangeMeter::Spans ExchangeMeter::take() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(spans_, {});
+  Spans next;
+  next.reserve(spans_.size()); // steps mostly have as many
+  return std::exchange(spans_, std::move(next));
 }
 
 ExchangeMeter::Times ExchangeMeter::timesOf(Spans& spans, Stream stream) {

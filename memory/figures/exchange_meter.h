@@ -15,7 +15,7 @@
 // Tests: exchange_meter_test.cpp.
 //
 // Thread safety: any thread. One lock, given back soon: under it only the
-// runtime is called, for events and times, never to wait.
+// runtime is called, to give events back.
 #pragma once
 
 #include <atomic>

@@ -6,15 +6,13 @@ namespace chameleon::memory {
 
 TimedPoint take_point(runtime::DeviceRuntime& runtime, runtime::Stream stream) {
   TimedPoint point;
-  if (runtime.checksCallers()) { // compute runs on the host
-    point.taken = true;
-    point.moment.time_ns = runtime.now_ns();
-    return point;
+  if (!runtime.checksCallers()) { // else compute runs on the host
+    const runtime::Result<runtime::Event> event = runtime.recordTimed(stream);
+    if (!event.ok()) return point;
+    point.event = event.value();
   }
-  runtime::Result<runtime::Event> event = runtime.recordTimed(stream);
-  if (!event.ok()) return point;
-  point = {true, *event, {}};
-  if (event->complete()) point.moment.time_ns = runtime.now_ns();
+  point.taken = true;
+  if (point.event.complete()) point.moment.time_ns = runtime.now_ns();
   return point;
 }
 
