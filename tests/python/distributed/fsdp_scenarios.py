@@ -1,8 +1,4 @@
-"""Both kinds of FSDP: the memory of gathered parameters, and FSDP1's modes.
-
-FSDP1 does not run on the CPU natively. There it is FSDP2, which must come to
-the same.
-"""
+"""Both kinds of FSDP: the memory of gathered parameters, and FSDP1's modes."""
 
 import contextlib
 
@@ -14,7 +10,6 @@ from torch.distributed.fsdp import (
     CPUOffload,
     FullStateDictConfig,
     MixedPrecision,
-    MixedPrecisionPolicy,
     ShardingStrategy,
     StateDictType,
     fully_shard,
@@ -39,17 +34,6 @@ def run(module, optimizer, device, rank):
         optimizer.zero_grad()
         losses.append(loss.detach())
     return losses
-
-
-def by_name(module, optimizer):
-    """The values of all parameters, and of the optimizer's state for each."""
-    return (
-        {name: value.detach() for name, value in module.named_parameters()},
-        {
-            name: optimizer.state[parameter]
-            for name, parameter in module.named_parameters()
-        },
-    )
 
 
 def fsdp2(device, world, **options):
@@ -145,20 +129,11 @@ def check_freed(module, x, is_resharded):
     return out
 
 
-def natively(rank, world, policy=None):
-    module = fsdp2("cpu", world, mp_policy=policy or MixedPrecisionPolicy())
-    optimizer = adam(module)
-    losses = run(module, optimizer, "cpu", rank)
-    return losses, *by_name(module, optimizer)
-
-
 def shard(device, **options):
     return Fsdp(
         model().to(device),
         auto_wrap_policy=ModuleWrapPolicy({Block}),
-        device_id=torch.device(
-            device, torch.accelerator.current_device_index()
-        ),
+        device_id=torch.empty(0, device=device).device,
         **options,
     )
 
@@ -173,12 +148,16 @@ def full_state(module, optimizer):
 
 
 def fsdp1(device, rank, world, **options):
-    if device == "cpu":
-        return natively(rank, world)
     module = shard(device, **options)
     optimizer = adam(module)
     losses = run(module, optimizer, device, rank)
     return losses, *full_state(module, optimizer)
+
+
+def may_be_original(device):
+    """Not on the CPU: there PyTorch gathers all states of an original parameter
+    into the same memory, so that each has the values of the last one."""
+    return device != "cpu"
 
 
 def fsdp1_plain(device, rank, world):
@@ -191,36 +170,33 @@ def fsdp1_gradients_sharded(device, rank, world):
 
 
 def fsdp1_original_parameters(device, rank, world):
-    return fsdp1(device, rank, world, use_orig_params=True)
+    return fsdp1(device, rank, world, use_orig_params=may_be_original(device))
 
 
 def fsdp1_cpu_offload(device, rank, world):
-    return fsdp1(
-        device, rank, world, cpu_offload=CPUOffload(offload_params=True)
-    )
+    """To where the parameters are natively, which it does not take there."""
+    offload = CPUOffload(offload_params=device != "cpu")
+    return fsdp1(device, rank, world, cpu_offload=offload)
 
 
 def fsdp1_bf16(device, rank, world):
-    types = torch.bfloat16, torch.float32
-    if device == "cpu":
-        return natively(rank, world, MixedPrecisionPolicy(*types))
-    return fsdp1(device, rank, world, mixed_precision=MixedPrecision(*types))
+    precision = MixedPrecision(torch.bfloat16, torch.float32)
+    return fsdp1(device, rank, world, mixed_precision=precision)
 
 
 def fsdp1_sharded_state(device, rank, world):
     """Each rank's part of the state, loaded into a new module: as sharded
     tensors, and as DTensors of a mesh."""
-    if device == "cpu":
-        return [natively(rank, world)] * 2
     results = []
     for mesh in (None, init_device_mesh(device, (world,))):
-        module = shard(device, device_mesh=mesh, use_orig_params=mesh is None)
+        original = mesh is None and may_be_original(device)
+        module = shard(device, device_mesh=mesh, use_orig_params=original)
         optimizer = adam(module)
         losses = run(module, optimizer, device, rank)
         with Fsdp.state_dict_type(module, StateDictType.SHARDED_STATE_DICT):
             weights = module.state_dict()
             state = Fsdp.optim_state_dict(module, optimizer)
-        other = shard(device, device_mesh=mesh, use_orig_params=mesh is None)
+        other = shard(device, device_mesh=mesh, use_orig_params=original)
         other_optimizer = adam(other)
         with Fsdp.state_dict_type(other, StateDictType.SHARDED_STATE_DICT):
             other.load_state_dict(weights)

@@ -54,10 +54,6 @@ MORE = [
     "fsdp1_bf16",
     "fsdp1_sharded_state",
 ]
-# FSDP1's parts are not those of FSDP2, and gloo adds up four parts in an order
-# that depends on them: only bf16's sums, which are exact in float, are equal.
-OF_TWO = {way for way in MORE if way.startswith("fsdp1")} - {"fsdp1_bf16"}
-MORE_OF_FOUR = [way for way in MORE if way not in OF_TWO]
 OF_FOUR = ["hybrid_sharding", "two_dimensions"]
 
 
@@ -82,6 +78,6 @@ def test_four_ranks(way):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", MORE_OF_FOUR)
+@pytest.mark.parametrize("way", MORE)
 def test_four_ranks_in_more_ways(way):
-    results(4, MORE_OF_FOUR).check(way)
+    results(4, MORE).check(way)
