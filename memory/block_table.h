@@ -62,6 +62,11 @@ class BlockTable {
   void pushReleased(Block* block) noexcept;
   // Destroys what was released, but for what a record holds.
   void drainReleased(const Locked& locked) noexcept REQUIRES(pager_lock);
+  // False: results lie where they were planned, and not where the last one of
+  // their size did. Any thread.
+  void keepSpares(bool keep) noexcept {
+    keeps_spares_.store(keep, std::memory_order_relaxed);
+  }
   // Makes all spare blocks free memory. False: there were none.
   bool giveBackSpares(const Locked& locked) noexcept REQUIRES(pager_lock);
   // Destroys what no record holds any more.
@@ -116,6 +121,7 @@ class BlockTable {
   Residency& residency_;
   Pager* const owner_;
   SpareBlocks spares_;
+  std::atomic<bool> keeps_spares_{true};
   std::atomic<Block*> released_{nullptr};
   std::atomic<std::size_t> released_bytes_{0};
   std::atomic<std::uint64_t> identities_{0};
@@ -160,7 +166,8 @@ class BlockTable {
   constexpr std::size_t kSpareShare = 32;
   constexpr std::size_t kSmallBytes = std::size_t{2} << 30;
   // One with a host copy is no use to anybody, and the host may need the room.
-  if (block.word.load(std::memory_order_acquire) != Block::kIdle) [[unlikely]] {
+  if (block.word.load(std::memory_order_acquire) != Block::kIdle ||
+      !keeps_spares_.load(std::memory_order_relaxed)) [[unlikely]] {
     pushReleased(&block);
     return;
   }

@@ -55,7 +55,17 @@ bool PlanRunner::fulfil(const CallState& call) {
         break;
     }
   }
+  if (core_.policy->wantsPacking()) pack(locked);
+  table_.keepSpares(!core_.policy->isPlacing());
   return recorded;
+}
+
+// What is pinned stays where it is, and what lies above it too.
+void PlanRunner::pack(const Locked& locked) {
+  (void)table_.giveBackSpares(locked);
+  Shortage ignored;
+  compaction_.packDown(locked, ignored);
+  core_.policy->packed(core_.arena->usedEnd());
 }
 
 bool PlanRunner::mayFetchAhead(const Block& block) noexcept {

@@ -22,11 +22,12 @@ class PlanRunner {
  public:
   // REQUIRES: all outlive it, and the policy does not.
   PlanRunner(PagerCore& core, Meter& meter, Residency& residency,
-             BlockTable& table, RoomFinder& room)
+             BlockTable& table, Compaction& compaction, RoomFinder& room)
       : core_(core),
         meter_(meter),
         residency_(residency),
         table_(table),
+        compaction_(compaction),
         room_(room) {}
 
   // The policy may want something before the op of this ticket.
@@ -49,11 +50,13 @@ class PlanRunner {
   static bool mayFetchAhead(const Block& block) noexcept;
   void fetchAhead(const Locked& locked, std::uint64_t needed_at)
       REQUIRES(pager_lock);
+  void pack(const Locked& locked) REQUIRES(pager_lock);
 
   PagerCore& core_;
   Meter& meter_;
   Residency& residency_;
   BlockTable& table_;
+  Compaction& compaction_;
   RoomFinder& room_;
   NextActions next_actions_;
   SavedPlans saved_;

@@ -25,6 +25,9 @@ struct RoomRequest {
   StreamIndex stream; // whoever writes there first
   // As Policy::Need has it: for bytes that are fetched ahead of an op.
   std::uint64_t needed_at = 0;
+  // Where it is to lie, if that is free: in-call memory alone.
+  static constexpr std::size_t kAnywhere = ~std::size_t{0};
+  std::size_t planned_offset = kAnywhere;
 };
 
 // What is asked when nothing can leave for the host, and what is told of room

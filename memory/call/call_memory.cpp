@@ -146,9 +146,14 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
     if (call.must_not_fail) extent = cutHole(locked, call, offset, rounded);
     if (extent == nullptr) {
       freeHole(locked, call);
-      extent = room_.place(
-          locked, {rounded, End::kTop, ExtentUse::kInCall, call.stream},
-          shortage);
+      extent =
+          room_.place(locked,
+                      {.bytes = rounded,
+                       .end = End::kTop,
+                       .use = ExtentUse::kInCall,
+                       .stream = call.stream,
+                       .planned_offset = plannedOffset(locked, call, rounded)},
+                      shortage);
     }
     if (extent != nullptr) {
       // mutant: in-kernel-wait
@@ -185,6 +190,31 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
       {table_.residentBytes(),
        room_.largestRun(locked, /*moving=*/false, SIZE_MAX)},
       shortage);
+}
+
+bool CallMemory::hasPlaces(const Locked& /*locked*/,
+                           const CallState& call) noexcept {
+  const PlannedPlaces planned = core_.policy->placesOf(call.ticket);
+  return !planned.places.empty() &&
+         std::ranges::all_of(planned.places, [&](const auto& place) {
+           return core_.arena->holeAround(planned.base_bytes + place.offset,
+                                          place.bytes) != nullptr;
+         });
+}
+
+// Of several of one size the first: whoever has it is not asked about again.
+std::size_t CallMemory::plannedOffset(const Locked& /*locked*/,
+                                      const CallState& call,
+                                      std::size_t bytes) noexcept {
+  const PlannedPlaces planned = core_.policy->placesOf(call.ticket);
+  for (const Placement::Place& place : planned.places) {
+    const bool fits =
+        place.is_workspace ? bytes <= place.bytes : bytes == place.bytes;
+    const std::size_t offset = planned.base_bytes + place.offset;
+    if (fits && core_.arena->holeAround(offset, bytes) != nullptr)
+      return offset;
+  }
+  return RoomRequest::kAnywhere;
 }
 
 // From the hole that the call holds. Null: it has none, or needs something else

@@ -43,6 +43,11 @@ bool ForecastPolicy::plannedActions(const profiler::OpTicket& ticket,
   return recorded;
 }
 
+PlannedPlaces ForecastPolicy::placesOf(const profiler::OpTicket& ticket) const {
+  if (ticket.epoch != epoch_ || !ticket.is_on_path) return {};
+  return {cursor_.baseBytes(), cursor_.placesOf(ticket.position)};
+}
+
 void ForecastPolicy::setNextActions() noexcept {
   const std::uint32_t position =
       std::min(cursor_.nextPosition(), readahead_.nextPosition(path_));

@@ -46,6 +46,10 @@ class ForecastPolicy final : public Policy {
   bool plansAhead() const noexcept override { return true; }
   bool plannedActions(const profiler::OpTicket& ticket,
                       std::vector<PlannedAction>& list) override;
+  bool wantsPacking() override { return cursor_.takePacking(); }
+  void packed(std::size_t end_bytes) override { cursor_.packed(end_bytes); }
+  bool isPlacing() const override { return cursor_.isPlacing(); }
+  PlannedPlaces placesOf(const profiler::OpTicket& ticket) const override;
   void budgetChanged(std::size_t budget_bytes) override;
   void stepEnded(const Plan* plan, std::int64_t duration_ns) override {
     planning_.stepEnded(plan, duration_ns);

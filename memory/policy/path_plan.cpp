@@ -63,6 +63,10 @@ std::size_t PathPlan::memoryBytes() const noexcept {
              (plan->action_end.capacity() + plan->recorded.capacity()) *
                  sizeof(std::uint32_t);
   }
+  if (placement) {
+    bytes += placement->places.capacity() * sizeof(Placement::Place) +
+             placement->place_end.capacity() * sizeof(std::uint32_t);
+  }
   return bytes;
 }
 

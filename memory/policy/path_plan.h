@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "memory/policy/placement.h"
 #include "memory/policy/plan/link_model.h"
 #include "memory/policy/plan/plan.h"
 #include "memory/policy/recomputing/rerun_choice.h"
@@ -43,6 +45,8 @@ struct PathPlan {
     ValueIndex value;
   };
   std::vector<Held> held;
+  // Where results lie; nothing: wherever there is room.
+  std::optional<Placement> placement;
   Assignment assignment;       // what is run again; empty: nothing
   int headroom_level = 0;      // what the plan leaves, see headroom_trial.h
   std::uint64_t signature = 0; // of the cycle, see cycle_signature.h

@@ -9,8 +9,24 @@ namespace chameleon::memory {
 using profiler::kNone;
 
 void PlanCursor::follow(PathPlanPtr plan) noexcept {
+  if (plan_ != plan) {
+    base_bytes_ = kNotPacked;
+    packing_is_due_ = false;
+  }
   plan_ = std::move(plan);
   held_done_ = recorded_done_ = 0;
+}
+
+void PlanCursor::packed(std::uint64_t end_bytes) noexcept {
+  const bool fits = plan_ != nullptr && plan_->placement &&
+                    plan_->placement->fits(end_bytes, plan_->key.budget_bytes);
+  base_bytes_ = fits ? end_bytes : kNotPacked;
+}
+
+std::span<const Placement::Place> PlanCursor::placesOf(
+    std::uint32_t position) const noexcept {
+  if (!isPlacing() || position >= plan_->placement->place_end.size()) return {};
+  return plan_->placement->of(position);
 }
 
 bool PlanCursor::movesNothing() const noexcept {
@@ -25,6 +41,10 @@ bool PlanCursor::advance(std::uint32_t position,
     const std::span<const Action> actions =
         plan_->plan->actionsBefore(done_, position);
     actions_.assign(actions.begin(), actions.end());
+    if (plan_->placement) {
+      const std::uint32_t packing = plan_->placement->packed_before;
+      packing_is_due_ = done_ <= packing && packing <= position;
+    }
     done_ = position + 1;
     resolve(list);
   }
@@ -52,6 +72,9 @@ std::uint32_t PlanCursor::nextPosition() const noexcept {
       recorded.begin() + static_cast<std::ptrdiff_t>(recorded_done_),
       recorded.end(), done_);
   if (record != recorded.end()) position = std::min(position, *record);
+  if (plan_->placement && plan_->placement->packed_before >= done_) {
+    position = std::min(position, plan_->placement->packed_before);
+  }
   if (held_done_ < plan_->held.size()) {
     position = std::min(position, plan_->held[held_done_].op);
   }

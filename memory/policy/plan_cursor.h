@@ -7,7 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "memory/policy/path_plan.h"
@@ -38,6 +40,17 @@ class PlanCursor {
   // The position before which advance() has something to do; kNone: none.
   std::uint32_t nextPosition() const noexcept;
 
+  // ---- where results lie (placement.h) -------------------------------------
+  // Now all that is live is to be moved together. Once a round.
+  bool takePacking() noexcept { return std::exchange(packing_is_due_, false); }
+  // It was, and ends there: places begin.
+  void packed(std::uint64_t end_bytes) noexcept;
+  bool isPlacing() const noexcept { return base_bytes_ != kNotPacked; }
+  // What an op allocates, at offsets from baseBytes(). Empty: anywhere.
+  std::span<const Placement::Place> placesOf(
+      std::uint32_t position) const noexcept;
+  std::uint64_t baseBytes() const noexcept { return base_bytes_; }
+
   // The plan is known to move and to record nothing.
   bool movesNothing() const noexcept;
   bool reruns() const noexcept { // ops
@@ -52,8 +65,12 @@ class PlanCursor {
   void resolve(std::vector<PlannedAction>& list);
   void findHeld(std::uint32_t position);
 
+  static constexpr std::uint64_t kNotPacked = ~std::uint64_t{0};
+
   profiler::Forecast forecast_;
   PathPlanPtr plan_;
+  std::uint64_t base_bytes_ = kNotPacked;
+  bool packing_is_due_ = false;
   std::uint32_t done_ = 0;        // actions before ops < done_ were taken
   std::size_t held_done_ = 0;     // of the plan's held values, in this round
   std::size_t recorded_done_ = 0; // of its recorded ops: those before done_

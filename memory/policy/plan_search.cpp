@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "memory/policy/headroom_trial.h"
+#include "memory/policy/plan/use_table.h"
 
 namespace chameleon::memory {
 
@@ -15,6 +16,9 @@ constexpr std::uint64_t kHeadroomShare = 200;
 // Where ops may be run again bytes cost little, and moves for fragments' sake
 // cost more.
 constexpr std::uint64_t kRerunHeadroomShare = 60;
+// Where more than this share of the budget is free at all times, holes are
+// found without planning them.
+constexpr std::uint64_t kTightShare = 16;
 
 } // namespace
 
@@ -98,6 +102,15 @@ bool PlanSearch::fitsWhole() {
   return true;
 }
 
+// Nothing moves, and there is not much room beside what is live.
+bool PlanSearch::isTight() const {
+  if (!chosen_->actions.empty() || !chosen_->recorded.empty()) return false;
+  const UseTable table(map_.cycle, 0);
+  const std::uint64_t budget_bytes = request_.key.budget_bytes;
+  return static_cast<std::uint64_t>(table.peakBytes()) >
+         budget_bytes - budget_bytes / kTightShare;
+}
+
 bool PlanSearch::tryNext() {
   return planner_ && planner_->planned() < most_tries_ && planner_->tryNext();
 }
@@ -145,6 +158,9 @@ PathPlanPtr PlanSearch::chosen() const {
   auto plan = std::make_shared<Plan>(*chosen_);
   plan->shares = retained_->under(*plan);
   made->setPlan(std::move(plan), map_);
+  if (isTight()) {
+    made->placement = place_values(map_.cycle, request_.key.budget_bytes);
+  }
   return made;
 }
 

@@ -70,6 +70,7 @@ class PlanSearch {
   // What plans leave of the budget from now on, at this headroom level.
   void leaveHeadroom(std::uint64_t share);
   bool fitsWhole();
+  bool isTight() const;
   bool choose();
   PathPlanPtr chosen() const; // on its path
 

@@ -10,11 +10,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "memory/block.h"
 #include "memory/policy/link_estimate.h"
+#include "memory/policy/placement.h"
 #include "memory/policy/plan/plan.h"
 #include "memory/policy/saved_plans.h"
 #include "profiler/durations.h"
@@ -32,6 +34,12 @@ struct PlannedAction {
   // Of a fetch: the number of the op that it is for. It evicts no block that is
   // needed at that op or before it. 0: it may evict any block.
   std::uint64_t needed_at = 0;
+};
+
+// Where the results of an op are to lie.
+struct PlannedPlaces {
+  std::size_t base_bytes = 0; // what offsets are counted from
+  std::span<const Placement::Place> places;
 };
 
 // Tells an op without any lock whether the policy has planned actions before
@@ -120,6 +128,16 @@ class Policy {
   virtual bool plannedActions(const profiler::OpTicket& /*ticket*/,
                               std::vector<PlannedAction>& /*list*/) {
     return false;
+  }
+  // True, once, behind plannedActions(): first all that is live is to be moved
+  // together at the bottom. Then the policy is told where that ends.
+  virtual bool wantsPacking() { return false; }
+  virtual void packed(std::size_t /*end_bytes*/) {}
+  // It plans where results lie / where those of the op do. The first place of
+  // that size that is free is meant; what has none may lie anywhere.
+  virtual bool isPlacing() const { return false; }
+  virtual PlannedPlaces placesOf(const profiler::OpTicket& /*ticket*/) const {
+    return {};
   }
   virtual void budgetChanged(std::size_t /*budget_bytes*/) {}
   // A step ended that followed this plan and went as it foresaw; null: none.

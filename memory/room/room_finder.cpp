@@ -55,8 +55,15 @@ void RoomFinder::giveBack(const Locked& /*locked*/,
 // What is free as it is. Null: no hole is large enough, or the runtime failed.
 Extent* RoomFinder::allocateFree(const Locked& locked,
                                  const RoomRequest& request) {
-  Extent* const extent = core_.arena->allocate(request.bytes, request.end,
-                                               request.use, request.stream);
+  Extent* extent = nullptr;
+  if (request.planned_offset != RoomRequest::kAnywhere) {
+    extent =
+        core_.arena->allocateInCallAt(request.planned_offset, request.bytes);
+  }
+  if (extent == nullptr) {
+    extent = core_.arena->allocate(request.bytes, request.end, request.use,
+                                   request.stream);
+  }
   if (extent != nullptr) {
     raise(core_.counters.peak_resident_bytes, table_.residentNow(locked));
     last_resort_.noteHostUse(locked);

@@ -123,6 +123,37 @@ Extent* Arena::allocateAt(Extent* hole, std::size_t offset, std::size_t bytes) {
   return takeUp(extents_.allocateAt(hole, offset, bytes, ExtentUse::kBlock));
 }
 
+Extent* Arena::holeAround(std::size_t offset, std::size_t bytes) noexcept {
+  const std::size_t end = offset + bytes;
+  while (end > openBytes() && openMore(end)) {
+  }
+  Extent* found = nullptr;
+  extents_.visitFree(bytes, [&](Extent* hole) {
+    if (hole->offset <= offset && end <= hole->offset + hole->bytes) {
+      found = hole;
+    }
+    return found == nullptr;
+  });
+  return found;
+}
+
+Extent* Arena::allocateInCallAt(std::size_t offset, std::size_t bytes) {
+  last_error_ = {};
+  Extent* const hole = holeAround(offset, bytes);
+  if (hole == nullptr) return nullptr;
+  return takeUp(extents_.allocateAt(hole, offset, bytes, ExtentUse::kInCall));
+}
+
+std::size_t Arena::usedEnd() const noexcept {
+  const std::size_t open_bytes = openBytes();
+  const Extent* last = extents_.first();
+  for (const Extent* each = last; each != nullptr; each = each->next) {
+    if (each->use != ExtentUse::kClosed) last = each;
+  }
+  if (last == nullptr || open_bytes == 0) return 0;
+  return last->use == ExtentUse::kFree ? last->offset : open_bytes;
+}
+
 // What was free just now is to be used. Null: it cannot be mapped.
 Extent* Arena::takeUp(Extent* extent) {
   if (apart_) freed_.take(extent->offset, extent->bytes, extent->fence);

@@ -58,6 +58,11 @@ class Arena {
                    StreamIndex stream = kFirstCompute);
   // The same in a hole, for a block. REQUIRES: the bytes are in it.
   Extent* allocateAt(Extent* hole, std::size_t offset, std::size_t bytes);
+  // The hole that these bytes lie in. Null: some are in use.
+  Extent* holeAround(std::size_t offset, std::size_t bytes) noexcept;
+  // Those bytes, which are free / what is in use ends there.
+  Extent* allocateInCallAt(std::size_t offset, std::size_t bytes);
+  std::size_t usedEnd() const noexcept;
   // How late `stream` can write to all of a hole: 0 at once, else the more the
   // later it was freed.
   std::uint64_t waits(const Extent& hole, StreamIndex stream) const {

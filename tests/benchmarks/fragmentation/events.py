@@ -43,7 +43,11 @@ class Trace:
 
 def read(path: pathlib.Path) -> Trace:
     """A trace from its file."""
-    text = gzip.decompress(path.read_bytes()).decode()
+    return from_text(gzip.decompress(path.read_bytes()).decode())
+
+
+def from_text(text: str) -> Trace:
+    """The same from its lines."""
     rows = [json.loads(line) for line in text.splitlines()[1:]]
     steps = sum("step" in row for row in rows)
     steady = -(-STEADY_STEPS // steps)

@@ -64,7 +64,19 @@ def markdown(rows: dict[str, dict]) -> str:
             "**chameleon within the live peak, GB a step**\n",
             _table(
                 ["over the link", "moved inside HBM"],
-                {name: _at_peak(row) for name, row in rows.items()},
+                {
+                    name: _moved(row["chameleon"]["at_peak"])
+                    for name, row in rows.items()
+                },
+            ),
+            "**chameleon within half of it, GB a step**\n",
+            _table(
+                ["over the link", "moved inside HBM"],
+                {
+                    name: _moved(row["chameleon"]["at_half"])
+                    for name, row in rows.items()
+                    if "at_half" in row["chameleon"]
+                },
             ),
         ]
     )
@@ -96,8 +108,7 @@ def _roomy(row: dict) -> list[str]:
     ]
 
 
-def _at_peak(row: dict) -> list[str]:
-    there = row["chameleon"]["at_peak"]
+def _moved(there: dict) -> list[str]:
     return [_gb(there["link_bytes"]), _gb(there["moved_bytes"])]
 
 

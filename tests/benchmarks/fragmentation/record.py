@@ -127,8 +127,8 @@ TRAININGS: dict[str, Callable[[], list[Step]]] = {
 }
 
 
-def record(name: str) -> None:
-    """Writes the trace of a training; once a process."""
+def trace_of(name: str, training: Callable[[], list[Step]]) -> str:
+    """The last round's trace; once a process."""
     config.physical_device = "simulated"
     config.simulated_gpu = {
         "base": "h200",
@@ -138,7 +138,7 @@ def record(name: str) -> None:
     config.hbm_budget = "1TiB"
     config.step_marks = "manual"
     config.policy = "lru"
-    steps = TRAININGS[name]()
+    steps = training()
     torch.chameleon.synchronize()
     torch_chameleon.step()  # what came before is no part of a round
     ends: list[int] = []
@@ -159,13 +159,18 @@ def record(name: str) -> None:
         rows.append(op)
         if number in ends:
             rows.append({"step": ends.index(number) + 1})
-    text = "".join(
+    return "".join(
         json.dumps(row, separators=(",", ":")) + "\n" for row in rows
     )
+
+
+def record(name: str) -> None:
+    """Writes the trace of a training; once a process."""
+    text = trace_of(name, TRAININGS[name])
     TRACES.mkdir(exist_ok=True)
     path = TRACES / f"{name}.jsonl.gz"
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
-    print(f"{path.name}: {len(ops)} ops, {len(steps)} steps")
+    print(f"{path.name}: {text.count(chr(10))} lines")
 
 
 def main() -> None:

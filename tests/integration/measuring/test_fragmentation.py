@@ -4,13 +4,30 @@ Those of the pager are tests/benchmarks/fragmentation/fragmentation_test.cpp.
 """
 
 import functools
+import subprocess
+import sys
 
 import emulated_cuda
 import pytest
 import torch
 from fragmentation import allocators, events, page
+from support import ROOT
 
 STEPS = 2000  # as run.py has them
+EXAMPLE = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import allocator_alone
+import torch
+from fragmentation import record
+
+def training():
+    torch.manual_seed(0)
+    step = allocator_alone.training()
+    return [lambda n=n: step(n) for n in allocator_alone.lengths(8)]
+
+sys.stdout.write(record.trace_of("example", training))
+"""
 SMALL = ("resnet50_b256", "llama_1.3b_fused_adamw")
 
 trace_of = functools.cache(lambda name: events.read(events.TRACES[name]))
@@ -58,3 +75,22 @@ def test_pytorchs_allocator_needs_what_the_page_says(name, allocator):
 
     assert page.rounded({"lost": parts / STEPS, **figures(parts)}) == kept
     assert figures(parts - 1) is None
+
+
+@needs_cuda
+def test_the_example_fits_where_pytorchs_allocator_does_not():
+    """And 5 % more than what is live is not enough for that."""
+    folders = [ROOT / "tests" / "benchmarks", ROOT / "python" / "examples"]
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMPLE, *map(str, folders)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    trace = events.from_text(done.stdout)
+    for allocator in allocators.TORCH:
+        assert allocator.figures(trace, trace.peak_bytes * 105 // 100) is None
+    allocators.build_chameleon()
+    use = allocators.CHAMELEON.figures(trace, trace.peak_bytes)
+    assert use is not None
+    assert use["link_bytes"] == 0

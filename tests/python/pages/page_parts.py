@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import cost_tables
 import cuda_names
+import fragmentation_tables
 import marked_part
 import trust_table
 from torch_chameleon import config
@@ -71,6 +72,8 @@ class Part(NamedTuple):
 
 
 PARTS = (
+    Part("../../README.md", "fragmentation", fragmentation_tables.from_to),
+    Part("allocator.md", "fragmentation", fragmentation_tables.smallest_cards),
     Part("configuration.md", "configuration", config.markdown_table),
     Part("cost.md", "cost", cost_tables.tables),
     Part("cost.md", "trust", trust_table.table),

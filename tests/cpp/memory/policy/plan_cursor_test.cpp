@@ -140,5 +140,40 @@ TEST_F(PlanCursorTest, WhatIsHeldIsFoundBeforeItDies) {
   EXPECT_EQ(advance(3), Wanted{});
 }
 
+// ---- where results lie -----------------------------------------------------
+
+TEST_F(PlanCursorTest, PlacesBeginWhereAllWasPacked) {
+  const auto plan = planOf({{}, {}, {}, {}, {}, {}});
+  plan->key.budget_bytes = 1000;
+  plan->placement =
+      Placement{.place_end = {0, 1, 1, 1, 1, 1},
+                .places = {{.offset = 64, .bytes = 36, .is_workspace = false}},
+                .packed_before = 3,
+                .span_bytes = 100};
+  cursor.follow(plan);
+  EXPECT_TRUE(cursor.movesNothing());
+  EXPECT_EQ(cursor.nextPosition(), 3U);
+  EXPECT_EQ(advance(2), Wanted{});
+  EXPECT_FALSE(cursor.takePacking());
+  EXPECT_EQ(advance(4), Wanted{}); // an op was left out
+  EXPECT_TRUE(cursor.takePacking());
+  EXPECT_FALSE(cursor.takePacking());
+  EXPECT_FALSE(cursor.isPlacing());
+  EXPECT_TRUE(cursor.placesOf(1).empty());
+  cursor.packed(950); // too much is there
+  EXPECT_FALSE(cursor.isPlacing());
+  cursor.packed(900);
+  EXPECT_EQ(cursor.baseBytes(), 900U);
+  EXPECT_EQ(cursor.placesOf(1).size(), 1U);
+  EXPECT_TRUE(cursor.placesOf(2).empty());
+  EXPECT_TRUE(cursor.placesOf(6).empty());
+  cursor.follow(plan); // the next round
+  cursor.moveTo(0);
+  EXPECT_EQ(cursor.nextPosition(), 3U);
+  EXPECT_TRUE(cursor.isPlacing());
+  cursor.follow(nullptr);
+  EXPECT_FALSE(cursor.isPlacing());
+}
+
 } // namespace
 } // namespace chameleon::memory
