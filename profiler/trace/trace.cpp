@@ -25,6 +25,7 @@ Trace make_trace(const CycleMap& map, const OpNames& names,
     op.time_ns = time_ns;
     op.duration_ns = cycle.duration_ns[i];
     op.workspace_bytes = cycle.workspace_bytes[i];
+    op.may_rerun = !cycle.may_rerun.empty() && cycle.may_rerun[i] != 0;
     time_ns += op.duration_ns;
     for (const Operand operand : cycle.operandsOf(i)) {
       const std::uint64_t number = operand.value() + 1;
@@ -120,6 +121,7 @@ Result<Cycle> make_cycle(const Trace& trace, std::size_t step) {
     const Numbers written(op.write);
     const Numbers overwritten(op.over);
     cycle.addOp(op.duration_ns, op.workspace_bytes);
+    cycle.may_rerun.push_back(op.may_rerun ? 1 : 0);
     for (const TraceOp::Storage& storage : op.in) {
       const std::uint32_t writes =
           written.have(storage.first) ? Operand::kWrites : 0;

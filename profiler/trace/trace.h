@@ -10,14 +10,15 @@
 //
 // One header, one op a line, a step line at each step's end. `in`: operands
 // that have a value before the op; `out`: storages that begin with it; `write`:
-// those of both that it writes; `free`: those that die after it. Three fields
+// those of both that it writes; `free`: those that die after it. Four fields
 // may be missing: `over`, those of `in` and `write` that it overwrites
 // completely and unread (none); `fresh`, those of `out` that are external
 // inputs: the op does not make them, but gets them as memory that no op has
-// used before (none); and `workspace`, what it takes from the arena and gives
-// back before it ends, at most at one time (0). Numbers are storages, sizes
-// bytes, `t` the time of the op's begin in ns. Bandwidths are bytes per second,
-// one way alone and both ways together; 0: not known.
+// used before (none); `workspace`, what it takes from the arena and gives back
+// before it ends, at most at one time (0); and `may_rerun`, 1 if the op may be
+// run again (0). Numbers are storages, sizes bytes, `t` the time of the op's
+// begin in ns. Bandwidths are bytes per second, one way alone and both ways
+// together; 0: not known.
 //
 // A step repeats: a storage that no op of it creates was there before. One that
 // is freed before it is created again lived across the step's end.
@@ -58,6 +59,7 @@ struct TraceOp {
   std::vector<std::uint64_t> over;
   std::vector<std::uint64_t> fresh;
   std::uint64_t workspace_bytes = 0;
+  bool may_rerun = false;
 };
 
 struct Trace {

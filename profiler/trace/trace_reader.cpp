@@ -237,6 +237,7 @@ class Reader {
   bool record(LineScanner& in) {
     TraceOp op;
     std::uint64_t step = 0;
+    std::uint64_t may_rerun = 0;
     unsigned seen = 0;
     const auto storages = [&](std::vector<TraceOp::Storage>& out) {
       return in.list([&] {
@@ -260,6 +261,11 @@ class Reader {
         {"over", [&] { return numbers(op.over); }},
         {"workspace", [&] { return bytes(in, op.workspace_bytes); }},
         {"fresh", [&] { return numbers(op.fresh); }},
+        {"may_rerun",
+         [&] {
+           return in.integer(may_rerun) &&
+                  (may_rerun <= 1 || in.fail("may_rerun is 0 or 1"));
+         }},
     };
     const bool good = in.object([&](const std::string& key) {
       for (unsigned i = 0; i < std::size(kMembers); ++i) {
@@ -273,12 +279,13 @@ class Reader {
     if (!good) return false;
     constexpr unsigned kStep = 0x80;
     constexpr unsigned kOp = 0x7f;
-    constexpr unsigned kMayLack = 0x700;
+    constexpr unsigned kMayLack = 0xf00;
     if (seen == kStep) return endStep(in, step);
     if ((seen & ~kMayLack) != kOp) {
       return in.fail(
           "an op has the fields op, t, dur_ns, in, out, write, free");
     }
+    op.may_rerun = may_rerun == 1;
     return check(in, op) && (trace_.ops.push_back(std::move(op)), true);
   }
 

@@ -1,7 +1,8 @@
 // Reads a trace in the format of trace.h, strictly: what is not exactly that is
 // one Error that says which line is wrong and how. Header keys that are not
 // known are skipped (their values must be numbers or strings); an op has its
-// seven keys, in any order, and perhaps `over`, `fresh` and `workspace`.
+// seven keys, in any order, and perhaps `over`, `fresh`, `workspace` and
+// `may_rerun`.
 //
 // Beyond the form: storages keep their size, nothing is created while it lives,
 // used or freed while it is dead, written without being an operand; t never

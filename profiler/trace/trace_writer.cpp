@@ -103,6 +103,7 @@ std::string write_trace(const Trace& trace) {
       text += R"(,"workspace":)";
       append(text, op.workspace_bytes);
     }
+    if (op.may_rerun) text += R"(,"may_rerun":1)";
     text += "}\n";
     endSteps(i + 1);
   }

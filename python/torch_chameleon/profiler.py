@@ -226,10 +226,11 @@ def export_trace(path: str | os.PathLike[str], device: Device = None) -> None:
     of an op has its name, begin `t` and `dur_ns` in ns, and storages as
     `[number, bytes]`: `in` had a value before the op, `out` are created by it;
     `write` are the numbers of those it writes, `free` of those that die after
-    it. Three keys may be missing: `over`, the numbers of `in` that it writes
+    it. Four keys may be missing: `over`, the numbers of `in` that it writes
     completely without reading them; `fresh`, the numbers of `out` that it is
-    handed as memory that no op has touched before; and `workspace`, the bytes
-    that it takes and gives back meanwhile. `{"step":1}` ends the file.
+    handed as memory that no op has touched before; `workspace`, the bytes that
+    it takes and gives back meanwhile; and `may_rerun`, 1 where running the op
+    again gives the same bits. `{"step":1}` ends the file.
     Durations are estimates from the ops that were timed. Each op is there as
     the program called it, once: what the device ran again is `rerun_ns` of
     `swap_stats()`, and part of `compute_ns` in `last_step()`.

@@ -8,7 +8,7 @@
 //   --policy P   lru, forecast (default)
 //   --steps N    before those that the figures are means of (default 6, of 20);
 //                more where plans are still being compared
-//   --recompute  ops may be run again (rerun_names.h)
+//   --recompute  ops may be run again (mark_reruns())
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -44,6 +44,7 @@ int run(const Arguments& arguments) {
     std::fprintf(stderr, "%s\n", trace.error().message().c_str());
     return 1;
   }
+  mark_reruns(*trace);
   const profiler::Cycle cycle = cycle_of(*trace).value();
   const auto budget = budget_bytes(cycle, arguments.k) & ~std::size_t{511};
   TraceReplay replay(*trace, cycle,

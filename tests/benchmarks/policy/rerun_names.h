@@ -1,7 +1,8 @@
-// Which ops of the recorded traces may be run again. The traces carry names and
-// no more, so this table stands in for what the running system knows of its
-// ops: the same operands give the same bits, and nothing else happens. Names
-// are bare, or as profiler.export_trace() writes them ("aten::add.Tensor").
+// Which ops of the recorded traces may be run again. Traces that say it
+// themselves do not need this: the others carry names and no more, so this
+// table stands in for what the running system knows of its ops. The same
+// operands give the same bits, and nothing else happens. Names are bare, or as
+// profiler.export_trace() writes them ("aten::add.Tensor").
 //
 // Left out, with the reason: what only takes memory or is handed in (empty,
 // empty_like: its bytes come from elsewhere); updates of parameters and

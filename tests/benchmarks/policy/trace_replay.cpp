@@ -7,7 +7,6 @@
 
 #include "backend/runtime/simulated/simulated_runtime.h"
 #include "profiler/op_names.h"
-#include "tests/benchmarks/policy/rerun_names.h"
 
 namespace chameleon::benchmarks {
 
@@ -139,7 +138,7 @@ TraceReplay::TraceReplay(const profiler::Trace& trace,
   fail(pager_->policy().setRecompute(options.recompute));
   for (std::size_t i = 0; i < cycle.ops(); ++i) {
     const std::uint32_t name = profiler::op_names().add(trace.ops[i].op);
-    if (may_rerun(trace.ops[i].op)) profiler::op_names().allowRerun(name);
+    if (trace.ops[i].may_rerun) profiler::op_names().allowRerun(name);
     profiler::TokenHasher hasher(name);
     for (const profiler::Operand operand : cycle.operandsOf(i)) {
       hasher.add(cycle.value_bytes[operand.value()]);

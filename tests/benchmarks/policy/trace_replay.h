@@ -27,7 +27,7 @@ class TraceReplay {
   struct Options {
     std::size_t budget_bytes = 0; // of HBM
     std::string policy = "forecast";
-    bool recompute = false; // ops may be run again (rerun_names.h)
+    bool recompute = false; // ops may be run again, if the trace says so
   };
 
   // An error of the pager, here and in step(), ends the process with its

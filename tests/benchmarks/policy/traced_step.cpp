@@ -1,12 +1,12 @@
 #include "tests/benchmarks/policy/traced_step.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 #include <vector>
 
 #include "memory/policy/plan/use_table.h"
 #include "memory/policy/what_if.h"
-#include "profiler/trace/trace.h"
 #include "profiler/trace/trace_reader.h"
 #include "tests/benchmarks/policy/rerun_names.h"
 
@@ -14,6 +14,12 @@ namespace chameleon::benchmarks {
 
 using profiler::Operand;
 using profiler::ValueIndex;
+
+void mark_reruns(profiler::Trace& trace) {
+  std::vector<profiler::TraceOp>& ops = trace.ops;
+  if (std::ranges::any_of(ops, &profiler::TraceOp::may_rerun)) return;
+  for (profiler::TraceOp& op : ops) op.may_rerun = may_rerun(op.op);
+}
 
 std::string unpacked(const std::string& path) {
   const std::string command = "gzip -dc '" + path + "'";
@@ -30,16 +36,12 @@ std::string unpacked(const std::string& path) {
 runtime::Result<TracedStep> read_step(std::string_view text) {
   runtime::Result<profiler::Trace> trace = profiler::read_trace(text);
   if (!trace.ok()) return trace.takeError();
+  mark_reruns(*trace);
   const std::size_t last = trace->step_ends.size() - 1;
   runtime::Result<profiler::Cycle> cycle = profiler::make_cycle(*trace, last);
   if (!cycle.ok()) return cycle.takeError();
   TracedStep step;
   step.cycle = std::move(*cycle);
-  const std::size_t begin = trace->step_ends[last] - step.cycle.ops();
-  for (std::size_t op = begin; op < trace->step_ends[last]; ++op) {
-    const bool again = may_rerun(trace->ops[op].op);
-    step.cycle.may_rerun.push_back(again ? 1 : 0);
-  }
   step.link = memory::link_of(trace->header);
   return step;
 }

@@ -11,17 +11,22 @@
 #include "backend/runtime/result.h"
 #include "memory/policy/plan/link_model.h"
 #include "profiler/cycle.h"
+#include "profiler/trace/trace.h"
 
 namespace chameleon::benchmarks {
 
 struct TracedStep {
-  profiler::Cycle cycle; // may_rerun by the ops' names (rerun_names.h)
+  profiler::Cycle cycle;
   memory::LinkModel link;
 };
 
+// Ops may be run again by their names (rerun_names.h), unless the trace itself
+// says of any that it may.
+void mark_reruns(profiler::Trace& trace);
+
 // The text in a gzipped file; empty: it cannot be read.
 std::string unpacked(const std::string& path);
-// kInvalidArgument: the text is no trace, or its step no cycle.
+// Marks reruns. kInvalidArgument: the text is no trace, or its step no cycle.
 runtime::Result<TracedStep> read_step(std::string_view text);
 
 // What is live at a time, at most, divided by `k`.

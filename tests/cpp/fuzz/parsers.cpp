@@ -148,7 +148,7 @@ const std::string kTrace =
     R"("write":[3],"free":[2],"workspace":512})"
     "\n"
     R"({"op":"add_","t":60,"dur_ns":1,"in":[[1,512],[3,2048],[4,1024]],)"
-    R"("out":[[5,512]],"write":[1,4,5],"free":[3,5],"over":[4],"fresh":[5]})"
+    R"("out":[[5,512]],"write":[1,4,5],"free":[3,5],"over":[4],"fresh":[5],"may_rerun":1})"
     "\n{\"step\":1}\n";
 
 const std::vector<std::string> kNumbers{"0",

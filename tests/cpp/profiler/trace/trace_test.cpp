@@ -144,6 +144,8 @@ TEST(Trace, OneClearErrorForBadInput) {
             "trace line 2: \"op\" twice");
   EXPECT_EQ(problem(op(R"("t":-1)")),
             "trace line 2: expected an integer of 0 or more before \"-1}\"");
+  EXPECT_EQ(problem(op(R"("may_rerun":2)")),
+            "trace line 2: may_rerun is 0 or 1");
   EXPECT_EQ(problem(op(R"("t":1.5)")),
             "trace line 2: expected an integer of 0 or more before \"1.5}\"");
   EXPECT_EQ(problem(op(R"("t":99999999999999999999)")),
@@ -190,6 +192,7 @@ TEST(Trace, WritesTheExactFields) {
   trace.header.copy_latency_ns = 7000;
   trace.ops.push_back(
       {"aten::mm", 0, 5, {{1, 512}}, {{2, 1024}}, {2}, {}, {}, {}});
+  trace.ops.back().may_rerun = true;
   trace.ops.push_back({"tab\t", 5, 1, {{2, 1024}}, {}, {}, {2}, {}, {}});
   trace.step_ends.push_back(2);
   EXPECT_EQ(write_trace(trace),
@@ -197,7 +200,7 @@ TEST(Trace, WritesTheExactFields) {
             R"("bw_out":5.5e+10,"bw_both":9e+10,"copy_latency_ns":7000})"
             "\n"
             R"({"op":"aten::mm","t":0,"dur_ns":5,"in":[[1,512]],)"
-            R"("out":[[2,1024]],"write":[2],"free":[]})"
+            R"("out":[[2,1024]],"write":[2],"free":[],"may_rerun":1})"
             "\n"
             R"({"op":"tab\u0009","t":5,"dur_ns":1,"in":[[2,1024]],"out":[],)"
             R"("write":[],"free":[2]})"
@@ -232,6 +235,7 @@ TEST(Trace, ARunBecomesATraceAndACycle) {
   EXPECT_EQ(cycle.value().values(), map->cycle.values());
   EXPECT_EQ(cycle.value().operands.size(), map->cycle.operands.size());
   EXPECT_EQ(cycle.value().duration_ns, map->cycle.duration_ns);
+  EXPECT_EQ(cycle.value().may_rerun, map->cycle.may_rerun);
   EXPECT_EQ(read.value().ops.front().op, "copy_in");
 }
 
