@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <set>
+#include <utility>
 
 namespace chameleon::memory {
 namespace {
 
 using profiler::Cycle;
 
-// Smaller values may cross a border: it costs little to keep them.
-constexpr std::uint64_t kLargeBytes = std::uint64_t{1} << 20;
+// What else crosses a fork is at most this part of the value that is read from
+// there on: tables of angles and masks cross all of a pass.
+constexpr std::uint64_t kRestShare = 8;
 constexpr std::size_t kFewForks = 4;
 constexpr std::uint64_t kParts = 24; // of a pass without forks
 
@@ -34,7 +37,7 @@ class Borders {
   // Notes what crosses before each op.
   void walk() {
     std::vector<std::uint32_t> left = uses_;
-    std::vector<ValueIndex> large; // that cross
+    std::set<std::pair<std::uint64_t, ValueIndex>> crossers; // by bytes
     std::uint64_t crossing = 0;
     std::uint64_t made = 0;
     ValueIndex fork = kNone;
@@ -42,10 +45,13 @@ class Borders {
     for (std::uint32_t op = pass_.begin; op < pass_.at; ++op) {
       crossing_.push_back(crossing);
       made_.push_back(made);
-      if (large.size() == 1 && large.front() != fork &&
-          left[large.front()] >= 2 && op > pass_.begin) {
-        fork = large.front();
-        forks_.push_back(op);
+      if (!crossers.empty() && op > pass_.begin) {
+        const auto [bytes, value] = *crossers.rbegin();
+        const std::uint64_t rest = crossing - bytes;
+        if (value != fork && left[value] >= 2 && rest <= bytes / kRestShare) {
+          fork = value;
+          forks_.push_back(op);
+        }
       }
       for (const profiler::Operand operand : cycle_.operandsOf(op)) {
         const ValueIndex value = operand.value();
@@ -55,15 +61,15 @@ class Borders {
           continue;
         }
         const std::uint64_t bytes = cycle_.value_bytes[value];
-        const bool is_large = bytes >= kLargeBytes;
         --left[value];
         if (operand.creates()) {
           made += bytes;
-          if (left[value] > 0) crossing += bytes;
-          if (left[value] > 0 && is_large) large.push_back(value);
+          if (left[value] == 0) continue;
+          crossing += bytes;
+          crossers.emplace(bytes, value);
         } else if (left[value] == 0) {
           crossing -= bytes;
-          if (is_large) std::erase(large, value);
+          crossers.erase({bytes, value});
         }
       }
     }

@@ -1,10 +1,10 @@
 // Where the ops before a pass boundary can be cut into segments that are run
 // again one by one: borders that few bytes cross.
 //
-// Best are *forks*: places that exactly one large value crosses, and is read
-// from several times (the residual stream between layers). A step with few of
-// them is cut where the least bytes cross in each of some parts of about equal
-// bytes.
+// Best are *forks*: places that one value crosses with little beside it, and is
+// read from several times (the residual stream between layers). A step with few
+// of them is cut where the least bytes cross in each of some parts of about
+// equal bytes.
 //
 // Tests: joint_planner_test.cpp.
 //

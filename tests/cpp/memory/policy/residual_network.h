@@ -11,7 +11,9 @@ namespace chameleon::memory {
 
 // `layers` of a dear op (on a weight) and two cheap ones, with a residual
 // stream; backward needs what all three made. An optimizer op at the end.
-inline profiler::Cycle residual_network(int layers) {
+// `table_bytes` > 0: an op after the first makes what all dear ops read.
+inline profiler::Cycle residual_network(int layers,
+                                        std::uint64_t table_bytes = 0) {
   using profiler::Cycle;
   using profiler::Operand;
   using profiler::ValueIndex;
@@ -28,6 +30,12 @@ inline profiler::Cycle residual_network(int layers) {
   op(1000);
   cycle.may_rerun.back() = 0; // the data
   cycle.addOperand(stream, Operand::kCreates);
+  ValueIndex table = profiler::kNone;
+  if (table_bytes > 0) {
+    table = cycle.addValue(table_bytes);
+    op(1000);
+    cycle.addOperand(table, Operand::kCreates);
+  }
   for (int layer = 0; layer < layers; ++layer) {
     weights.push_back(cycle.addValue(kMiB));
     std::vector<ValueIndex> values{stream};
@@ -36,6 +44,9 @@ inline profiler::Cycle residual_network(int layers) {
       const bool dear = duration_ns > 10000;
       cycle.addOperand(values.back(), Operand::kReads);
       if (dear) cycle.addOperand(weights.back(), Operand::kReads);
+      if (dear && table != profiler::kNone) {
+        cycle.addOperand(table, Operand::kReads);
+      }
       values.push_back(cycle.addValue(16 * kMiB));
       cycle.addOperand(values.back(), Operand::kCreates);
     }

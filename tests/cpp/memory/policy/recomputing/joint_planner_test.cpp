@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "memory/policy/recomputing/extended_cycle.h"
+#include "memory/policy/recomputing/segments.h"
 #include "tests/cpp/memory/policy/plan_checker.h"
 #include "tests/cpp/memory/policy/random_cycles.h"
 #include "tests/cpp/memory/policy/residual_network.h"
@@ -25,6 +26,20 @@ PlannerOptions with_budget(std::uint64_t bytes) {
   options.budget_bytes = bytes;
   options.keep_bytes = 0;
   return options;
+}
+
+// What all layers read crosses their borders too.
+TEST(Segments, ATableBesideTheStreamIsNoReasonToCutElsewhere) {
+  using Borders = std::vector<std::vector<std::uint32_t>>;
+  const auto borders = [](std::uint64_t table_bytes) {
+    const Cycle cycle = residual_network(6, table_bytes);
+    return find_segments(cycle, RerunGraph(cycle));
+  };
+  // A layer is four ops.
+  EXPECT_EQ(borders(0), (Borders{{0, 1, 5, 9, 13, 17, 21}}));
+  // Of one and of three megabytes, beside a stream of eight.
+  EXPECT_EQ(borders(1 << 20), (Borders{{0, 1, 6, 10, 14, 18, 22}}));
+  EXPECT_NE(borders(3 << 20), (Borders{{0, 1, 6, 10, 14, 18, 22}}));
 }
 
 TEST(ExtendedCycle, RunsEachNodeOnceJustInTime) {
