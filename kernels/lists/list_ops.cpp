@@ -14,7 +14,6 @@ namespace {
 
 using torch::jit::Stack;
 
-constexpr std::size_t kChunksPerBudget = 8;
 // Of the budget, for what a kernel takes that never ran: little.
 constexpr std::size_t kUnseenShare = 32;
 

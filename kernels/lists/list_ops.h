@@ -23,14 +23,20 @@ std::size_t chunk_bytes_of(const backend::DeviceContext& device);
 c10::IValue slice_of(const c10::IValue& list, std::size_t first,
                      std::size_t end);
 
-// HBM is short: something has left it, or must for so many bytes more. Without
-// this list ops run at once and whole, as any op does.
+// A chunk is this part of the budget.
+inline constexpr std::size_t kChunksPerBudget = 8;
+
+// HBM is short: more than a chunk has left it, or some must for so many bytes
+// more. Else list ops run at once and whole, as any op does: what little is on
+// the host, perhaps for good, is not worth a step of other ops.
 inline bool is_short(const memory::Pager& pager, std::size_t more_bytes) {
   const auto levels = pager.levels();
-  const bool some_left = levels.host_bytes > 0 &&
-                         levels.resident_bytes < levels.logical_rounded_bytes;
-  return some_left ||
-         levels.logical_rounded_bytes + more_bytes > pager.hbmBudget();
+  const std::size_t budget_bytes = pager.hbmBudget();
+  const bool much_left =
+      levels.host_bytes > 0 &&
+      levels.resident_bytes + budget_bytes / kChunksPerBudget <
+          levels.logical_rounded_bytes;
+  return much_left || levels.logical_rounded_bytes + more_bytes > budget_bytes;
 }
 
 // Of what a list op makes beside what it writes: as much as its first list.

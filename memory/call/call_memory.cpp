@@ -221,13 +221,15 @@ std::size_t CallMemory::plannedOffset(const Locked& /*locked*/,
 // than it did when this was learned.
 Extent* CallMemory::cutHole(const Locked& locked, CallState& call,
                             std::size_t offset, std::size_t bytes) {
-  if (call.hole.due_bytes != 0) {
+  const std::size_t due_bytes = std::exchange(call.hole.due_bytes, 0);
+  // Places that were planned do as well: the call is alone.
+  if (due_bytes != 0 && !hasPlaces(locked, call)) {
     Shortage ignored;
-    reserveHole(locked, call,
-                room_.place(locked,
-                            {std::exchange(call.hole.due_bytes, 0), End::kTop,
-                             ExtentUse::kInCall, call.stream},
-                            ignored));
+    reserveHole(
+        locked, call,
+        room_.place(locked,
+                    {due_bytes, End::kTop, ExtentUse::kInCall, call.stream},
+                    ignored));
   }
   Extent* const extent = call.hole.reserved.cut(*core_.arena, offset, bytes);
   if (extent != nullptr) {

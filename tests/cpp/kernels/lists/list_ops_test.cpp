@@ -15,10 +15,10 @@ constexpr std::size_t kTensorBytes = 4 * kElements;
 
 class ListOpsTest : public DeviceTest {
  protected:
-  // A chunk is of two tensors, and something has left HBM.
+  // A chunk is of two tensors, and more than one has left HBM.
   void SetUp() override {
     setBudget(8 * 2 * kTensorBytes);
-    away_ = filled({1}, 0);
+    away_ = filled({3 * kElements}, 0);
     ASSERT_FALSE(pager().evict(*block(away_)));
   }
   void TearDown() override { away_.reset(); }
@@ -86,14 +86,14 @@ TEST_F(ListOpsTest, WhereAllFitsNothingIsCut) {
   EXPECT_TRUE(is_short(pager(), 0));
   away_.add_(1); // it is back
   EXPECT_FALSE(is_short(pager(), 0));
-  const Tensors xs = list(6, {kElements});
+  const Tensors xs = list(5, {kElements});
   const std::size_t left_bytes =
       pager().hbmBudget() - pager().levels().logical_rounded_bytes;
   EXPECT_FALSE(is_short(pager(), left_bytes));
   EXPECT_TRUE(is_short(pager(), left_bytes + 1));
   expectRefused("_foreach_mul_.Scalar", {xs, 2.0});
   expectRefused("_foreach_mul.Scalar", {xs, 2.0});
-  const Tensors more = list(6, {kElements});
+  const Tensors more = list(4, {kElements});
   expectRefused("_foreach_mul_.Scalar", {xs, 2.0});
   chunked("_foreach_mul.Scalar", {xs, 2.0}); // what it makes has no room
 }
