@@ -28,8 +28,7 @@ bool is_element_wise_list_op(std::string_view op) {
 // -1: the schema has no such argument.
 std::int16_t index_of(const c10::FunctionSchema& schema,
                       std::string_view argument) {
-  const std::optional<int> index =
-      schema.argumentIndexWithName(std::string(argument));
+  const std::optional<int> index = schema.argumentIndexWithName(argument);
   return static_cast<std::int16_t>(index.value_or(-1));
 }
 

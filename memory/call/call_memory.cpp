@@ -195,11 +195,11 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
 bool CallMemory::hasPlaces(const Locked& /*locked*/,
                            const CallState& call) noexcept {
   const PlannedPlaces planned = core_.policy->placesOf(call.ticket);
-  return !planned.places.empty() &&
-         std::ranges::all_of(planned.places, [&](const auto& place) {
-           return core_.arena->holeAround(planned.base_bytes + place.offset,
-                                          place.bytes) != nullptr;
-         });
+  for (const Placement::Place& place : planned.places) {
+    const std::size_t offset = planned.base_bytes + place.offset;
+    if (core_.arena->holeAround(offset, place.bytes) == nullptr) return false;
+  }
+  return !planned.places.empty();
 }
 
 // Of several of one size the first: whoever has it is not asked about again.

@@ -9,7 +9,7 @@ namespace {
 using profiler::Cycle;
 
 // A node while it is not known yet whether it can be run again.
-struct Candidate {
+struct PossibleNode {
   std::uint32_t pass = 0;
   std::uint32_t latest = kNone; // kNone: nobody will want it
   bool possible = true;
@@ -37,7 +37,7 @@ class Analysis {
     breakCircles();
     // Consumers come after what they consume.
     for (std::size_t i = candidates_.size(); i-- > 0;) judge(candidates_[i]);
-    for (const Candidate& candidate : candidates_) keep(candidate);
+    for (const PossibleNode& candidate : candidates_) keep(candidate);
   }
 
  private:
@@ -155,7 +155,7 @@ class Analysis {
 
   // Those that use an output of it, once for each use.
   template <typename Each>
-  void forConsumers(const Candidate& candidate, const Each& each) const {
+  void forConsumers(const PossibleNode& candidate, const Each& each) const {
     for (const ValueIndex value : candidate.outputs) {
       std::ranges::for_each(consumers_[value], each);
     }
@@ -167,7 +167,7 @@ class Analysis {
   // waits for a later one, in a circle or behind one, and is given up.
   void breakCircles() {
     std::vector<std::size_t> missing(candidates_.size()); // inputs
-    for (const Candidate& candidate : candidates_) {
+    for (const PossibleNode& candidate : candidates_) {
       forConsumers(candidate, [&](std::uint32_t i) { ++missing[i]; });
     }
     std::vector<std::uint8_t> is_done(candidates_.size());
@@ -194,7 +194,7 @@ class Analysis {
     }
   }
 
-  void judge(Candidate& candidate) {
+  void judge(PossibleNode& candidate) {
     const auto node =
         static_cast<std::uint32_t>(&candidate - candidates_.data());
     for (const ValueIndex value : candidate.outputs) {
@@ -230,13 +230,13 @@ class Analysis {
     }
   }
 
-  static void want(Candidate& candidate, std::uint32_t at) {
+  static void want(PossibleNode& candidate, std::uint32_t at) {
     if (at == kNone) return;
     candidate.latest =
         candidate.latest == kNone ? at : std::max(candidate.latest, at);
   }
 
-  void keep(const Candidate& candidate) {
+  void keep(const PossibleNode& candidate) {
     if (!candidate.possible) return;
     const auto node =
         static_cast<std::uint32_t>(&candidate - candidates_.data());
@@ -270,7 +270,7 @@ class Analysis {
 
   const Cycle& cycle_;
   RerunGraph& graph_;
-  std::vector<Candidate> candidates_;     // by their first ops
+  std::vector<PossibleNode> candidates_;  // by their first ops
   std::vector<std::uint32_t> made_by_;    // per value; kNone: by no candidate
   std::vector<std::uint32_t> next_write_; // per operand of the cycle
   std::vector<std::vector<std::uint32_t>> consumers_; // per value

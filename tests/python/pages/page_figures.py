@@ -19,6 +19,10 @@ _OPTIONS = "python/docs/configuration.md"  # out of the code
 _CARDS = "backend/runtime/simulated/gpu_profiles.cpp"
 FACTS = {
     ("README.md", "2.7 GB"): ("ci/lib.sh", "about 2.7 GB, once"),
+    ("docs/allocator.md", "5 %"): (
+        "tests/integration/measuring/test_fragmentation.py",
+        "trace.peak_bytes * 105 // 100",
+    ),
     ("docs/checkpoints.md", "16 MiB"): (
         "python/torch_chameleon/_safetensors.py",
         "_CHUNK_BYTES = 16 << 20",
