@@ -220,10 +220,12 @@ class Planner:
         if self.steps[0]["peak_bytes"] <= budget and not any(moved[1:]):
             return in_memory
         step = self.compared(point)
-        # There is room; sizes that change may leave holes now and then.
+        # There is room; sizes that change may leave holes now and then, and a
+        # plan that moves nothing may take some steps to be there.
         moving = sum(map(bool, moved))
         is_usual = not (step["bytes_in"] or step["bytes_out"])
-        if self.peak <= budget and is_usual and 2 * moving <= len(moved):
+        is_rare = 2 * moving <= len(moved) or not any(moved[-2:])
+        if self.peak <= budget and is_usual and is_rare:
             return in_memory | {
                 "moved": {
                     "steps": moving,

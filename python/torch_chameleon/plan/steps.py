@@ -43,6 +43,8 @@ def are_enough(steps: list[dict[str, Any]], most: int) -> bool:
     if len(alike) < 2:
         return False
     before, last = alike[-2:]
+    if _moves(before) and not _moves(last):
+        return False  # a plan that needs no bytes took over in between
     if _moves(last) and _plan(before) != _plan(last):
         return False  # it has just been made, or is not there yet
     change = abs(last["duration_ns"] - before["duration_ns"])

@@ -347,6 +347,13 @@ def test_steps_are_compared_when_there_is_a_plan(before, now):
     assert steps.are_enough([*found, step_of(10, 50, 3)], 8) == (now == 3)
 
 
+def test_a_plan_that_moves_nothing_takes_over():
+    still = step_of(10, 50) | {"bytes_in": 0, "bytes_out": 0}
+    found = [step_of(10, 90), step_of(10, 50, 3), still]
+    assert not steps.are_enough(found, 8)
+    assert steps.are_enough([*found, still], 8)
+
+
 SMALL, LARGE = step_of(10, 50), step_of(10, 500, peak=900)
 
 
