@@ -25,7 +25,7 @@ struct RoomRequest {
   StreamIndex stream; // whoever writes there first
   // As Policy::Need has it: for bytes that are fetched ahead of an op.
   std::uint64_t needed_at = 0;
-  // Where it is to lie, if that is free: in-call memory alone.
+  // Where it is to lie, if that is free.
   static constexpr std::size_t kAnywhere = ~std::size_t{0};
   std::size_t planned_offset = kAnywhere;
 };

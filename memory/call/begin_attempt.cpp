@@ -152,7 +152,14 @@ bool BeginAttempt::placeMissing(const Locked& locked) {
   for (WantedBlock& wanted : wanted_) {
     if (!wanted.missing) continue;
     const StreamIndex writer = wanted.fetched() ? kCopyIn : call_.stream;
-    if (!parts_.room.placeBlock(locked, wanted, writer, shortage_)) {
+    // A block that has no bytes yet is a result of the op, to a plan.
+    const std::size_t planned_offset =
+        wanted.block->state() == BlockState::kUnbacked
+            ? parts_.memory.plannedOffset(locked, call_,
+                                          wanted.block->rounded_bytes)
+            : RoomRequest::kAnywhere;
+    if (!parts_.room.placeBlock(locked, wanted, writer, shortage_,
+                                /*needed_at=*/0, planned_offset)) {
       return false;
     }
   }

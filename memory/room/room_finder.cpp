@@ -36,10 +36,11 @@ Extent* RoomFinder::place(const Locked& locked, const RoomRequest& request,
 
 bool RoomFinder::placeBlock(const Locked& locked, WantedBlock& wanted,
                             StreamIndex writer, Shortage& shortage,
-                            std::uint64_t needed_at) {
+                            std::uint64_t needed_at,
+                            std::size_t planned_offset) {
   wanted.extent = place(locked,
                         {wanted.block->rounded_bytes, End::kBottom,
-                         ExtentUse::kBlock, writer, needed_at},
+                         ExtentUse::kBlock, writer, needed_at, planned_offset},
                         shortage);
   if (wanted.extent == nullptr) return false;
   wanted.extent->block = wanted.block;
@@ -57,8 +58,8 @@ Extent* RoomFinder::allocateFree(const Locked& locked,
                                  const RoomRequest& request) {
   Extent* extent = nullptr;
   if (request.planned_offset != RoomRequest::kAnywhere) {
-    extent =
-        core_.arena->allocateInCallAt(request.planned_offset, request.bytes);
+    extent = core_.arena->allocateAt(request.planned_offset, request.bytes,
+                                     request.use);
   }
   if (extent == nullptr) {
     extent = core_.arena->allocate(request.bytes, request.end, request.use,

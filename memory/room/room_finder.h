@@ -44,7 +44,8 @@ class RoomFinder {
   // the block's, until it arrives there or is given back. False: see
   // `shortage`.
   bool placeBlock(const Locked& locked, WantedBlock& wanted, StreamIndex writer,
-                  Shortage& shortage, std::uint64_t needed_at = 0)
+                  Shortage& shortage, std::uint64_t needed_at = 0,
+                  std::size_t planned_offset = RoomRequest::kAnywhere)
       REQUIRES(pager_lock);
   void giveBack(const Locked& locked, const WantedBlock& wanted) noexcept
       REQUIRES(pager_lock);

@@ -137,11 +137,12 @@ Extent* Arena::holeAround(std::size_t offset, std::size_t bytes) noexcept {
   return found;
 }
 
-Extent* Arena::allocateInCallAt(std::size_t offset, std::size_t bytes) {
+Extent* Arena::allocateAt(std::size_t offset, std::size_t bytes,
+                          ExtentUse use) {
   last_error_ = {};
   Extent* const hole = holeAround(offset, bytes);
   if (hole == nullptr) return nullptr;
-  return takeUp(extents_.allocateAt(hole, offset, bytes, ExtentUse::kInCall));
+  return takeUp(extents_.allocateAt(hole, offset, bytes, use));
 }
 
 std::size_t Arena::usedEnd() const noexcept {

@@ -61,7 +61,7 @@ class Arena {
   // The hole that these bytes lie in. Null: some are in use.
   Extent* holeAround(std::size_t offset, std::size_t bytes) noexcept;
   // Those bytes, which are free / what is in use ends there.
-  Extent* allocateInCallAt(std::size_t offset, std::size_t bytes);
+  Extent* allocateAt(std::size_t offset, std::size_t bytes, ExtentUse use);
   std::size_t usedEnd() const noexcept;
   // How late `stream` can write to all of a hole: 0 at once, else the more the
   // later it was freed.
