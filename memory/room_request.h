@@ -10,6 +10,10 @@
 #include "memory/locked.h"
 #include "memory/space/extent.h"
 
+namespace chameleon::profiler {
+struct OpTicket;
+}
+
 namespace chameleon::memory {
 
 // Why there was no room. What is empty did not happen.
@@ -25,9 +29,9 @@ struct RoomRequest {
   StreamIndex stream; // whoever writes there first
   // As Policy::Need has it: for bytes that are fetched ahead of an op.
   std::uint64_t needed_at = 0;
-  // Where it is to lie, if that is free.
-  static constexpr std::size_t kAnywhere = ~std::size_t{0};
-  std::size_t planned_offset = kAnywhere;
+  // It is a result of that op: it lies where it is planned, if that is free.
+  // Null: anywhere.
+  const profiler::OpTicket* planned_for = nullptr;
 };
 
 // What is asked when nothing can leave for the host, and what is told of room

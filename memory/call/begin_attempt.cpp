@@ -153,13 +153,10 @@ bool BeginAttempt::placeMissing(const Locked& locked) {
     if (!wanted.missing) continue;
     const StreamIndex writer = wanted.fetched() ? kCopyIn : call_.stream;
     // A block that has no bytes yet is a result of the op, to a plan.
-    const std::size_t planned_offset =
-        wanted.block->state() == BlockState::kUnbacked
-            ? parts_.memory.plannedOffset(locked, call_,
-                                          wanted.block->rounded_bytes)
-            : RoomRequest::kAnywhere;
+    const bool is_result = wanted.block->state() == BlockState::kUnbacked;
     if (!parts_.room.placeBlock(locked, wanted, writer, shortage_,
-                                /*needed_at=*/0, planned_offset)) {
+                                /*needed_at=*/0,
+                                is_result ? &call_.ticket : nullptr)) {
       return false;
     }
   }

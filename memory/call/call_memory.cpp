@@ -146,14 +146,13 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
     if (call.must_not_fail) extent = cutHole(locked, call, offset, rounded);
     if (extent == nullptr) {
       freeHole(locked, call);
-      extent =
-          room_.place(locked,
-                      {.bytes = rounded,
-                       .end = End::kTop,
-                       .use = ExtentUse::kInCall,
-                       .stream = call.stream,
-                       .planned_offset = plannedOffset(locked, call, rounded)},
-                      shortage);
+      extent = room_.place(locked,
+                           {.bytes = rounded,
+                            .end = End::kTop,
+                            .use = ExtentUse::kInCall,
+                            .stream = call.stream,
+                            .planned_for = &call.ticket},
+                           shortage);
     }
     if (extent != nullptr) {
       // mutant: in-kernel-wait
@@ -192,38 +191,13 @@ Result<std::byte*> CallMemory::allocateExtent(CallState& call,
       shortage);
 }
 
-bool CallMemory::hasPlaces(const Locked& /*locked*/,
-                           const CallState& call) noexcept {
-  const PlannedPlaces planned = core_.policy->placesOf(call.ticket);
-  for (const Placement::Place& place : planned.places) {
-    const std::size_t offset = planned.base_bytes + place.offset;
-    if (core_.arena->holeAround(offset, place.bytes) == nullptr) return false;
-  }
-  return !planned.places.empty();
-}
-
-// Of several of one size the first: whoever has it is not asked about again.
-std::size_t CallMemory::plannedOffset(const Locked& /*locked*/,
-                                      const CallState& call,
-                                      std::size_t bytes) noexcept {
-  const PlannedPlaces planned = core_.policy->placesOf(call.ticket);
-  for (const Placement::Place& place : planned.places) {
-    const bool fits =
-        place.is_workspace ? bytes <= place.bytes : bytes == place.bytes;
-    const std::size_t offset = planned.base_bytes + place.offset;
-    if (fits && core_.arena->holeAround(offset, bytes) != nullptr)
-      return offset;
-  }
-  return RoomRequest::kAnywhere;
-}
-
 // From the hole that the call holds. Null: it has none, or needs something else
 // than it did when this was learned.
 Extent* CallMemory::cutHole(const Locked& locked, CallState& call,
                             std::size_t offset, std::size_t bytes) {
   const std::size_t due_bytes = std::exchange(call.hole.due_bytes, 0);
   // Places that were planned do as well: the call is alone.
-  if (due_bytes != 0 && !hasPlaces(locked, call)) {
+  if (due_bytes != 0 && !room_.hasPlaces(locked, call.ticket)) {
     Shortage ignored;
     reserveHole(
         locked, call,

@@ -44,14 +44,6 @@ class CallMemory {
   void freeHole(const Locked& locked, CallState& call) noexcept
       REQUIRES(pager_lock);
 
-  // ---- planned places (Policy::placesOf) -----------------------------------
-  // Each place that was planned for what the call allocates is free.
-  bool hasPlaces(const Locked& locked, const CallState& call) noexcept
-      REQUIRES(pager_lock);
-  // Where it is planned that so many of its bytes lie, if that is free.
-  std::size_t plannedOffset(const Locked& locked, const CallState& call,
-                            std::size_t bytes) noexcept REQUIRES(pager_lock);
-
   // ---- extents that do not move between calls ------------------------------
   // Foreign extents, and kept pins.
   std::size_t fixedExtents() const noexcept {

@@ -70,7 +70,7 @@ bool KernelRoom::makeRoomForKernel(const Locked& locked, CallState& call,
   const bool guess = call.memory != nullptr &&
                      !call.memory->known.load(std::memory_order_acquire);
   if (call.room_bytes == 0 || (guess && !must_not_fail)) return true;
-  if (memory_.hasPlaces(locked, call)) {
+  if (room_.hasPlaces(locked, call.ticket)) {
     if (!must_not_fail) return true;
     call.exclusive = alone && core_.admission.makeExclusive();
     if (call.exclusive) return true; // nobody else takes them

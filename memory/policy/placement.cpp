@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "memory/policy/plan/use_table.h"
+
 namespace chameleon::memory {
 namespace {
 
@@ -26,39 +28,25 @@ struct Item {
   }
 };
 
-// What is live before each op, transients only.
+// What is live before each op.
 std::vector<std::uint64_t> live_before(const Cycle& cycle) {
-  std::vector<std::uint32_t> created(cycle.values(), kNone);
-  for (std::uint32_t op = 0; op < cycle.ops(); ++op) {
-    for (const Operand operand : cycle.operandsOf(op)) {
-      if (operand.creates()) created[operand.value()] = op;
-    }
-  }
-  std::uint64_t live = 0; // before op 0: what is freed before it is created
-  for (std::uint32_t op = 0; op < cycle.ops(); ++op) {
-    for (const ValueIndex value : cycle.freedAfter(op)) {
-      if (created[value] > op) live += cycle.value_bytes[value];
-    }
-  }
-  std::vector<std::uint64_t> before(cycle.ops());
+  const UseTable table(cycle, /*keep_bytes=*/0);
+  std::vector<std::uint64_t> before;
   for (std::size_t op = 0; op < cycle.ops(); ++op) {
-    before[op] = live;
+    auto live = static_cast<std::uint64_t>(table.live_bytes[op]);
+    live -= cycle.workspace_bytes[op];
     for (const Operand operand : cycle.operandsOf(op)) {
-      if (operand.creates()) live += cycle.value_bytes[operand.value()];
+      if (operand.creates()) live -= cycle.value_bytes[operand.value()];
     }
-    for (const ValueIndex value : cycle.freedAfter(op)) {
-      live -= cycle.value_bytes[value];
-    }
+    before.push_back(live);
   }
   return before;
 }
 
 class Placer {
  public:
-  explicit Placer(const Cycle& cycle) : cycle_(cycle) {
-    const std::vector<std::uint64_t> live = live_before(cycle_);
-    made_.packed_before = static_cast<std::uint32_t>(
-        std::min_element(live.begin(), live.end()) - live.begin());
+  Placer(const Cycle& cycle, std::uint32_t packed_before) : cycle_(cycle) {
+    made_.packed_before = packed_before;
     list();
   }
 
@@ -141,26 +129,16 @@ class Placer {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> beside_; // scratch
 };
 
-// What no op creates, and what lives on where all is packed.
-std::uint64_t packed_bytes(const Cycle& cycle) {
-  std::uint64_t bytes = 0;
-  std::vector<bool> created(cycle.values());
-  for (const Operand operand : cycle.operands) {
-    if (operand.creates()) created[operand.value()] = true;
-  }
-  for (ValueIndex value = 0; value < cycle.values(); ++value) {
-    if (!created[value]) bytes += cycle.value_bytes[value];
-  }
-  return bytes + std::ranges::min(live_before(cycle));
-}
-
 } // namespace
 
 std::optional<Placement> place_values(const Cycle& cycle,
                                       std::uint64_t budget_bytes) {
   if (cycle.ops() == 0 || cycle.values() > kMostPlaced) return {};
-  Placement made = Placer(cycle).place();
-  if (!made.fits(packed_bytes(cycle), budget_bytes)) return {};
+  const std::vector<std::uint64_t> live = live_before(cycle);
+  const auto least = std::ranges::min_element(live);
+  Placement made =
+      Placer(cycle, static_cast<std::uint32_t>(least - live.begin())).place();
+  if (!made.fits(*least, budget_bytes)) return {};
   return made;
 }
 

@@ -20,6 +20,7 @@ constexpr std::size_t kMorePieces = 16;
 Extent* RoomFinder::place(const Locked& locked, const RoomRequest& request,
                           Shortage& shortage) {
   if (request.bytes > core_.admission.budgetBytes()) return nullptr;
+  if (Extent* extent = allocatePlanned(locked, request)) return extent;
   for (;;) {
     if (Extent* extent = allocateFree(locked, request)) return extent;
     if (table_.giveBackSpares(locked)) continue;
@@ -37,10 +38,10 @@ Extent* RoomFinder::place(const Locked& locked, const RoomRequest& request,
 bool RoomFinder::placeBlock(const Locked& locked, WantedBlock& wanted,
                             StreamIndex writer, Shortage& shortage,
                             std::uint64_t needed_at,
-                            std::size_t planned_offset) {
+                            const profiler::OpTicket* planned_for) {
   wanted.extent = place(locked,
                         {wanted.block->rounded_bytes, End::kBottom,
-                         ExtentUse::kBlock, writer, needed_at, planned_offset},
+                         ExtentUse::kBlock, writer, needed_at, planned_for},
                         shortage);
   if (wanted.extent == nullptr) return false;
   wanted.extent->block = wanted.block;
@@ -53,22 +54,43 @@ void RoomFinder::giveBack(const Locked& /*locked*/,
   core_.arena->free(wanted.extent, {});
 }
 
+bool RoomFinder::hasPlaces(const Locked& /*locked*/,
+                           const profiler::OpTicket& op) noexcept {
+  const PlannedPlaces planned = core_.policy->placesOf(op);
+  for (const Placement::Place& place : planned.places) {
+    const std::size_t offset = planned.base_bytes + place.offset;
+    if (core_.arena->holeAround(offset, place.bytes) == nullptr) return false;
+  }
+  return !planned.places.empty();
+}
+
+// Of several places of one size the first that is free. Null: there is none.
+Extent* RoomFinder::allocatePlanned(const Locked& locked,
+                                    const RoomRequest& request) {
+  if (request.planned_for == nullptr) return nullptr;
+  const PlannedPlaces planned = core_.policy->placesOf(*request.planned_for);
+  for (const Placement::Place& place : planned.places) {
+    const bool fits = place.is_workspace ? request.bytes <= place.bytes
+                                         : request.bytes == place.bytes;
+    if (!fits) continue;
+    Extent* const extent = core_.arena->allocateAt(
+        planned.base_bytes + place.offset, request.bytes, request.use);
+    if (extent != nullptr) return counted(locked, extent);
+  }
+  return nullptr;
+}
+
 // What is free as it is. Null: no hole is large enough, or the runtime failed.
 Extent* RoomFinder::allocateFree(const Locked& locked,
                                  const RoomRequest& request) {
-  Extent* extent = nullptr;
-  if (request.planned_offset != RoomRequest::kAnywhere) {
-    extent = core_.arena->allocateAt(request.planned_offset, request.bytes,
-                                     request.use);
-  }
-  if (extent == nullptr) {
-    extent = core_.arena->allocate(request.bytes, request.end, request.use,
-                                   request.stream);
-  }
-  if (extent != nullptr) {
-    raise(core_.counters.peak_resident_bytes, table_.residentNow(locked));
-    last_resort_.noteHostUse(locked);
-  }
+  Extent* const extent = core_.arena->allocate(request.bytes, request.end,
+                                               request.use, request.stream);
+  return extent == nullptr ? nullptr : counted(locked, extent);
+}
+
+Extent* RoomFinder::counted(const Locked& locked, Extent* extent) {
+  raise(core_.counters.peak_resident_bytes, table_.residentNow(locked));
+  last_resort_.noteHostUse(locked);
   return extent;
 }
 

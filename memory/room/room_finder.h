@@ -1,7 +1,7 @@
 // Finds room in HBM: the ladder of what is tried for an extent, short of
 // waiting for other calls.
 //
-//   1. what is free as it is
+//   1. where it is planned; what is free as it is
 //   2. spare blocks given back
 //   3. moves, where enough is free
 //   4. evictions, as the policy says
@@ -45,9 +45,12 @@ class RoomFinder {
   // `shortage`.
   bool placeBlock(const Locked& locked, WantedBlock& wanted, StreamIndex writer,
                   Shortage& shortage, std::uint64_t needed_at = 0,
-                  std::size_t planned_offset = RoomRequest::kAnywhere)
+                  const profiler::OpTicket* planned_for = nullptr)
       REQUIRES(pager_lock);
   void giveBack(const Locked& locked, const WantedBlock& wanted) noexcept
+      REQUIRES(pager_lock);
+  // Each place that is planned for what the op allocates is free.
+  bool hasPlaces(const Locked& locked, const profiler::OpTicket& op) noexcept
       REQUIRES(pager_lock);
   // Makes a hole of `bytes`, and does not take it. False: see `shortage`.
   bool makeFree(const Locked& locked, std::size_t bytes, StreamIndex stream,
@@ -71,8 +74,12 @@ class RoomFinder {
       REQUIRES(pager_lock);
 
  private:
+  Extent* allocatePlanned(const Locked& locked, const RoomRequest& request)
+      REQUIRES(pager_lock);
   Extent* allocateFree(const Locked& locked, const RoomRequest& request)
       REQUIRES(pager_lock);
+  // It was taken.
+  Extent* counted(const Locked& locked, Extent* extent) REQUIRES(pager_lock);
   // Rungs 3 to 6, until one of them helps. True: look again.
   bool climb(const Locked& locked, std::size_t bytes, StreamIndex stream,
              std::uint64_t needed_at, Shortage& shortage) REQUIRES(pager_lock);

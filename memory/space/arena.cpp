@@ -100,7 +100,7 @@ Extent* Arena::findOpen(std::size_t bytes, End end, ExtentUse use,
 std::size_t Arena::bytesAtTop() const noexcept {
   const std::size_t closed_bytes = closedBytes();
   if (closed_bytes == 0) return 0; // the hole there is one like others
-  const Extent* const last = extents_.closed()->previous;
+  const Extent* const last = extents_.last();
   const bool is_hole = last != nullptr && last->use == ExtentUse::kFree;
   return closed_bytes + (is_hole ? last->bytes : 0);
 }
@@ -146,13 +146,9 @@ Extent* Arena::allocateAt(std::size_t offset, std::size_t bytes,
 }
 
 std::size_t Arena::usedEnd() const noexcept {
-  const std::size_t open_bytes = openBytes();
-  const Extent* last = extents_.first();
-  for (const Extent* each = last; each != nullptr; each = each->next) {
-    if (each->use != ExtentUse::kClosed) last = each;
-  }
-  if (last == nullptr || open_bytes == 0) return 0;
-  return last->use == ExtentUse::kFree ? last->offset : open_bytes;
+  const Extent* const last = extents_.last();
+  const bool is_hole = last != nullptr && last->use == ExtentUse::kFree;
+  return is_hole ? last->offset : openBytes();
 }
 
 // What was free just now is to be used. Null: it cannot be mapped.

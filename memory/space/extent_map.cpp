@@ -237,7 +237,7 @@ bool ExtentMap::setLimit(std::size_t limit_bytes) {
   CHAMELEON_CHECK(limit_bytes % kAlignment == 0 && limit_bytes <= capacity_,
                   "a limit is unaligned or above the capacity");
   if (limit_bytes == limit_) return true;
-  Extent* tail = closed_ != nullptr ? closed_->previous : last_;
+  Extent* tail = last();
   const bool tail_free = tail != nullptr && tail->use == ExtentUse::kFree;
   if (limit_bytes < limit_) {
     if (!tail_free || tail->offset > limit_bytes) return false;

@@ -103,6 +103,9 @@ class ExtentMap {
   }
   Extent* first() const noexcept { return first_; }   // then follow ->next
   Extent* closed() const noexcept { return closed_; } // null: nothing closed
+  Extent* last() const noexcept { // that is not closed; null: all is
+    return closed_ != nullptr ? closed_->previous : last_;
+  }
   std::size_t extentCount() const noexcept { return extent_count_; }
 
   // Aborts with a sentence when an invariant is broken. O(extents).

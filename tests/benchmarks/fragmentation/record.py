@@ -170,7 +170,7 @@ def record(name: str) -> None:
     TRACES.mkdir(exist_ok=True)
     path = TRACES / f"{name}.jsonl.gz"
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
-    print(f"{path.name}: {text.count(chr(10))} lines")
+    print(f"{path.name}: {len(text.splitlines())} lines")
 
 
 def main() -> None:
