@@ -3,6 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorOptions.h>
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/storage.h"
 #include "kernels/layouts/nested_parts.h"
 #include "kernels/tensor_access.h"
@@ -141,6 +142,8 @@ void AliasTensorSet::rehash() {
 std::size_t AliasTensorSet::add(const c10::TensorImpl& outer, bool writes,
                                 bool overwrites) {
   c10::StorageImpl* storage = outer.unsafe_storage().unsafeGetStorageImpl();
+  // mutant: deferred-operand
+  backend::finish_deferred_work_on(*storage);
   const std::size_t known = lookup(storage);
   if (known != kNoEntry) {
     entries_[known].writes = entries_[known].writes || writes;

@@ -49,8 +49,8 @@ struct Place {
 };
 Place place_of(const at::Tensor& tensor) {
   backend::refuse_after_fork();
-  backend::finish_deferred_work();
   const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  backend::finish_deferred_work_on(storage);
   memory::Block* block = backend::block_of(storage);
   TORCH_CHECK(block != nullptr,
               "chameleon: this tensor's memory was not allocated by the device "

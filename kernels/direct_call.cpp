@@ -115,6 +115,16 @@ bool DirectCall<kMaxListed>::mayGoInChunks(
 }
 
 template <std::size_t kMaxListed>
+void DirectCall<kMaxListed>::finishDeferredWork() const {
+  make_room(*device_);
+  for (std::size_t i = 0; i < count_; ++i) {
+    // mutant: deferred-direct
+    backend::finish_deferred_work_on(
+        *outers_[i]->unsafe_storage().unsafeGetStorageImpl());
+  }
+}
+
+template <std::size_t kMaxListed>
 bool DirectCall<kMaxListed>::begin() {
   // The general way keeps the time, where it is modelled.
   if (!findOperands() || backend::target().models_time ||
@@ -132,7 +142,8 @@ bool DirectCall<kMaxListed>::begin() {
       traits_.counts_versions &&
       !thread.keys.excluded().has(c10::DispatchKey::ADInplaceOrView);
   if (counts_versions_ && writesInference()) return false; // to be refused
-  backend::finish_deferred_work();
+  if (backend::has_deferred_work()) [[unlikely]]
+    finishDeferredWork();
   thread_ = &thread;
   alias_tensors_ = thread.alias_tensors.top();
   pin(traits_, *device_, thread.stream(index), call_, operands, quick_,

@@ -145,6 +145,7 @@ class DirectCall {
                                               std::size_t count) noexcept;
   bool writesInference() const noexcept;
   bool mayGoInChunks(std::span<const memory::Operand> operands) const noexcept;
+  void finishDeferredWork() const;
   void finishWritten();
   [[gnu::cold, gnu::noinline]] void finishWritten(std::size_t operand);
   void endCall() noexcept;

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
 #include "backend/torch/storage.h"
@@ -55,7 +54,6 @@ NativeView::NativeView(at::TensorList tensors, memory::Access access,
 NativeView::NativeView(Uses uses, const memory::OpKind& kind,
                        std::optional<std::uint32_t> op_number) {
   if (uses.empty()) return;
-  backend::finish_deferred_work();
   const c10::DeviceIndex index = uses.front().tensor->device().index();
   backend::DeviceContext& device = backend::context(index, kind.name);
   // A collective's may be without: its time alone is modelled.

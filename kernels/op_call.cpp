@@ -16,6 +16,7 @@
 #include "kernels/alias_tensors.h"
 #include "kernels/call_arguments.h"
 #include "kernels/layouts/sparse_parts.h"
+#include "kernels/lists/deferred_lists.h"
 #include "kernels/reruns/recorded_op.h"
 #include "kernels/simulated/facts.h"
 #include "kernels/simulated/kernel_memory.h"
@@ -56,6 +57,8 @@ class NativeCall {
     arguments_.collect();
     backend::DeviceContext& device =
         backend::context(arguments_.index(), traits_.name);
+    if (backend::has_deferred_work()) [[unlikely]]
+      make_room(device);
     if (searches_algorithms(traits_)) [[unlikely]] {
       choice_.emplace(traits_, arguments_.given(), arguments_.index(),
                       device.pager->hbmBudget());
@@ -319,7 +322,6 @@ void report_late_error(backend::DeviceContext& device, std::string_view op,
 
 void call_native(const OpTraits& traits, const c10::OperatorHandle& op,
                  Stack* stack, bool* started) {
-  backend::finish_deferred_work();
   memory::Call call;
   NativeCall(traits, op, *stack, call, started).run();
 }

@@ -133,9 +133,9 @@ bool has_compatible_shallow_copy_type(const at::Tensor& self,
 }
 
 void record_stream(at::Tensor& self, at::Stream stream) {
-  backend::finish_deferred_work();
-  if (memory::Block* block =
-          backend::block_of(*self.storage().unsafeGetStorageImpl())) {
+  const c10::StorageImpl& storage = *self.storage().unsafeGetStorageImpl();
+  backend::finish_deferred_work_on(storage);
+  if (memory::Block* block = backend::block_of(storage)) {
     block->pager->recordUse(*block, backend::to_runtime(stream));
   }
 }

@@ -162,6 +162,9 @@ struct Block {
   std::atomic<profiler::BlockSlot> profiler_slot{profiler::kNoSlot};
   std::atomic<std::uint64_t> released_at{kAlive};
   std::uint64_t prefetched_tick = 0;
+  // An op on it was deferred, by who calls the pager: who uses the bytes lets
+  // that run first. Nothing to the pager.
+  std::atomic<bool> has_deferred_op{false};
 
   // ---- links, guarded by the pager's lock (next_released: by whoever took
   // the block out of the stack of released or out of the spare ones)

@@ -1,7 +1,8 @@
-// Work on the device that was deferred: a run of list ops that
-// kernels/lists/deferred_lists.h holds back, to run it in a better order.
-// Whoever looks at bytes, waits for the device, counts or changes its limits
-// calls finish_deferred_work() first, so that nobody can tell.
+// Work on the device that was deferred: list ops that
+// kernels/lists/deferred_lists.h holds back, to run each part of them just
+// before its bytes are used. Whoever reads or writes a storage calls
+// finish_deferred_work_on() first; whoever waits for the device, counts or
+// changes its limits calls finish_deferred_work(). So nobody can tell.
 //
 // Below kernels/, where the callers are: this is the flag they look at, and
 // the way up to the work.
@@ -13,20 +14,35 @@
 
 #include <atomic>
 
+#include <c10/core/StorageImpl.h>
+
 namespace chameleon::backend {
 
 namespace detail {
 extern std::atomic<bool> work_is_deferred;
 void finish_deferred_work_slow();
+void finish_deferred_work_on_slow(const c10::StorageImpl& storage);
 } // namespace detail
+
+inline bool has_deferred_work() noexcept {
+  return detail::work_is_deferred.load(std::memory_order_acquire);
+}
 
 // Done is what was deferred, by any thread, before this call. Throws what the
 // work throws: OutOfMemoryError (what is left stays deferred, and is tried
 // again by the next to ask), and a device's errors. A thread inside a kernel
 // does nothing here: it holds pins, and must not wait.
 inline void finish_deferred_work() {
-  if (detail::work_is_deferred.load(std::memory_order_acquire)) [[unlikely]]
+  if (has_deferred_work()) [[unlikely]]
     detail::finish_deferred_work_slow();
+}
+
+// The same for what was deferred on `storage`: all ops on it, and with them
+// what else they do at its place in their lists. A thread inside a kernel, too,
+// which throws where another thread does that just now.
+inline void finish_deferred_work_on(const c10::StorageImpl& storage) {
+  if (has_deferred_work()) [[unlikely]]
+    detail::finish_deferred_work_on_slow(storage);
 }
 
 // For those who only count, or set limits: what finds no memory stays deferred
@@ -43,13 +59,14 @@ class DeferredWorkStays {
   DeferredWorkStays& operator=(const DeferredWorkStays&) = delete;
 };
 
-inline bool has_deferred_work() noexcept {
-  return detail::work_is_deferred.load(std::memory_order_acquire);
-}
 inline void set_work_deferred(bool deferred) noexcept {
   detail::work_is_deferred.store(deferred, std::memory_order_release);
 }
 // Once, when the extension is loaded.
-void set_deferred_work_finisher(void (*finisher)());
+struct DeferredWork {
+  void (*finish)();
+  void (*finish_on)(const c10::StorageImpl& storage);
+};
+void set_deferred_work(DeferredWork work);
 
 } // namespace chameleon::backend

@@ -23,9 +23,12 @@ void release_block(void* context) noexcept {
 c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
   index = resolve_index(index);
   if (bytes == 0) return {nullptr, c10::Device(kChameleon, index)};
-  finish_deferred_work(); // it may hold tensors that died
   memory::Pager& pager = *context(index, "the first allocation").pager;
   auto block = pager.createBlock(bytes);
+  if (!block.ok() && has_deferred_work()) [[unlikely]] {
+    finish_deferred_work(); // it may hold tensors that died
+    block = pager.createBlock(bytes);
+  }
   if (!block.ok()) [[unlikely]] {
     const StorageObserver* observer = storage_observer.load();
     if (observer != nullptr) observer->refused(bytes, index);
@@ -35,7 +38,7 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
 }
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
-  finish_deferred_work();
+  finish_deferred_work_on(storage);
   const c10::DeviceIndex index = storage.device().index();
   memory::Block* block = block_of(storage);
   const std::size_t kept =

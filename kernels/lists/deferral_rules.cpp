@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
@@ -43,6 +44,18 @@ bool is_known(const OpTraits& traits) {
   };
   return listed(name) ||
          (name.ends_with('_') && listed(name.substr(0, name.size() - 1)));
+}
+
+constexpr std::array<std::string_view, 3> kFusedOps = {
+    "aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_"};
+
+// Of any overload that works in place.
+bool is_fused_optimizer(const OpTraits& traits) {
+  const std::string_view name = traits.name;
+  return std::ranges::any_of(kFusedOps, [&](std::string_view each) {
+    return name == each ||
+           (name.starts_with(each) && name.substr(each.size()) == ".tensor_lr");
+  });
 }
 
 // 0: not a type that all of kOps compute in.
@@ -84,7 +97,8 @@ class Check {
         device_(device) {}
 
   bool passes() {
-    return traits_.results.size() <= 1 && is_known(traits_) &&
+    is_fused_ = is_fused_optimizer(traits_);
+    return traits_.results.size() <= 1 && (is_fused_ || is_known(traits_)) &&
            !c10::InferenceMode::is_enabled() && findSelf() && shapesMatch() &&
            othersFit();
   }
@@ -118,30 +132,58 @@ class Check {
     return block != nullptr && block->pins() > 0;
   }
 
-  // Each index has to find room by itself, whatever else is pinned then.
   bool shapesMatch() {
-    const std::size_t most_bytes = device_.pager->hbmBudget() / 2;
-    const bool is_functional = !traits_.results.empty();
-    for (std::size_t i = 0; i < self_.size(); ++i) {
-      if (!isOrdinary(self_[i])) return false;
-      const at::Tensor& self = self_[i].toTensor();
-      if (is_functional && !keepsStrides(self)) return false;
-      std::size_t bytes =
-          is_functional ? memory::ExtentMap::round(self.nbytes()) : 0;
-      for (const ArgumentTraits& argument : traits_.arguments) {
-        if (argument.kind != ArgumentKind::kTensorList) continue;
-        const auto list = arguments_[argument.index].toListRef();
-        if (list.size() != self_.size() || !isOrdinary(list[i])) return false;
-        const at::Tensor& tensor = list[i].toTensor();
-        if (tensor.scalar_type() != type_ || tensor.sizes() != self.sizes() ||
-            tensor.strides() != self.strides()) {
-          return false;
-        }
-        bytes += memory::ExtentMap::round(tensor.storage().nbytes());
+    index_bytes_.assign(self_.size(), 0);
+    for (const ArgumentTraits& argument : traits_.arguments) {
+      if (argument.kind == ArgumentKind::kTensorList && !listMatches(argument))
+        return false;
+    }
+    if (!traits_.results.empty()) {
+      for (std::size_t i = 0; i < self_.size(); ++i) {
+        const at::Tensor& self = self_[i].toTensor();
+        if (!keepsStrides(self)) return false;
+        index_bytes_[i] += memory::ExtentMap::round(self.nbytes());
       }
-      if (bytes > most_bytes) return false;
+    }
+    // Each index has to find room by itself, whatever else is pinned then.
+    return *std::ranges::max_element(index_bytes_) <=
+           device_.pager->hbmBudget() / 2;
+  }
+
+  bool listMatches(const ArgumentTraits& argument) {
+    const auto list = arguments_[argument.index].toListRef();
+    const std::string_view name =
+        is_fused_ ? std::string_view(nameOf(argument)) : "";
+    if (list.empty() && is_fused_) return isUnused(name);
+    if (list.size() != self_.size()) return false;
+    const bool counts_steps = name == "state_steps";
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (!isOrdinary(list[i])) return false;
+      const at::Tensor& self = self_[i].toTensor();
+      const at::Tensor& tensor = list[i].toTensor();
+      const bool fits = counts_steps ? tensor.scalar_type() == at::kFloat &&
+                                           tensor.numel() == 1
+                                     : tensor.scalar_type() == type_ &&
+                                           tensor.sizes() == self.sizes() &&
+                                           tensor.strides() == self.strides();
+      if (!fits) return false;
+      index_bytes_[i] += memory::ExtentMap::round(tensor.storage().nbytes());
     }
     return true;
+  }
+
+  const std::string& nameOf(const ArgumentTraits& argument) const {
+    return traits_.handle.schema().arguments()[argument.index].name();
+  }
+  const c10::IValue& named(const char* name) const {
+    return arguments_[static_cast<std::size_t>(
+        *traits_.handle.schema().argumentIndexWithName(name))];
+  }
+
+  // What a fused optimizer's list may be empty for.
+  bool isUnused(std::string_view list) const {
+    if (list == "max_exp_avg_sqs") return !named("amsgrad").toBool();
+    return list == "momentum_buffer_list" && named("momentum").toDouble() == 0;
   }
 
   // A result of the same strides: an ordinary layout, in its ordinary strides.
@@ -173,12 +215,8 @@ class Check {
         case ArgumentKind::kOtherList:
           if (!all_fit(value, self_.size(), most_)) return false;
           break;
-        case ArgumentKind::kTensor: // one for all elements
-          if (argument.writes || !isOrdinary(value) ||
-              value.toTensor().dim() != 0 ||
-              value.toTensor().scalar_type() != type_) {
-            return false;
-          }
+        case ArgumentKind::kTensor:
+          if (!fitsAll(argument, value)) return false;
           break;
         default:
           return false;
@@ -187,9 +225,20 @@ class Check {
     return true;
   }
 
+  // One tensor for all elements.
+  bool fitsAll(const ArgumentTraits& argument, const c10::IValue& value) const {
+    if (is_fused_ && value.isNone()) return true;
+    if (argument.writes || !isOrdinary(value)) return false;
+    const at::Tensor& tensor = value.toTensor();
+    return is_fused_ ? tensor.scalar_type() == at::kFloat && tensor.numel() == 1
+                     : tensor.scalar_type() == type_ && tensor.dim() == 0;
+  }
+
   const OpTraits& traits_;
   const c10::IValue* const arguments_;
   const backend::DeviceContext& device_;
+  bool is_fused_ = false;
+  std::vector<std::size_t> index_bytes_; // of all lists and results
   c10::ArrayRef<c10::IValue> self_;
   at::ScalarType type_ = at::ScalarType::Undefined;
   double most_ = 0;

@@ -12,10 +12,12 @@
 
 namespace chameleon::kernels {
 
-// True: an in-place or functional element-wise `_foreach_*` op, with its
-// arguments on top of `stack`: all tensors on `device`, ordinary, dense, of one
-// floating type; of one index of one shape; scalars that the type can hold;
-// room in the budget for each index on its own. No tensor is pinned: a native
+// True: an in-place or functional element-wise `_foreach_*` op, or a fused
+// optimizer (Adam, AdamW, SGD), with its arguments on top of `stack`: all
+// tensors on `device`, ordinary, dense, of one floating type; of one index of
+// one shape (but a fused optimizer's counts of steps, and its lists that it
+// does not use); scalars that the type can hold; room in the budget for each
+// index on its own. No tensor is pinned: a native
 // tensor of torch_chameleon.resident() could show its bytes to anybody. Not in
 // inference mode, whose tensors have no versions to count.
 bool is_deferrable(const OpTraits& traits, const torch::jit::Stack& stack,

@@ -1,16 +1,17 @@
 #include "kernels/lists/deferred_lists.h"
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
-#include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/in_kernel_allocator.h"
-#include "backend/torch/stream.h"
+#include "backend/torch/storage.h"
 #include "kernels/lists/deferral_rules.h"
 #include "kernels/lists/list_ops.h"
 #include "kernels/lists/list_run.h"
@@ -20,17 +21,22 @@ namespace {
 
 using torch::jit::Stack;
 
+// A program may begin runs for ever of which it never uses the bytes.
+constexpr std::size_t kMaxRuns = 64;
+
 memory::WaitHooks wait_hooks;
 
+// No two runs use one storage, so their order does not matter.
 struct Pending {
   std::mutex mutex;
-  std::unique_ptr<ListRun> run;
-  std::thread::id owner; // who records
-  // A step ends after the run, as seen on this stream.
-  std::optional<runtime::Stream> step_ends;
+  std::vector<std::unique_ptr<ListRun>> runs; // the last one takes ops
+  std::thread::id owner;                      // who recorded the last one
+  // More live bytes than that: near the limit. Of the last run's device.
+  std::atomic<std::size_t> most_live_bytes;
+  std::atomic<const backend::DeviceContext*> device;
 };
 
-// Leaked: a run may be left when the process exits.
+// Leaked: runs may be left when the process exits.
 Pending& pending() {
   static auto* const instance = new Pending;
   return *instance;
@@ -45,6 +51,12 @@ class Lock {
  public:
   Lock() : lock_(pending().mutex, std::try_to_lock) {
     if (lock_.owns_lock()) return;
+    // Whoever has it may wait for room that the calling kernel's pins take.
+    TORCH_CHECK(
+        !backend::InKernelScope::isActive(),
+        "torch_chameleon: a kernel uses a tensor that is not among its "
+        "operands while another thread runs deferred list ops on it; give "
+        "the op that tensor as an argument, or use it once before the op");
     void* const state =
         wait_hooks.before == nullptr ? nullptr : wait_hooks.before();
     lock_.lock();
@@ -55,66 +67,111 @@ class Lock {
   std::unique_lock<std::mutex> lock_;
 };
 
-void drop_run() {
-  Pending& now = pending();
-  memory::Pager& pager = *now.run->device().pager;
-  now.run.reset();
-  backend::set_work_deferred(false);
-  if (const auto stream = std::exchange(now.step_ends, {})) {
-    pager.meter().step(*stream);
-  }
+// REQUIRES: the lock.
+void forget(const ListRun& run) {
+  auto& runs = pending().runs;
+  std::erase_if(runs, [&](const auto& each) { return each.get() == &run; });
+  backend::set_work_deferred(!runs.empty());
 }
 
-// REQUIRES: the lock.
-void execute_run() {
-  ListRun* const run = pending().run.get();
-  if (run == nullptr) return;
+// What is on `storage`; null: all of the run. REQUIRES: the lock.
+void execute(ListRun& run, const c10::StorageImpl* storage) {
   struct Executing {
     Executing() { is_executing = true; }
     ~Executing() { is_executing = false; }
   } const executing;
   try {
-    run->execute();
+    if (storage != nullptr) {
+      run.executeOn(*storage);
+    } else {
+      run.execute();
+    }
   } catch (c10::Error& error) {
-    if (run->isBroken()) {
-      drop_run();
+    if (run.isBroken()) {
+      forget(run);
       error.add_context(
           "The op was deferred and executed later, in chunks; the list ops "
           "after it did not take place.");
     } else {
       error.add_context(
           "The op was deferred to be executed here. Nothing is lost: it is "
-          "tried again before the next op.");
+          "tried again before the next op on its tensors.");
     }
     throw;
   } catch (...) {
     // Of a kernel in Python: its own exception, to which nothing can be added.
-    if (run->isBroken()) {
-      drop_run();
+    if (run.isBroken()) {
+      forget(run);
       TORCH_WARN(
           "torch_chameleon: a list op was deferred, executed later in chunks, "
           "and failed; the list ops after it did not take place");
     }
     throw;
   }
-  drop_run();
+  if (run.isDone()) forget(run);
+}
+
+// REQUIRES: the lock. But for `keeps`, which has `storage` as an operand.
+void execute_on(const c10::StorageImpl& storage, const ListRun* keeps) {
+  for (const auto& run : pending().runs) {
+    if (run.get() != keeps && run->uses(storage)) {
+      return execute(*run, &storage); // no other run uses it
+    }
+  }
+}
+
+// REQUIRES: the lock.
+void execute_all() {
+  while (!pending().runs.empty()) execute(*pending().runs.front(), nullptr);
 }
 
 bool may_wait() { return !is_executing && !backend::InKernelScope::isActive(); }
 
+// What was deferred before a fork is the parent's.
 void finish() {
-  // What was deferred before a fork is the parent's.
   if (!may_wait() || backend::is_in_bad_fork()) return;
   const Lock lock;
-  execute_run();
+  execute_all();
+}
+
+void finish_on(const c10::StorageImpl& storage) {
+  if (is_executing || backend::is_in_bad_fork()) return;
+  const Lock lock;
+  execute_on(storage, nullptr);
 }
 
 bool goes_with(const ListRun& run, const backend::DeviceContext& device,
                std::size_t length) {
   return pending().owner == std::this_thread::get_id() &&
-         !pending().step_ends && &run.device() == &device &&
-         run.length() == length && run.isOnStreamOfThread() &&
-         run.opCount() < ListRun::kMaxOps;
+         &run.device() == &device && run.length() == length &&
+         run.isOnStreamOfThread() && run.takesOps();
+}
+
+// What other runs than `keeps` do to the op's operands comes before it.
+void execute_operands(const OpTraits& traits, const Stack& stack,
+                      const ListRun* keeps) {
+  const auto before = [&](const c10::IValue& value) {
+    execute_on(*value.toTensor().storage().unsafeGetStorageImpl(), keeps);
+  };
+  const std::size_t base = stack.size() - traits.argument_count;
+  for (const ArgumentTraits& argument : traits.arguments) {
+    const c10::IValue& value = stack[base + argument.index];
+    if (value.isTensor()) {
+      before(value);
+    } else if (argument.kind == ArgumentKind::kTensorList) {
+      for (const c10::IValue& element : value.toListRef()) before(element);
+    }
+  }
+}
+
+// Room for a chunk is left below what can be live at once.
+std::size_t most_live_bytes(const backend::DeviceContext& device) {
+  const memory::Limits limits = device.pager->budgets().limits();
+  const std::size_t most =
+      std::min(limits.hbm_budget_bytes + limits.host_budget_bytes,
+               memory::logical_limit_bytes(limits, limits.hbm_budget_bytes));
+  const std::size_t chunk_bytes = chunk_bytes_of(device);
+  return most - std::min(most, chunk_bytes);
 }
 
 } // namespace
@@ -132,44 +189,43 @@ bool defer_list_op(const OpTraits& traits, const c10::OperatorHandle& op,
   const std::size_t length = list_length(traits, stack);
   const Lock lock;
   Pending& now = pending();
-  if (now.run && !goes_with(*now.run, *device, length)) execute_run();
-  for (const bool first : {true, false}) {
-    if (!now.run) {
-      now.run = std::make_unique<ListRun>(*device, length);
-      now.owner = std::this_thread::get_id();
-    }
-    if (now.run->add(traits, op, stack)) {
-      backend::set_work_deferred(true);
-      return true;
-    }
-    const bool was_new = now.run->opCount() == 0;
-    execute_run(); // of no ops: nothing happens
-    if (was_new || !first) break;
+  ListRun* const last = now.runs.empty() ? nullptr : now.runs.back().get();
+  const bool goes = last != nullptr && goes_with(*last, *device, length);
+  execute_operands(traits, stack, goes ? last : nullptr);
+  if (goes) {
+    if (last->add(traits, op, stack)) return true;
+    execute(*last, nullptr);
   }
-  return false;
+  if (now.runs.size() == kMaxRuns) execute(*now.runs.front(), nullptr);
+  auto run = std::make_unique<ListRun>(*device, length);
+  if (!run->add(traits, op, stack)) return false;
+  now.runs.push_back(std::move(run));
+  now.owner = std::this_thread::get_id();
+  now.most_live_bytes = most_live_bytes(*device);
+  now.device = device;
+  backend::set_work_deferred(true);
+  return true;
 }
 
-void end_step(const backend::DeviceContext& device) {
-  const runtime::Stream stream = backend::current_stream(device.index);
-  if (may_wait()) { // else what is deferred may be running just now
-    const Lock lock;
-    Pending& now = pending();
-    if (now.run && &now.run->device() == &device) {
-      now.step_ends = stream;
-      return;
-    }
+void make_room(const backend::DeviceContext& device) {
+  const Pending& now = pending();
+  if (now.device.load(std::memory_order_relaxed) == &device &&
+      device.pager->levels().logical_rounded_bytes >
+          now.most_live_bytes.load(std::memory_order_relaxed)) {
+    finish();
   }
-  device.pager->meter().step(stream);
 }
 
 std::size_t deferred_op_count() {
   const Lock lock;
-  return pending().run ? pending().run->opCount() : 0;
+  std::size_t count = 0;
+  for (const auto& run : pending().runs) count += run->opCount();
+  return count;
 }
 
 void register_deferred_lists(memory::WaitHooks hooks) {
   wait_hooks = hooks;
-  backend::set_deferred_work_finisher(&finish);
+  backend::set_deferred_work({&finish, &finish_on});
 }
 
 } // namespace chameleon::kernels

@@ -18,6 +18,10 @@ using torch::jit::Stack;
 
 namespace {
 
+// Before its parameter is used, a chunk is executed that is smaller by this
+// factor: it comes in beside what the model is at, not instead of it.
+constexpr std::size_t kPartsOfChunk = 8;
+
 c10::Stream stream_of_thread(c10::DeviceIndex index) {
   return c10::Stream(
       c10::Stream::UNSAFE, c10::Device(backend::kChameleon, index),
@@ -52,6 +56,13 @@ at::Tensor alias_of(const at::Tensor& outer) {
                                outer.device()));
 }
 
+// Of a promise: nothing yet.
+void set_deferred(const at::Tensor& operand, bool deferred) {
+  if (memory::Block* const block = backend::block_of(storage_of(operand))) {
+    block->has_deferred_op.store(deferred, std::memory_order_release);
+  }
+}
+
 void release_promise(void* context) noexcept {
   auto* block = static_cast<memory::Block*>(context);
   block->pager->release(block);
@@ -80,7 +91,13 @@ ListRun::ListRun(backend::DeviceContext& device, std::size_t length)
     : device_(device),
       stream_(stream_of_thread(device.index)),
       length_(length),
-      index_bytes_(length) {}
+      index_bytes_(length),
+      done_(length),
+      left_(length) {}
+
+ListRun::~ListRun() {
+  for (Operand& operand : operands_) release(operand);
+}
 
 bool ListRun::isOnStreamOfThread() const noexcept {
   return stream_ == stream_of_thread(device_.index);
@@ -125,7 +142,7 @@ bool ListRun::findOperands(Op& op, at::ArrayRef<c10::IValue> arguments) {
                                    static_cast<std::uint32_t>(slots.size())));
         if (slots.back() == kNoSlot) return false;
       }
-    } else if (argument.kind == ArgumentKind::kTensor) {
+    } else if (argument.kind == ArgumentKind::kTensor && value.isTensor()) {
       slots.push_back(operandFor(value.toTensor(), kEveryIndex));
       if (slots.back() == kNoSlot) return false;
     }
@@ -141,6 +158,8 @@ void ListRun::use(const Op& op) {
       // mutant: last-reader
       operand.last_op = static_cast<std::uint32_t>(ops_.size());
       operand.written |= op.traits->arguments[a].writes;
+      // mutant: deferred-flag
+      set_deferred(operand.tensor, true);
     }
   }
 }
@@ -234,28 +253,47 @@ std::vector<ListRun::Slot> ListRun::own(
 
 // ---- executing -------------------------------------------------------------
 
-std::size_t ListRun::chunkEnd() const {
-  const std::size_t limit = chunk_bytes_of(device_);
+bool ListRun::uses(const c10::StorageImpl& storage) const {
+  return slots_.contains(&storage);
+}
+
+std::size_t ListRun::chunkEnd(std::size_t first, std::size_t most_bytes) const {
   std::size_t bytes = 0;
-  std::size_t end = first_;
-  for (; end < length_; ++end) {
+  std::size_t end = first;
+  for (; end < length_ && !done_[end]; ++end) {
     bytes += index_bytes_[end];
-    if (bytes > limit && end > first_) break;
+    if (bytes > most_bytes && end > first) break;
   }
   return end;
 }
 
 void ListRun::execute() {
-  const OnStream on_stream(stream_);
-  while (first_ < length_) {
-    if (next_op_ == 0 && at_ == first_) end_ = chunkEnd();
-    for (; next_op_ < ops_.size(); ++next_op_) {
-      while (at_ < end_) runPiece(ops_[next_op_]);
-      at_ = first_;
-    }
-    next_op_ = 0;
-    first_ = at_ = end_;
+  for (std::size_t i = 0; i < length_; ++i) {
+    while (!done_[i]) executeChunk(i, chunk_bytes_of(device_));
   }
+}
+
+void ListRun::executeOn(const c10::StorageImpl& storage) {
+  const std::size_t index = operands_[slots_.at(&storage)].index;
+  if (index == kEveryIndex) return execute();
+  const std::size_t most_bytes = chunk_bytes_of(device_) / kPartsOfChunk;
+  while (!done_[index]) executeChunk(index, most_bytes);
+}
+
+// From index `first` on; but a chunk that was begun comes first.
+void ListRun::executeChunk(std::size_t first, std::size_t most_bytes) {
+  const OnStream on_stream(stream_);
+  if (first_ == end_) {
+    first_ = at_ = first;
+    end_ = chunkEnd(first, most_bytes);
+  }
+  for (; next_op_ < ops_.size(); ++next_op_) {
+    while (at_ < end_) runPiece(ops_[next_op_]);
+    at_ = first_;
+  }
+  next_op_ = 0;
+  left_ -= end_ - first_;
+  for (; first_ < end_; ++first_) done_[first_] = true;
 }
 
 // All of the chunk at once; where that finds no room, fewer indices.
@@ -297,13 +335,14 @@ void ListRun::pushArguments(const Op& op, Range range, Stack& stack) const {
   for (std::size_t a = 0; a < op.traits->arguments.size(); ++a) {
     const ArgumentTraits& argument = op.traits->arguments[a];
     c10::IValue& value = stack[argument.index];
+    const std::vector<Slot>& slots = op.slots[a];
     if (argument.kind == ArgumentKind::kTensor) {
-      value = operands_[op.slots[a].front()].tensor;
+      if (!slots.empty()) value = operands_[slots.front()].tensor;
     } else if (argument.kind == ArgumentKind::kTensorList) {
       c10::List<at::Tensor> part;
       part.reserve(range.end - range.first);
-      for (std::size_t i = range.first; i < range.end; ++i) {
-        part.push_back(operands_[op.slots[a][i]].tensor);
+      for (std::size_t i = range.first; i < range.end && !slots.empty(); ++i) {
+        part.push_back(operands_[slots[i]].tensor);
       }
       value = std::move(part);
     } else {
@@ -337,6 +376,7 @@ void ListRun::fulfil(const Op& op, Range range, const c10::IValue& made) {
         op.traits->name, ": its result is not what it was said to be");
     to.set_data_ptr_noswap(
         from.set_data_ptr(c10::DataPtr(nullptr, from.device())));
+    set_deferred(promised, true);
   }
 }
 
@@ -344,10 +384,15 @@ void ListRun::releaseOperands(const std::vector<Slot>& slots, Range range) {
   if (slots.size() != length_) return; // one for all
   for (std::size_t i = range.first; i < range.end; ++i) {
     Operand& operand = operands_[slots[i]];
-    if (operand.index == i && operand.last_op == next_op_) {
-      operand.tensor.reset();
-    }
+    if (operand.index == i && operand.last_op == next_op_) release(operand);
   }
+}
+
+void ListRun::release(Operand& operand) {
+  if (!operand.tensor.defined()) return; // an op may have it twice
+  set_deferred(operand.tensor, false);
+  slots_.erase(&storage_of(operand.tensor));
+  operand.tensor.reset();
 }
 
 } // namespace chameleon::kernels

@@ -1,6 +1,9 @@
 // A run of list ops over the same tensors: recorded one by one, executed chunk
-// by chunk through all of them. An optimizer's step of a dozen ops then needs
-// each chunk of its state in memory once, not a dozen times.
+// by chunk through all of them, in any order of chunks. An optimizer's step of
+// a dozen ops then needs each chunk of its state in memory once, not a dozen
+// times; and a chunk that is executed just before the model uses its parameter
+// needs parameter, gradient and state in memory beside the next forward pass,
+// not at the end of the step.
 //
 // That changes nothing but the order, because element i of every list depends
 // on elements i of the others only, and because no storage belongs to two
@@ -10,8 +13,8 @@
 // with theirs meanwhile (`.data =`, deleting them) is theirs. Results exist as
 // soon as they are recorded, and count as live: tensors whose storages are not
 // the device's yet (backend::block_of() is null), so that nothing can use them
-// before the op has run. An operand that nobody else holds is freed after the
-// last op that uses its chunk.
+// before the op has run. Until the last op on an operand has run, its block has
+// `has_deferred_op`; then, if nobody else holds the operand, it is freed.
 //
 // Thread safety: none; used under one lock (deferred_lists.cpp).
 #pragma once
@@ -38,16 +41,28 @@ class ListRun {
 
   // On the calling thread's current stream. `length`: of all lists.
   ListRun(backend::DeviceContext& device, std::size_t length);
+  // What was not executed does not take place.
+  ~ListRun();
+  ListRun(const ListRun&) = delete;
+  ListRun& operator=(const ListRun&) = delete;
 
-  // REQUIRES: is_deferrable(traits, *stack, device), lists of `length`. Takes
+  // REQUIRES: is_deferrable(traits, *stack, device), lists of `length`; nothing
+  // of the run was executed; no other run uses the operands. Takes
   // the arguments from the stack and leaves results there. False: the op does
   // not go with those before it, or there is no logical room for its results;
   // nothing was done.
   bool add(const OpTraits& traits, const c10::OperatorHandle& op,
            torch::jit::Stack& stack);
 
-  // Goes on where it stopped. After an exception: see isBroken().
+  // True: an op that was not executed yet has an operand or result there.
+  bool uses(const c10::StorageImpl& storage) const;
+  // All that is left. Goes on where it stopped. After an exception: see
+  // isBroken().
   void execute();
+  // The same for the indices of `storage` alone, and a few after them.
+  // REQUIRES: uses(storage).
+  void executeOn(const c10::StorageImpl& storage);
+  bool isDone() const noexcept { return left_ == 0; }
   // An op failed inside its kernel, so that execute() cannot go on; what it
   // writes is undefined, and what comes after it did not take place.
   bool isBroken() const noexcept { return broken_; }
@@ -56,6 +71,9 @@ class ListRun {
   bool isOnStreamOfThread() const noexcept;
   std::size_t length() const noexcept { return length_; }
   std::size_t opCount() const noexcept { return ops_.size(); }
+  bool takesOps() const noexcept {
+    return left_ == length_ && end_ == first_ && ops_.size() < kMaxOps;
+  }
 
  private:
   using Slot = std::uint32_t; // in operands_
@@ -89,13 +107,15 @@ class ListRun {
     std::size_t first;
     std::size_t end;
   };
-  std::size_t chunkEnd() const;
+  std::size_t chunkEnd(std::size_t first, std::size_t most_bytes) const;
+  void executeChunk(std::size_t first, std::size_t most_bytes);
   void runPiece(const Op& op);
   void run(const Op& op, Range range);
   void pushArguments(const Op& op, Range range, torch::jit::Stack& stack) const;
   void makeWay(const Op& op, Range range);
   void fulfil(const Op& op, Range range, const c10::IValue& made);
   void releaseOperands(const std::vector<Slot>& slots, Range range);
+  void release(Operand& operand);
 
   backend::DeviceContext& device_;
   const c10::Stream stream_;
@@ -104,8 +124,10 @@ class ListRun {
   std::vector<Operand> operands_;
   std::unordered_map<const c10::StorageImpl*, Slot> slots_;
   std::vector<std::size_t> index_bytes_; // of all operands, rounded
-  // Where execute() is.
-  std::size_t first_ = 0; // of the chunk
+  std::vector<bool> done_;               // of each index
+  std::size_t left_;                     // how many are not
+  // The chunk that was begun; empty: none was.
+  std::size_t first_ = 0;
   std::size_t end_ = 0;
   std::uint32_t next_op_ = 0;
   std::size_t at_ = 0;                 // index where next_op_ goes on

@@ -5,7 +5,7 @@
 
 #include "backend/torch/deferred_work.h"
 #include "backend/torch/error.h"
-#include "kernels/lists/deferred_lists.h"
+#include "backend/torch/stream.h"
 #include "profiler/op_names.h"
 #include "profiler/timeline/timeline_writer.h"
 #include "profiler/trace/trace.h"
@@ -27,9 +27,8 @@ constexpr char kNoStep[] =
 constexpr char kNoPlan[] =
     "torch_chameleon.profiler: no plan was made yet; run some steps first";
 
-// Null: the device was not used.
+// Null: the device was not used. What is deferred belongs to a step to come.
 DeviceContext* used(c10::DeviceIndex index) {
-  backend::finish_deferred_work();
   return backend::context_if_used(resolve_index(index));
 }
 
@@ -215,7 +214,7 @@ LastCycle last_cycle(c10::DeviceIndex index) {
 void bind_profiler(py::module_& m) {
   m.def("step", [](c10::DeviceIndex index) {
     if (auto* device = backend::context_if_used(resolve_index(index))) {
-      kernels::end_step(*device);
+      device->pager->meter().step(backend::current_stream(device->index));
     }
   });
   m.def("last_step", &last_step);

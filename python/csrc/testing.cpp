@@ -15,6 +15,7 @@
 #include "backend/runtime/physical_device.h"
 #include "backend/torch/device.h"
 #include "backend/torch/error.h"
+#include "backend/torch/storage.h"
 #include "kernels/device_rules.h"
 #include "kernels/lists/deferred_lists.h"
 #include "kernels/op_traits.h"
@@ -186,6 +187,11 @@ void bind_state(py::module_& m) {
     return row;
   });
   m.def("deferred_op_count", &kernels::deferred_op_count);
+  m.def("has_deferred_op", [](const at::Tensor& tensor) {
+    const memory::Block* const block =
+        backend::block_of(*tensor.storage().unsafeGetStorageImpl());
+    return block != nullptr && block->has_deferred_op.load();
+  });
   m.def("rerun_rules", &rerun_rules);
   m.def("writes_unannounced", &kernels::writes_unannounced);
   m.attr("metadata_bytes_per_block") =

@@ -453,6 +453,30 @@ MUTATIONS = (
         ("tests/python/ops/test_deferred_lists.py",),
     ),
     Mutation(
+        "an op does not wait for a deferred update of its operand",
+        "deferred-operand",
+        GONE,
+        (
+            "tests/python/ops/test_deferred_lists.py",
+            "tests/integration/training/test_deferred_updates.py",
+        ),
+    ),
+    Mutation(
+        "an op on the short way does not, either",
+        "deferred-direct",
+        GONE,
+        (
+            "tests/python/ops/test_deferred_lists.py",
+            "tests/integration/training/test_deferred_updates.py",
+        ),
+    ),
+    Mutation(
+        "a deferred update is not noted on its operands",
+        "deferred-flag",
+        ("true", "false"),
+        ("tests/integration/training/test_deferred_updates.py",),
+    ),
+    Mutation(
         "the last tensor of a long list is left out",
         "list-end",
         ("first < lists.length()", "first + 1 < lists.length()"),

@@ -195,14 +195,37 @@ def test_exceptions_come_from_the_op_at_fault():
 
 # ---- who has to see it -----------------------------------------------------
 
-LOOKS = {
+USES = {  # of the tensor's bytes
     "cpu": lambda x: x.cpu(),
     "item": lambda x: x[0, 0].item(),
     "tolist": lambda x: x.tolist(),
     "an op": lambda x: x + 1,
-    "an op elsewhere": lambda x: torch.ones(3, device="chameleon").add_(1),
-    "copy from the CPU": lambda x: torch.empty_like(x).copy_(torch.ones(SHAPE)),
-    "empty": lambda x: torch.empty(3, device="chameleon"),
+    "an op that writes": lambda x: x.neg_().neg_(),
+    "an op of lists": lambda x: torch._foreach_norm([x]),
+    "an op of many": lambda x: torch.cat([x, x]),
+    "a copy of it": lambda x: torch.empty_like(x).copy_(x),
+    "a copy to it": lambda x: x.copy_(x.clone()),
+    "a view of it": lambda x: x.view(-1)[5:].sum(),
+    "resize": lambda x: x.untyped_storage().resize_(1 << 18),
+    "record_stream": lambda x: x.record_stream(
+        torch.chameleon.current_stream()
+    ),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_who_uses_one_sees_it(use):
+    """The others wait on."""
+    xs, expected = put_off()
+    assert all(map(_testing.has_deferred_op, xs))
+    USES[use](xs[2])
+    assert [i for i in range(COUNT) if not _testing.has_deferred_op(xs[i])] == [
+        2
+    ]
+    assert all_same(xs, expected)
+
+
+LOOKS = {  # at the device
     "synchronize": lambda x: torch.chameleon.synchronize(),
     "accelerator": lambda x: torch.accelerator.synchronize(),
     "stream": lambda x: torch.chameleon.current_stream().synchronize(),
@@ -217,20 +240,35 @@ LOOKS = {
         torch_chameleon.config, "oversubscription", 8.0
     ),
     "evict": lambda x: _C.evict(x),
-    "resize": lambda x: x.untyped_storage().resize_(1 << 18),
-    "record_stream": lambda x: x.record_stream(
-        torch.chameleon.current_stream()
-    ),
 }
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_everyone_who_looks_sees_it(look):
+def test_who_looks_at_the_device_sees_all(look):
     with torch_chameleon.config.patch(oversubscription=4.0):
         xs, expected = put_off()
-        LOOKS[look](xs[0].view(SHAPE))
+        LOOKS[look](xs[0])
         assert _testing.deferred_op_count() == 0
+        assert not any(map(_testing.has_deferred_op, xs))
         assert all_same(xs, expected)
+
+
+OTHERS = {
+    "an op": lambda: torch.ones(3, device="chameleon").add_(1),
+    "a copy": lambda: torch.ones(SHAPE).to("chameleon").cpu(),
+    "empty": lambda: torch.empty(3, device="chameleon"),
+    "step": lambda: torch_chameleon.step(),
+    "last_step": lambda: torch_chameleon.profiler.last_step(),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_others_do_not_matter(other):
+    torch_chameleon.step()
+    xs, expected = put_off()
+    OTHERS[other]()
+    assert all(map(_testing.has_deferred_op, xs))
+    assert all_same(xs, expected)
 
 
 def test_resident_sees_it():
@@ -308,6 +346,7 @@ def test_a_run_is_executed_as_it_was_called(around):
     halves = torch._foreach_mul(xs, 0.5)
     with around():
         assert same_bits(xs[3].clone(), expected[3])
+        torch.chameleon.synchronize()
         assert _testing.deferred_op_count() == 0
     assert all_same(xs, expected)
     assert all_same(halves, [x * 0.5 for x in expected])

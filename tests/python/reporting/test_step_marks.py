@@ -166,7 +166,7 @@ AT_FIRST = _steps._PATIENCE  # backward passes: an optimizer may yet follow
 
 
 @pytest.mark.parametrize("marks_by", ["manual", "auto"])
-def test_what_was_put_off_belongs_to_the_step_before_the_mark(tight, marks_by):
+def test_what_was_put_off_belongs_to_the_step_that_needs_it(tight, marks_by):
     tight(2 * MIB)
 
     def run(device):
