@@ -240,6 +240,10 @@ PlanningThread::SearchPtr PlanningThread::begin(
                               keptBytes(order.key.budget_bytes), recompute_,
                               order.headroom_level};
   request.signature = signature_of(map);
+  // Its steps count when the search is over. What was best at another level is
+  // nearly that at this one.
+  if (order.headroom_level > 0 && order.headroom_level != HeadroomTrial::kOnce)
+    request.most_tries = PlanSearch::kLeastTries;
   std::optional<SavedPlan> saved;
   if (saved_ != nullptr) {
     saved = saved_->take(request.signature, map.cycle, order.key.budget_bytes,
