@@ -5,6 +5,7 @@ installed once a process, when the package is imported; none touches a device.
 """
 
 from torch_chameleon._patches import (
+    agent_store,
     backward,
     cuda_synchronize,
     custom_ops,
@@ -34,6 +35,7 @@ def install() -> None:
         guards,
         processes,
         process_groups,
+        agent_store,
         first_broadcast,
         cuda_synchronize,
         data_parallel,
