@@ -16,7 +16,7 @@ Examples:
 from torch_chameleon import _compat as _compat  # imports torch: stays first
 
 # isort: split
-from torch_chameleon import _build_info, profiler
+from torch_chameleon import _build_info, elastic, profiler
 from torch_chameleon import _register as _register
 from torch_chameleon._as_cuda import as_cuda, is_asked_for
 from torch_chameleon._config import config
@@ -36,6 +36,7 @@ __all__ = [
     "__version__",
     "as_cuda",
     "config",
+    "elastic",
     "profiler",
     "recording",
     "replace_file",

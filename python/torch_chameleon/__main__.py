@@ -8,11 +8,13 @@ import sys
 _COMMANDS = {
     "run": "run a program that was written for CUDA, as it is",
     "demo": "train a GPT in a quarter of the memory it needs",
+    "elastic": "launch a training that survives failures of its workers",
     "plan": "will a training script fit on a GPU, and how slow",
     "doctor": "say what a bug report needs, and test that the device works",
     "report": "run a script and write a page that shows where its memory was",
 }
-_MODULES = {"report": "_report.command"}  # elsewhere than under their name
+# Elsewhere than under their name.
+_MODULES = {"elastic": "elastic.command", "report": "_report.command"}
 
 
 def main() -> int:

@@ -11,10 +11,13 @@ from collections.abc import Iterable
 from torch_chameleon import _C
 
 _PREFIX = "CHAMELEON"
-# Beside the options. The build and the tests read all but the first two.
+# Beside the options. The build and the tests read those from BUILD_DIR on.
 _OTHERS = (
     "CHAMELEON_AS_CUDA",
     "CHAMELEON_AUTOLOAD",
+    "CHAMELEON_CHAOS",
+    "CHAMELEON_KEEPER",
+    "CHAMELEON_MIRROR_STEPS",
     "CHAMELEON_BUILD_DIR",
     "CHAMELEON_EMULATED",
     "CHAMELEON_FUZZ",

@@ -1,0 +1,74 @@
+"""What failed, what was done about it, and what it cost."""
+
+import time
+
+from torch.distributed.elastic.metrics.api import MetricData, MetricHandler
+
+from torch_chameleon.elastic._memory import Memory
+
+AGENT = "torchelastic"  # the group of the agent's metrics
+_FAILED = (".failed", ".unhealthy")
+
+
+class Failures(MetricHandler):
+    """Counts the failures that torch's elastic agent sees.
+
+    The agent tells its metrics of each, when the workers are gone and before
+    any is started again. What was lost is in the ledgers, by the workers.
+    """
+
+    def __init__(self, memories: list[Memory]):
+        """Has seen none.
+
+        Args:
+            memories: Of all local ranks.
+        """
+        self._memories = memories
+        self._options: list[str] = []
+        self._times: list[float] = []  # of failures
+        self._seconds: list[float] = []  # until somebody was back
+
+    def emit(self, metric_data: MetricData) -> None:
+        """See `MetricHandler`.
+
+        Args:
+            metric_data: One value.
+        """
+        name = metric_data.name
+        if name.startswith("workers.") and name.endswith(_FAILED):
+            self._look()
+            self._options.append("in place")
+            self._times.append(time.monotonic())
+
+    def chose(self, option: str) -> None:
+        """Notes what is done about the last failure, if not the usual.
+
+        Args:
+            option: What.
+        """
+        if self._options:
+            self._options[-1] = option
+
+    def line(self) -> str:
+        """A run in a sentence, when it is over."""
+        self._look()
+        count = len(self._options)
+        lost = max(each.ledger.lost for each in self._memories)
+        words = [_counted(count, "failure")]
+        if count:
+            words[0] += f" ({', '.join(self._options)})"
+        words.append(f"{_counted(lost, 'step')} lost")
+        if self._seconds:
+            took = ", ".join(f"{each:.1f} s" for each in self._seconds)
+            words.append(f"back after {took}")
+        return f"elastic: {'; '.join(words)}"
+
+    def _look(self) -> None:
+        """When the workers were back after the last failure."""
+        back_at = max(each.ledger.back_at for each in self._memories)
+        if self._times and back_at > self._times[-1]:
+            self._seconds.append(back_at - self._times[-1])
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,130 @@
+"""The committed states of a rank, and which of them all ranks have."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from torch_chameleon.elastic._copies import Copies, DirectCopies
+from torch_chameleon.elastic._group import Group
+from torch_chameleon.elastic._image import Image
+from torch_chameleon.elastic._keeper import Memories
+from torch_chameleon.elastic._snapshot import Snapshot
+
+_KEPT = 2  # generations
+
+
+class Found(NamedTuple):
+    """A generation that every rank has."""
+
+    number: int
+    steps: int
+    own: Image
+    images: list[Image]
+
+
+class Generations:
+    """Writes a generation beside the one before, which it leaves alone.
+
+    A generation counts when every rank has it whole. Only then does any of
+    them begin the next one, in the place of the one before: whenever all are
+    killed, there is one that all of them have.
+    """
+
+    def __init__(self, memories: Memories, group: Group):
+        """Takes over what earlier lives of the rank left.
+
+        Args:
+            memories: Those that this process can see.
+            group: The ranks.
+        """
+        self.copies: Copies = DirectCopies()
+        self._own, self._memories = memories
+        self._group = group
+        self._number = 0  # of the last generation
+        self._pending: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "chameleon elastic")
+
+    def agree(self) -> Found | None:
+        """The newest generation that all ranks have; newer ones are dropped.
+
+        The ledger is told. All ranks call it, once.
+        """
+        usable = self._usable()
+        numbers = [found.number for found in usable]
+        reached = max(each.ledger.reached for each in self._memories)
+        steps = max((found.steps for found in usable), default=0)
+        numbers += [0] * (_KEPT - len(numbers))
+        said = self._group.gather([*numbers, max(reached, steps)])
+        reached = max(each[-1] for each in said)
+        shared = set.intersection(*(set(each[:-1]) for each in said))
+        self._number = max(shared, default=0)
+        for slot in self._own.slots:
+            if slot.generation > self._number:
+                slot.discard()
+        agreed = [each for each in usable if each.number == self._number]
+        self._own.ledger.back(agreed[0].steps if agreed else 0, reached)
+        return agreed[0] if agreed else None
+
+    def commit(self, snapshot: Snapshot, steps: int) -> None:
+        """Copies a snapshot; a thread computes its checksums.
+
+        Args:
+            snapshot: What to keep.
+            steps: How many are done.
+
+        Raises:
+            RuntimeError: Another rank ended.
+        """
+        self.wait()
+        sizes = [each.numel() * each.itemsize for each in snapshot.tensors]
+        slot = min(self._own.slots, key=lambda each: each.generation)
+        self._number += 1
+        blocks = slot.begin(self._number, steps, snapshot.index, sizes)
+        self.copies.fill(blocks, snapshot.tensors)
+        # A process that ends waits for it, too: no error costs a commit.
+        self._pending = self._thread.submit(slot.seal)
+
+    def settle(self) -> None:
+        """Waits until the last commit is whole on this rank."""
+        if self._pending is not None:
+            self._pending.result()
+
+    def wait(self) -> None:
+        """Waits until the last commit is whole on all ranks, which all do.
+
+        Raises:
+            RuntimeError: Another rank ended before.
+        """
+        if self._pending is not None:
+            self.settle()
+            self._pending = None
+            self._group.meet()
+
+    def _usable(self) -> list[Found]:
+        """Generations of which this process has all that it needs."""
+        usable = []
+        for slot in self._own.slots:
+            image = Image.of(slot)
+            if image is None:
+                continue
+            place = self._group.rank, self._group.world
+            if (image.rank, image.world) == place:
+                images = [image]
+            else:
+                images = self._of_all(slot.generation, image.world)
+            if images:
+                found = Found(slot.generation, slot.steps, image, images)
+                usable.append(found)
+        return usable
+
+    def _of_all(self, number: int, world: int) -> list[Image]:
+        """A generation's images of all its ranks; none if one is missing."""
+        slots = [
+            slot
+            for memory in self._memories[:world]
+            for slot in memory.slots
+            if slot.generation == number
+        ]
+        images = [image for slot in slots if (image := Image.of(slot))]
+        ranks = [(image.rank, image.world) for image in images]
+        whole = ranks == [(rank, world) for rank in range(world)]
+        return images if whole else []

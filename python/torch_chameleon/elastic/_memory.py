@@ -1,0 +1,60 @@
+"""A rank's memory that outlives its process."""
+
+import os
+import weakref
+from collections.abc import Sequence
+
+from torch_chameleon.elastic._ledger import Ledger
+from torch_chameleon.elastic._slot import Slot
+
+FILES = 3  # of a rank: two slots and a ledger
+
+
+class Memory:
+    """Two generations and a ledger, in files that only descriptors name.
+
+    The generation before is kept until the new one is whole.
+    """
+
+    def __init__(self, descriptors: Sequence[int]):
+        """Maps the files of a rank.
+
+        Args:
+            descriptors: Theirs, which become the memory's.
+        """
+        weakref.finalize(self, _close, descriptors)
+        *slots, ledger = descriptors
+        self.slots = [Slot(descriptor) for descriptor in slots]
+        self.ledger = Ledger(ledger)
+
+    @staticmethod
+    def create(rank: int) -> list[int]:
+        """Makes the files of a rank.
+
+        Args:
+            rank: Which; people read it in /proc.
+
+        Returns:
+            Their descriptors, which no child inherits.
+        """
+        name = f"chameleon elastic {rank}"
+        return [os.memfd_create(name) for _ in range(FILES)]
+
+    @classmethod
+    def held_by(cls, process: int, descriptors: Sequence[int]) -> "Memory":
+        """That which another process of this user holds.
+
+        Args:
+            process: Its number.
+            descriptors: The files', there.
+
+        Raises:
+            OSError: There is no such process, or it does not hold them.
+        """
+        paths = [f"/proc/{process}/fd/{each}" for each in descriptors]
+        return cls([os.open(path, os.O_RDWR | os.O_CLOEXEC) for path in paths])
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for each in descriptors:
+        os.close(each)

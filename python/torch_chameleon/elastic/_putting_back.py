@@ -1,0 +1,146 @@
+"""Brings objects to what images of them say."""
+
+from typing import Any, Protocol
+
+import torch
+
+from torch_chameleon.elastic._filling import fill
+from torch_chameleon.elastic._image import Image
+from torch_chameleon.elastic._pieces import Path, Piece, is_sharded, name_of
+
+
+class Kept(Protocol):
+    """What `State` keeps."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it is."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Makes it so."""
+
+
+def put_back(objects: dict[str, Kept], own: Image, images: list[Image]) -> None:
+    """Loads each object's state.
+
+    Values go from the keeper's memory straight to where they belong: into the
+    tensors that modules have, and for all else into new ones on the device
+    where the old ones were.
+
+    Args:
+        objects: By the names under which they stand in the tree.
+        own: The image that has what is no tensor.
+        images: Those that have all values; of other ranks, too, where the
+            number of ranks changed. What several have is taken from its own.
+
+    Raises:
+        ValueError: An object is not made as it was when it was committed.
+    """
+    for name in objects:
+        if name not in own.tree:
+            raise ValueError(
+                f"elastic.State: there was no {name} when the state was "
+                "committed; a script that comes back has to name what it named"
+            )
+    pieces: dict[str, list[Piece]] = {name: [] for name in own.tree}
+    for piece in own.pieces:
+        pieces[str(piece.path[0])].append(piece)
+    states = {
+        name: _of_module(name, each, own.tree[name], pieces[name])
+        if isinstance(each, torch.nn.Module)
+        else _of_others(each, own.tree[name], pieces[name])
+        for name, each in objects.items()
+    }
+    targets = {
+        piece.key: _at(states[name], piece.path[1:])
+        for name in objects
+        for piece in pieces[name]
+    }
+    fill(targets, [own, *images])
+    for name, each in objects.items():
+        each.load_state_dict(states[name])
+
+
+def _of_module(
+    name: str,
+    module: torch.nn.Module,
+    tree: dict[str, Any],
+    pieces: list[Piece],
+) -> dict[str, Any]:
+    """A module's state_dict, which has its own tensors."""
+    state = module.state_dict()
+    saved = {str(piece.path[1]): piece.size for piece in pieces}
+    there = {
+        key: tuple(each.shape)
+        for key, each in state.items()
+        if isinstance(each, torch.Tensor)
+    }
+    for key in sorted(saved.keys() | there.keys()):
+        if saved.get(key) != there.get(key):
+            raise ValueError(
+                f"elastic.State: {name}.{key} had the "
+                f"shape {saved.get(key)} when it was committed, and has "
+                f"{there.get(key)}; a script that comes back has to make what "
+                "it made before"
+            )
+    for key in state.keys() - there.keys():
+        state[key] = tree[key]
+    return state
+
+
+def _of_others(
+    owner: Kept, tree: dict[str, Any], pieces: list[Piece]
+) -> dict[str, Any]:
+    """The state that was committed, with new tensors."""
+    parameters = _parameters(owner)
+    for piece in pieces:
+        *way, last = piece.path[1:]
+        made = _new(piece, parameters.get(piece.path[1:3]))
+        _at(tree, tuple(way))[last] = made
+    return tree
+
+
+def _parameters(owner: Kept) -> dict[Path, torch.Tensor]:
+    """An optimizer's, by where its state has what belongs to them."""
+    if not isinstance(owner, torch.optim.Optimizer):
+        return {}
+    every = [each for group in owner.param_groups for each in group["params"]]
+    return {("state", number): each for number, each in enumerate(every)}
+
+
+def _new(piece: Piece, parameter: torch.Tensor | None) -> torch.Tensor:
+    """A tensor for a piece's values, sharded as the parameter is."""
+    if is_sharded(parameter) and tuple(parameter.shape) == piece.size:
+        from torch.distributed import tensor
+
+        return tensor.empty(
+            piece.size,
+            dtype=piece.dtype,
+            device_mesh=parameter.device_mesh,
+            placements=parameter.placements,
+        )
+    if piece.is_sharded and parameter is None:
+        raise ValueError(
+            f"elastic.State: {name_of(piece.path)} is sharded, which only "
+            "modules' and optimizers' tensors can be"
+        )
+    made = torch.empty(piece.size, dtype=piece.dtype, device=piece.device)
+    if _fills_its_memory(piece):
+        made = made.as_strided(piece.size, piece.stride)
+    return made
+
+
+def _fills_its_memory(piece: Piece) -> bool:
+    """Whether there is a stride, by which no element is at another's place."""
+    if piece.is_sharded or not piece.stride:
+        return False
+    far = sum(
+        (length - 1) * step
+        for length, step in zip(piece.size, piece.stride, strict=True)
+    )
+    return far + 1 == torch.Size(piece.size).numel()
+
+
+def _at(tree: Any, path: Path) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree

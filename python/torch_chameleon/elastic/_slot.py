@@ -1,0 +1,165 @@
+"""One generation of a rank's state, in memory that has no name."""
+
+import mmap
+import os
+import zlib
+from collections.abc import Sequence
+
+import torch
+
+_MAGIC = 0x32306E6F656C6D63  # names this layout
+_PAGE = 4096
+_ALIGNMENT = 64
+_ROW = 3  # words of a block in the table: offset, bytes, checksum
+# The header's words. The commit word is the generation's number once all else
+# is in place, and 0 until then.
+_LAYOUT, _COMMIT, _GENERATION, _STEPS, _BLOCKS, _INDEX_BYTES, _CHECKSUM = range(
+    7
+)
+
+
+class Slot:
+    """A memory file that holds one generation, or none.
+
+    A page of header; a table of blocks, each with a checksum; the index, which
+    says what the blocks are and is the writer's affair; the blocks. The commit
+    word is written last and removed first, so whatever a process leaves when it
+    dies is either whole or no generation at all. One process writes at a time.
+    """
+
+    def __init__(self, descriptor: int):
+        """Maps what is there.
+
+        Args:
+            descriptor: The file's, open as long as the slot is used.
+        """
+        self._descriptor = descriptor
+        size = os.fstat(descriptor).st_size
+        if size < _PAGE:
+            os.ftruncate(descriptor, _PAGE)
+            size = _PAGE
+        self._open(size)
+
+    @property
+    def generation(self) -> int:
+        """The generation that is committed, by its header alone; 0: none."""
+        words = self._words
+        whole = (
+            words[_LAYOUT] == _MAGIC and words[_COMMIT] == words[_GENERATION]
+        )
+        return words[_COMMIT] if whole else 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps had been committed, or skipped, with this one."""
+        return self._words[_STEPS]
+
+    def begin(
+        self, generation: int, steps: int, index: bytes, sizes: Sequence[int]
+    ) -> list[torch.Tensor]:
+        """Drops what is there and makes room.
+
+        Args:
+            generation: The number, above 0.
+            steps: What `steps` is from now on.
+            index: What the blocks are.
+            sizes: Bytes of each block.
+
+        Returns:
+            The blocks, as bytes; the caller fills them and then calls `seal`.
+        """
+        self.discard()
+        table_end = _PAGE + 8 * _ROW * len(sizes)
+        end = table_end + len(index)
+        rows: list[tuple[int, int]] = []
+        for size in sizes:
+            start = _aligned(end)
+            rows.append((start, size))
+            end = start + size
+        self._resize(_aligned(end))
+        words = self._words
+        words[_LAYOUT] = _MAGIC
+        words[_GENERATION] = generation
+        words[_STEPS] = steps
+        words[_BLOCKS] = len(rows)
+        words[_INDEX_BYTES] = len(index)
+        for number, row in enumerate(rows):
+            at = self._row(number)
+            words[at], words[at + 1] = row
+        self._map[table_end : table_end + len(index)] = index
+        return [self._bytes[at : at + size] for at, size in rows]
+
+    def seal(self) -> None:
+        """Computes the checksums of filled blocks; commits."""
+        words = self._words
+        for number in range(words[_BLOCKS]):
+            at = self._row(number)
+            words[at + 2] = self._sum(words[at], words[at + 1])
+        words[_CHECKSUM] = self._sum_of_head()
+        words[_COMMIT] = words[_GENERATION]
+
+    def read(self) -> tuple[bytes, list[torch.Tensor]] | None:
+        """The index and the blocks, if all of it is as it was committed.
+
+        Returns:
+            None: There is no generation, or it is damaged. The blocks are views
+            of this memory, as bytes, good until the next `begin`.
+        """
+        words, size = self._words, len(self._map)
+        if (
+            not self.generation
+            or words[_BLOCKS] > size
+            or words[_INDEX_BYTES] > size
+        ):
+            return None
+        table_end = _PAGE + 8 * _ROW * words[_BLOCKS]
+        if table_end + words[_INDEX_BYTES] > size:
+            return None
+        if words[_CHECKSUM] != self._sum_of_head():
+            return None
+        blocks = []
+        for number in range(words[_BLOCKS]):
+            start, length, checksum = self._words[
+                self._row(number) : self._row(number) + _ROW
+            ]
+            if checksum != self._sum(start, length):
+                return None
+            blocks.append(self._bytes[start : start + length])
+        return self._map[table_end : table_end + words[_INDEX_BYTES]], blocks
+
+    def discard(self) -> None:
+        """Removes the commit word: there is no generation any more."""
+        self._words[_COMMIT] = 0
+
+    def _open(self, size: int) -> None:
+        self._map = mmap.mmap(self._descriptor, size)
+        self._view = memoryview(self._map)
+        self._words = self._view.cast("Q")
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    def _resize(self, size: int) -> None:
+        """To this many bytes; views of what was there must not be used."""
+        if size != len(self._map):
+            os.ftruncate(self._descriptor, size)
+            self._open(size)
+
+    def _row(self, number: int) -> int:
+        """Where a block's row begins, in words."""
+        return _PAGE // 8 + _ROW * number
+
+    def _sum(self, start: int, length: int) -> int:
+        return zlib.crc32(self._view[start : start + length])
+
+    def _sum_of_head(self) -> int:
+        """Of all that is before the blocks but the two words that are last."""
+        words = self._words
+        length = 8 * _ROW * words[_BLOCKS] + words[_INDEX_BYTES]
+        head = b"".join(
+            words[at].to_bytes(8, "little")
+            for at in (_GENERATION, _STEPS, _BLOCKS, _INDEX_BYTES)
+        )
+        return zlib.crc32(self._view[_PAGE : _PAGE + length], zlib.crc32(head))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -1,0 +1,114 @@
+"""Commits a training's objects, and brings them back."""
+
+import logging
+import os
+from typing import Any
+
+import torch
+
+from torch_chameleon.elastic._generations import Generations
+from torch_chameleon.elastic._group import Group
+from torch_chameleon.elastic._keeper import Memories
+from torch_chameleon.elastic._putting_back import Kept, put_back
+from torch_chameleon.elastic._random import RandomNumbers
+from torch_chameleon.elastic._snapshot import Snapshot
+
+MIRROR_VARIABLE = "CHAMELEON_MIRROR_STEPS"
+# No names of objects, which are identifiers.
+_NUMBERS, _RANDOM = "its numbers", "its random numbers"
+
+_log = logging.getLogger("torch_chameleon.elastic")
+
+
+class Training:
+    """Objects and numbers, and the generations in which they are kept."""
+
+    def __init__(self, objects: dict[str, Kept], numbers: dict[str, Any]):
+        """Keeps nothing yet.
+
+        Args:
+            objects: By name.
+            numbers: By name, and as they are now.
+
+        Raises:
+            ValueError: MIRROR_VARIABLE is no number of steps.
+        """
+        self.objects = objects
+        self.numbers = numbers
+        self.steps = 0  # committed or skipped, in all lives
+        self.generations: Generations | None = None
+        self._every = _mirror_steps()
+        self._random = RandomNumbers()
+        self._checked = False
+
+    def come_back(self, memories: Memories) -> None:
+        """Loads what earlier lives committed, if any; commits go there.
+
+        Args:
+            memories: Who keeps them.
+
+        Raises:
+            ValueError: An object is not made as it was.
+        """
+        group = self._group = Group()
+        self.memory = memories.own
+        self.generations = Generations(memories, group)
+        for each in self.objects.values():
+            if isinstance(each, torch.optim.Optimizer):
+                each.register_step_pre_hook(self._wait)
+        found = self.generations.agree()
+        if found is None:
+            return
+        kept = {**self.objects}
+        if found.own.rank == group.rank:
+            kept[_RANDOM] = self._random
+        put_back(kept, found.own, found.images)
+        self.numbers.update(found.own.tree[_NUMBERS])
+        self.steps = found.steps
+        if group.rank == 0:
+            _log.warning(
+                "chameleon: back with %d steps done, as %d ranks after %d",
+                found.steps,
+                group.world,
+                found.own.world,
+            )
+
+    @property
+    def rank(self) -> int:
+        """This process's; that of one that nobody keeps is 0."""
+        return self._group.rank if self.generations else 0
+
+    def commit(self) -> None:
+        """Commits all, if it is the turn."""
+        self.steps += 1
+        if self.generations is None:
+            return
+        self.memory.ledger.reached = self.steps
+        if self.steps % self._every:
+            return
+        tree = {name: each.state_dict() for name, each in self.objects.items()}
+        tree[_NUMBERS] = dict(self.numbers)
+        tree[_RANDOM] = self._random.state_dict()
+        snapshot = Snapshot(tree, self._group.rank, self._group.world)
+        if not self._checked:
+            snapshot.check()
+            self._checked = True
+        self.generations.commit(snapshot, self.steps)
+
+    def _wait(self, *_: Any) -> None:
+        """Before an optimizer's step: the state before it is whole.
+
+        So that no rank is more than one step ahead of what all can go back to.
+        """
+        assert self.generations is not None
+        self.generations.wait()
+
+
+def _mirror_steps() -> int:
+    text = os.environ.get(MIRROR_VARIABLE, "1")
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError(
+            f"environment variable {MIRROR_VARIABLE}={text!a} must be a number "
+            "of steps, at least 1"
+        )
+    return int(text)

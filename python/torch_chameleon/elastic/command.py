@@ -1,0 +1,127 @@
+"""`python -m torch_chameleon elastic`: torchrun, with states that outlive it.
+
+Takes torchrun's options (they are its own, and so is the agent), holds the
+memory of the ranks, and says at the end what failed and what was lost.
+"""
+
+import argparse
+import os
+import sys
+
+from torch.distributed.elastic.metrics import api as metrics
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import (
+    determine_local_world_size,
+    get_args_parser,
+    parse_min_max_nnodes,
+    run,
+)
+
+from torch_chameleon import _script
+from torch_chameleon.elastic import _keeper
+from torch_chameleon.elastic._failures import AGENT, Failures
+from torch_chameleon.elastic._memory import Memory
+from torch_chameleon.elastic._policies import BUILT, NAMES, Policy
+from torch_chameleon.elastic._training import MIRROR_VARIABLE
+
+_RESTARTS = 3
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Launches a training and looks after it.
+
+    Args:
+        arguments: The command line, default the process's.
+
+    Returns:
+        The exit status.
+    """
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    _check(parser, options)
+    ranks = int(options.nproc_per_node)
+    descriptors = [Memory.create(rank) for rank in range(ranks)]
+    os.environ[_keeper.KEEPER_VARIABLE] = _keeper.address(descriptors)
+    os.environ[MIRROR_VARIABLE] = str(options.mirror_steps)
+    # The workers' own store instead of the agent's, which remembers where those
+    # of their first life listened (pytorch#167288).
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    failures = Failures([Memory(each) for each in descriptors])
+    metrics.configure(failures, AGENT)
+    try:
+        return _launch(BUILT[options.policy](), options, failures)
+    finally:
+        print(failures.line(), flush=True)
+
+
+def _launch(
+    policy: Policy, options: argparse.Namespace, failures: Failures
+) -> int:
+    policy.prepare(options)
+    while True:
+        try:
+            run(options)
+            return 0
+        except ChildFailedError as error:
+            done = policy.next_launch(options)
+            failures.chose(done or "given up")
+            if done is None:
+                print(error, file=sys.stderr, flush=True)
+                return 1
+
+
+def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
+    """Refuses what is wrong, and fills in what torchrun would not."""
+    if options.policy not in BUILT:
+        parser.error(
+            f"--policy {options.policy} is not built yet; what is: "
+            f"{', '.join(BUILT)}"
+        )
+    for name, least in (("mirror_steps", 1), ("max_restarts", 0)):
+        if getattr(options, name) < least:
+            option = name.replace("_", "-")
+            parser.error(
+                f"--{option} = {getattr(options, name)} is less than {least}"
+            )
+    if not options.module and not os.path.isfile(options.training_script):
+        parser.error(f"no file {options.training_script}")
+    try:
+        nodes, most_nodes = parse_min_max_nnodes(options.nnodes)
+        ranks = determine_local_world_size(options.nproc_per_node)
+    except (ValueError, RuntimeError) as error:
+        parser.error(str(error))
+    if ranks < 1:
+        parser.error(f"--nproc-per-node = {ranks} is less than 1")
+    options.nproc_per_node = str(ranks)
+    if (nodes, most_nodes) == (1, 1):
+        options.standalone = not options.rdzv_endpoint
+    elif options.policy == "reshard":
+        parser.error("--policy reshard is for one machine: --nnodes 1")
+
+
+def _parser() -> _script.CommandParser:
+    parser = _script.CommandParser(
+        prog="python -m torch_chameleon elastic",
+        description="Launches a training as torchrun does, whose workers come "
+        "back to what torch_chameleon.elastic.State committed. What is not "
+        "named here is torchrun's.",
+        parents=[get_args_parser()],
+        conflict_handler="resolve",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(max_restarts=_RESTARTS)
+    add = parser.add_argument
+    add(
+        "--mirror-steps",
+        type=int,
+        default=1,
+        metavar="STEPS",
+        help="keep the state of each so many-th commit (default: 1)",
+    )
+    add(
+        "--policy",
+        choices=NAMES,
+        default="in-place",
+        help="what is done when a worker fails (default: %(default)s)",
+    )
+    return parser

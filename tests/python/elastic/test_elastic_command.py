@@ -1,0 +1,95 @@
+"""`python -m torch_chameleon elastic`: what it refuses, what it says."""
+
+import os
+
+import pytest
+from torch.distributed.elastic.metrics.api import MetricData
+from torch_chameleon.elastic import command
+from torch_chameleon.elastic._failures import Failures
+from torch_chameleon.elastic._memory import Memory
+from torch_chameleon.elastic._policies import InPlace, Reshard
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--policy", "heal"], "--policy heal is not built yet; what is: "
+         "in-place, reshard"),
+        (["--policy", "auto"], "--policy auto is not built yet"),
+        (["--policy", "pray"], "argument --policy: invalid choice: 'pray'"),
+        (["--mirror-steps", "0"], "--mirror-steps = 0 is less than 1"),
+        (["--mirror-steps", "x"], "argument --mirror-steps: invalid int"),
+        (["--max-restarts", "-1"], "--max-restarts = -1 is less than 0"),
+        (["--nproc-per-node", "0"], "--nproc-per-node = 0 is less than 1"),
+        (["--nproc-per-node", "x"], "Unsupported nproc_per_node value: x"),
+        (["--nnodes", "a"], "invalid literal for int"),
+        (["--nnodes", "2", "--policy", "reshard"], "is for one machine"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_a_sentence(options, sentence, capsys):
+    before = dict(os.environ)
+    with pytest.raises(SystemExit) as ended:
+        command.main([*options, __file__])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("torch_chameleon elastic: ")
+    assert sentence in line
+    assert dict(os.environ) == before
+
+
+def test_a_script_that_is_not_there(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["nowhere.py"])
+    assert "no file nowhere.py" in capsys.readouterr().err
+
+
+def failed(failures):
+    failures.emit(MetricData(0, "torchelastic", "workers.default.failed", 1))
+
+
+def test_the_last_line():
+    memories = [Memory(Memory.create(rank)) for rank in range(2)]
+    for each in memories:
+        each.ledger.back(0, 0)
+    failures = Failures(memories)
+    failures.emit(MetricData(0, "torchelastic", "workers.default.healthy", 1))
+    assert failures.line() == "elastic: no failures; no steps lost"
+    failed(failures)
+    memories[0].ledger.back(3, 4)
+    failed(failures)
+    assert failures.line() == (
+        "elastic: 2 failures (in place, in place); 1 step lost; back after "
+        "0.0 s"
+    )
+    failures.chose("given up")
+    for each in memories:
+        each.ledger.back(2, 4)
+    assert failures.line() == (
+        "elastic: 2 failures (in place, given up); 3 steps lost; back after "
+        "0.0 s, 0.0 s"
+    )
+
+
+class Options:
+    nproc_per_node = "3"
+    max_restarts = 5
+
+
+def test_in_place_the_agent_does_it_all():
+    options, policy = Options(), InPlace()
+    policy.prepare(options)
+    assert options.max_restarts == 5
+    assert policy.next_launch(options) is None
+
+
+def test_resharding_goes_on_with_one_rank_less():
+    options, policy = Options(), Reshard()
+    policy.prepare(options)
+    assert options.max_restarts == 0
+    said = [policy.next_launch(options) for _ in range(3)]
+    assert said == ["resharded onto 2", "resharded onto 1", None]
+    assert options.nproc_per_node == "1"
+    options = Options()
+    options.max_restarts = 1
+    policy.prepare(options)
+    assert [policy.next_launch(options) for _ in range(2)] == [said[0], None]

@@ -1,0 +1,290 @@
+"""What a user sees of a state: its lines, and what it says of wrong ones."""
+
+import random
+
+import pytest
+import torch
+from returning_rank import rank_fixture  # noqa: F401
+from support import same_bits, values
+from torch_chameleon import elastic
+
+DEVICES = ["cpu", "chameleon"]
+
+
+def make(device="chameleon"):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8),
+        torch.nn.Dropout(0.3),
+        torch.nn.BatchNorm1d(8),
+        torch.nn.Linear(8, 8),
+    ).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 10)
+    return {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+
+
+def train(state):
+    """A step that draws from all generators."""
+    device = next(state.model.parameters()).device
+    x = values(device, 4, 8, seed=state.step) + random.random()
+    state.model(x * torch.rand(1).to(device)).square().mean().backward()
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+    state.scheduler.step()
+    state.step += 1
+
+
+def tensors(state):
+    found = dict(state.model.state_dict())
+    for number, each in state.optimizer.state_dict()["state"].items():
+        found |= {f"{number}.{key}": value for key, value in each.items()}
+    return found
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_it_goes_on_with_the_same_bits(rank, device):
+    state = elastic.State(**make(device), step=0)
+    random.seed(0)
+    for _ in range(6):
+        train(state)
+    expected = tensors(state)
+
+    random.seed(0)
+    first = rank.state(**make(device), step=0)
+    for _ in range(3):
+        train(first)
+        first.commit()
+    train(first)  # lost
+    rank.settle()
+    second = rank.state(**make(device), step=0)
+    assert second.step == 3
+    while second.step < 6:
+        train(second)
+    found = tensors(second)
+    assert found.keys() == expected.keys()
+    for key, tensor in expected.items():
+        assert found[key].device == tensor.device, key
+        assert same_bits(found[key], tensor), key
+    assert second.scheduler.get_last_lr() == state.scheduler.get_last_lr()
+    assert rank.memory.ledger.lost == 0
+
+
+def test_numpy_goes_on_if_it_is_imported(rank):
+    numpy = pytest.importorskip("numpy")
+    state = rank.state(step=0)
+    numpy.random.rand(3)
+    state.commit()
+    expected = numpy.random.rand(3)
+    rank.settle()
+    rank.state(step=0)
+    assert (numpy.random.rand(3) == expected).all()
+
+
+def test_numbers_keep_their_types(rank):
+    state = rank.state(step=3, loss=0.5, done=False)
+    state.step, state.loss, state.done = 1 << 70, float("inf"), True
+    state.commit()
+    rank.settle()
+    back = rank.state(step=3, loss=0.5, done=False)
+    assert (back.step, back.loss, back.done) == (1 << 70, float("inf"), True)
+    assert back.done is True
+
+
+def test_what_changes_after_a_commit_is_not_in_it(rank):
+    layer = torch.nn.Linear(4, 4).to("chameleon")
+    state = rank.state(layer=layer, step=0)
+    expected = layer.weight.detach().clone()
+    state.commit()
+    state.step = 7
+    with torch.no_grad():
+        layer.weight.zero_()
+    rank.settle()
+    back = rank.state(layer=torch.nn.Linear(4, 4).to("chameleon"), step=0)
+    assert back.step == 0
+    assert same_bits(back.layer.weight, expected)
+
+
+def test_parameters_stay_the_same_objects(rank):
+    layer = torch.nn.Linear(4, 4).to("chameleon")
+    rank.state(layer=layer).commit()
+    rank.settle()
+    other = torch.nn.Linear(4, 4).to("chameleon")
+    weight, bias = other.weight, other.bias
+    rank.state(layer=other)
+    assert other.weight is weight
+    assert other.bias is bias
+    assert same_bits(weight, layer.weight)
+
+
+def test_strides_of_an_optimizer_s_state_are_kept(rank):
+    def made():
+        layer = torch.nn.Conv2d(4, 4, 3).to("chameleon")
+        layer = layer.to(memory_format=torch.channels_last)
+        return layer, torch.optim.AdamW(layer.parameters())
+
+    layer, optimizer = made()
+    state = rank.state(layer=layer, optimizer=optimizer)
+    layer(values("chameleon", 1, 4, 4, 4)).sum().backward()
+    optimizer.step()
+    state.commit()
+    rank.settle()
+    other, other_optimizer = made()
+    rank.state(layer=other, optimizer=other_optimizer)
+    ours = other_optimizer.state[other.weight]["exp_avg"]
+    theirs = optimizer.state[layer.weight]["exp_avg"]
+    assert ours.stride() == theirs.stride() == layer.weight.stride()
+    assert same_bits(ours, theirs)
+
+
+class Loader:
+    """Knows its position, and more that is not tensors alone."""
+
+    def __init__(self):
+        self.state = {"at": 0}
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+def test_other_objects_get_what_they_gave(rank):
+    loader = Loader()
+    table = torch.arange(6.0, device="chameleon").view(2, 3).t()
+    loader.state = {
+        "at": 5,
+        "name": "ä",
+        7: [None, True, (1, 2.5), {"deep": [torch.ones(2, dtype=torch.bool)]}],
+        "table": table,
+        "empty": torch.empty(0, 3, dtype=torch.bfloat16),
+        "nothing": {},
+        "scalar": torch.tensor(3),
+        "expanded": torch.ones(1).expand(4),
+    }
+    rank.state(loader=loader).commit()
+    rank.settle()
+    back = rank.state(loader=Loader()).loader.state
+    assert list(back) == list(loader.state)
+    for key in ("table", "empty", "scalar", "expanded"):
+        assert same_bits(back[key], loader.state[key])
+        assert back[key].device == loader.state[key].device
+    assert back["table"].stride() == table.stride()
+    deep = back[7][3]["deep"][0]
+    assert same_bits(deep, loader.state[7][3]["deep"][0])
+    assert back[7][:3] == loader.state[7][:3]
+    assert (back["at"], back["name"], back["nothing"]) == (5, "ä", {})
+
+
+def test_a_module_s_extra_state_is_kept(rank):
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def get_extra_state(self):
+            return {"calls": self.calls}
+
+        def set_extra_state(self, state):
+            self.calls = state["calls"]
+
+    counting = Counting()
+    counting.calls = 4
+    rank.state(counting=counting).commit()
+    rank.settle()
+    assert rank.state(counting=Counting()).counting.calls == 4
+
+
+def test_without_an_agent_commits_do_nothing(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    state = elastic.State(loader=Loader(), step=0)
+    state.step += 1
+    state.commit()
+    assert state.step == 1
+
+
+def test_only_every_nth_commit_is_kept(rank, monkeypatch):
+    monkeypatch.setenv("CHAMELEON_MIRROR_STEPS", "3")
+    state = rank.state(step=0)
+    for _ in range(8):
+        state.step += 1
+        state.commit()
+    rank.settle()
+    assert rank.newest.generation == 2
+    assert rank.state(step=0).step == 6
+    assert rank.memory.ledger.lost == 2
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "", "1.5"])
+def test_a_wrong_number_of_mirror_steps(monkeypatch, text):
+    monkeypatch.setenv("CHAMELEON_MIRROR_STEPS", text)
+    with pytest.raises(ValueError, match=f"MIRROR_STEPS={text!a} must be"):
+        elastic.State(step=0)
+
+
+@pytest.mark.parametrize(
+    ("objects", "error", "sentence"),
+    [
+        ({}, ValueError, "keeps nothing"),
+        ({"commit": 1}, ValueError, "'commit' cannot be a name"),
+        ({"_x": 1}, ValueError, "'_x' cannot be a name"),
+        ({"x": "text"}, TypeError, "x is a str; what is kept is a number"),
+        ({"x": None}, TypeError, "x is a NoneType"),
+        ({"x": torch.ones(1)}, TypeError, "x is a Tensor"),
+        ({"x": torch.nn.Linear}, TypeError, "x is a type"),
+        ({"x": [1]}, TypeError, "x is a list"),
+    ],
+)
+def test_what_cannot_be_kept(objects, error, sentence):
+    with pytest.raises(error, match=sentence):
+        elastic.State(**objects)
+
+
+def test_attributes_that_are_wrong():
+    state = elastic.State(loader=Loader(), step=0)
+    with pytest.raises(AttributeError, match="no 'stap'; it has loader, step"):
+        state.stap  # noqa: B018
+    with pytest.raises(AttributeError, match="'other' is no number"):
+        state.other = 1
+    with pytest.raises(AttributeError, match="'loader' is no number"):
+        state.loader = Loader()
+    with pytest.raises(
+        TypeError, match="step is a number, and cannot be a str"
+    ):
+        state.step = "1"
+    with pytest.raises(TypeError, match="cannot be a Tensor"):
+        state.step = torch.tensor(1)
+    assert state.step == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (torch.ones(2).to_sparse(), r"loader\.x is a Tensor on cpu, of layout"),
+        (torch.ones(2, device="meta"), r"loader\.x is a Tensor on meta"),
+        (random.Random(), r"loader\.x is a Random; a state_dict\(\) can be"),
+        ([1, {2: Loader()}], r"loader\.x\.1\.2 is a Loader"),
+    ],
+)
+def test_a_state_that_cannot_be_kept(rank, value, sentence):
+    loader = Loader()
+    loader.state = {"at": 1, "x": value}
+    with pytest.raises(TypeError, match=sentence):
+        rank.state(loader=loader).commit()
+
+
+def test_a_script_that_makes_other_things(rank):
+    rank.state(layer=torch.nn.Linear(4, 4), step=0).commit()
+    rank.settle()
+    sentence = (
+        r"layer\.weight had the shape \(4, 4\) when it was committed, and has "
+        r"\(4, 5\)"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        rank.state(layer=torch.nn.Linear(5, 4), step=0)
+    with pytest.raises(ValueError, match=r"layer\.bias had .* and has None"):
+        rank.state(layer=torch.nn.Linear(4, 4, bias=False), step=0)
+    with pytest.raises(ValueError, match="there was no other when"):
+        rank.state(other=torch.nn.Linear(4, 4), step=0)
