@@ -61,7 +61,10 @@ class Generations:
             if slot.generation > self._number:
                 slot.discard()
         agreed = [each for each in usable if each.number == self._number]
-        self._own.ledger.back(agreed[0].steps if agreed else 0, reached)
+        steps = agreed[0].steps if agreed else 0
+        self._own.ledger.back(steps, reached)
+        for lost in self._memories[self._group.world :]:
+            lost.ledger.reached = steps
         return agreed[0] if agreed else None
 
     def commit(self, snapshot: Snapshot, steps: int) -> None:

@@ -67,10 +67,11 @@ class Training:
         self.steps = found.steps
         if group.rank == 0:
             _log.warning(
-                "chameleon: back with %d steps done, as %d ranks after %d",
+                "chameleon: back, with %d steps done%s",
                 found.steps,
-                group.world,
-                found.own.world,
+                ""
+                if group.world == found.own.world
+                else f", {group.world} ranks for {found.own.world}",
             )
 
     @property

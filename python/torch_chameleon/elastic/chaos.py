@@ -86,8 +86,9 @@ def schedule(
     drawn = []
     for step in sorted(draws.sample(range(steps), failures)):
         kind = draws.choice(kinds)
-        # While a generation is written there is one only.
-        phases = PHASES[:-1] if kind in _ON_MIRROR else PHASES
+        # Later another rank may have begun to write in the place of the one
+        # before, and none would be left that all have.
+        phases = PHASES[:2] if kind in _ON_MIRROR else PHASES
         rank, phase = draws.randrange(ranks), draws.choice(phases)
         drawn.append(_checked(kind, rank, step, phase))
     return drawn

@@ -120,7 +120,8 @@ def survive(command, folder, kind, way, failures):
         ahead = is_late and failure.kind == "sibling"
         # Killed while checksums of the last commit are computed it loses that.
         assert -ahead <= failure.step - step <= 1, (failures, begun)
-        assert failure.step - step == 1 or not is_damage, (failures, begun)
+        if is_damage:
+            assert step == max(failure.step - 1, 0), (failures, begun)
         # Another rank may have ended the step in whose optimizer this one died.
         most += failure.step - step + is_late
         least += max(failure.step - step + (failure.phase == "commit"), 0)
@@ -170,7 +171,7 @@ def test_under_torchrun_with_a_port(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt", "resnet"])
 def test_shards_come_back_in_place(kind, tmp_path):
-    failures = "kill:1:1:backward,flip:0:3:optimizer,error:1:5:commit"
+    failures = "kill:1:1:backward,flip:0:3:backward,error:1:5:commit"
     survive(ours(2), tmp_path, kind, "fsdp2", failures)
 
 
@@ -182,9 +183,11 @@ def test_one_rank_goes_on_with_all_of_it(way, tmp_path):
     printed, _ = run(
         command, tmp_path, "gpt_without_dropout", way, "kill:1:3:backward"
     )
-    assert lives(tmp_path) == [(0, 2), (3, 1)]
+    (_, step) = begun = lives(tmp_path)
+    assert begun in ([(0, 2), (3, 1)], [(0, 2), (2, 1)])  # or not whole yet
     assert last_line(printed) == (
-        "elastic: 1 failure (resharded onto 1); no steps lost; back after S"
+        "elastic: 1 failure (resharded onto 1); "
+        f"{counted(3 - step[0], 'step')} lost; back after S"
     )
     found = json.loads((tmp_path / "0.json").read_text())
     assert found == without_failure("gpt_without_dropout", way)[0]
@@ -221,8 +224,10 @@ def test_a_run_that_fails_for_good_says_so(tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert last_line(done.stdout) == (
-        "elastic: 2 failures (in place, given up); no steps lost; back after S"
+    assert re.fullmatch(
+        r"elastic: 2 failures \(in place, given up\); (no|1) steps? lost; "
+        "back after S",
+        last_line(done.stdout),
     )
     assert_nobody_is_left(mark)
 

@@ -3,7 +3,10 @@
 import pytest
 import torch
 from returning_rank import rank_fixture  # noqa: F401
-from torch_chameleon.elastic import _arming, chaos
+from torch_chameleon.elastic import _arming, _keeper, chaos
+from torch_chameleon.elastic._generations import Generations
+from torch_chameleon.elastic._memory import Memory
+from torch_chameleon.elastic._snapshot import Snapshot
 
 
 def committed(rank, steps):
@@ -137,3 +140,41 @@ def test_chaos_damages_the_newest_generation_alone(rank, monkeypatch, kind):
     _arming._FAIL[kind](vars(state)["_training"])
     assert len(died) == 1
     assert back(rank).step == 2
+
+
+class Alone:
+    """A group of one rank, which is what is left of two."""
+
+    rank, world = 0, 1
+
+    def gather(self, numbers):
+        return [numbers]
+
+    def meet(self):
+        pass
+
+
+def test_what_a_lost_rank_had_done_is_lost_once():
+    memories = [Memory(Memory.create(number)) for number in range(2)]
+    memories[1].ledger.reached = 5
+    for _ in range(2):
+        seen = _keeper.Memories(memories[0], memories)
+        assert Generations(seen, Alone()).agree() is None
+        assert memories[0].ledger.lost == 5
+
+
+def test_all_parts_are_needed_where_there_were_more_ranks():
+    memories = [Memory(Memory.create(number)) for number in range(2)]
+    seen = _keeper.Memories(memories[0], memories)
+    for rank, memory in enumerate(memories):
+        for slot, number in zip(memory.slots, (3, 4), strict=True):
+            snapshot = Snapshot({"rank": {"is": rank}}, rank, 2)
+            slot.begin(number, number, snapshot.index, [])
+            slot.seal()
+    found = Generations(seen, Alone()).agree()
+    assert (found.number, found.own.rank) == (4, 0)
+    assert [image.tree["rank"]["is"] for image in found.images] == [0, 1]
+    memories[1].slots[1].discard()
+    assert Generations(seen, Alone()).agree().number == 3
+    memories[1].slots[0].discard()
+    assert Generations(seen, Alone()).agree() is None
