@@ -116,7 +116,7 @@ bool DirectCall<kMaxListed>::mayGoInChunks(
 
 template <std::size_t kMaxListed>
 void DirectCall<kMaxListed>::finishDeferredWork() const {
-  make_room(*device_);
+  backend::finish_deferred_work_if_full(*device_);
   for (std::size_t i = 0; i < count_; ++i) {
     // mutant: deferred-direct
     backend::finish_deferred_work_on(

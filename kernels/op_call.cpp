@@ -16,7 +16,6 @@
 #include "kernels/alias_tensors.h"
 #include "kernels/call_arguments.h"
 #include "kernels/layouts/sparse_parts.h"
-#include "kernels/lists/deferred_lists.h"
 #include "kernels/reruns/recorded_op.h"
 #include "kernels/simulated/facts.h"
 #include "kernels/simulated/kernel_memory.h"
@@ -57,8 +56,7 @@ class NativeCall {
     arguments_.collect();
     backend::DeviceContext& device =
         backend::context(arguments_.index(), traits_.name);
-    if (backend::has_deferred_work()) [[unlikely]]
-      make_room(device);
+    backend::finish_deferred_work_if_full(device);
     if (searches_algorithms(traits_)) [[unlikely]] {
       choice_.emplace(traits_, arguments_.given(), arguments_.index(),
                       device.pager->hbmBudget());

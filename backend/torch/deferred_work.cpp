@@ -2,8 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "backend/torch/storage.h"
-
 namespace chameleon::backend {
 
 namespace {
@@ -18,12 +16,11 @@ void detail::finish_deferred_work_slow() {
 }
 
 void detail::finish_deferred_work_on_slow(const c10::StorageImpl& storage) {
-  const memory::Block* const block = block_of(storage);
-  // A result that was deferred itself has no block yet.
-  const bool has_work =
-      block == nullptr ? storage.nbytes() > 0
-                       : block->has_deferred_op.load(std::memory_order_acquire);
-  if (has_work && stays == 0) deferred.finish_on(storage);
+  if (stays == 0) deferred.finish_on(storage);
+}
+
+void detail::finish_deferred_work_if_full_slow(const DeviceContext& device) {
+  if (stays == 0) deferred.finish_if_full(device);
 }
 
 DeferredWorkStays::DeferredWorkStays() noexcept { ++stays; }

@@ -18,10 +18,13 @@
 
 namespace chameleon::backend {
 
+struct DeviceContext;
+
 namespace detail {
 extern std::atomic<bool> work_is_deferred;
 void finish_deferred_work_slow();
 void finish_deferred_work_on_slow(const c10::StorageImpl& storage);
+void finish_deferred_work_if_full_slow(const DeviceContext& device);
 } // namespace detail
 
 inline bool has_deferred_work() noexcept {
@@ -45,6 +48,13 @@ inline void finish_deferred_work_on(const c10::StorageImpl& storage) {
     detail::finish_deferred_work_on_slow(storage);
 }
 
+// Before an op on `device`: all of it, where the live bytes are near the limit.
+// Among them may be gradients that nobody else holds.
+inline void finish_deferred_work_if_full(const DeviceContext& device) {
+  if (has_deferred_work()) [[unlikely]]
+    detail::finish_deferred_work_if_full_slow(device);
+}
+
 // For those who only count, or set limits: what finds no memory stays deferred
 // without an error, so that a program can free some, or raise the limit.
 void try_finish_deferred_work();
@@ -66,6 +76,7 @@ inline void set_work_deferred(bool deferred) noexcept {
 struct DeferredWork {
   void (*finish)();
   void (*finish_on)(const c10::StorageImpl& storage);
+  void (*finish_if_full)(const DeviceContext& device);
 };
 void set_deferred_work(DeferredWork work);
 

@@ -134,7 +134,17 @@ void finish() {
   execute_all();
 }
 
+bool has_deferred_op(const c10::StorageImpl& storage) {
+  const memory::Block* const block = backend::block_of(storage);
+  // A result that was deferred itself has no block yet.
+  return block == nullptr
+             ? storage.nbytes() > 0
+             : block->has_deferred_op.load(std::memory_order_acquire);
+}
+
+// No lock for what is not among the operands.
 void finish_on(const c10::StorageImpl& storage) {
+  if (!has_deferred_op(storage)) return;
   if (is_executing || backend::is_in_bad_fork()) return;
   const Lock lock;
   execute_on(storage, nullptr);
@@ -174,6 +184,15 @@ std::size_t most_live_bytes(const backend::DeviceContext& device) {
   return most - std::min(most, chunk_bytes);
 }
 
+void finish_if_full(const backend::DeviceContext& device) {
+  const Pending& now = pending();
+  if (now.device.load(std::memory_order_relaxed) == &device &&
+      device.pager->levels().logical_rounded_bytes >
+          now.most_live_bytes.load(std::memory_order_relaxed)) {
+    finish();
+  }
+}
+
 } // namespace
 
 bool defer_list_op(const OpTraits& traits, const c10::OperatorHandle& op,
@@ -207,15 +226,6 @@ bool defer_list_op(const OpTraits& traits, const c10::OperatorHandle& op,
   return true;
 }
 
-void make_room(const backend::DeviceContext& device) {
-  const Pending& now = pending();
-  if (now.device.load(std::memory_order_relaxed) == &device &&
-      device.pager->levels().logical_rounded_bytes >
-          now.most_live_bytes.load(std::memory_order_relaxed)) {
-    finish();
-  }
-}
-
 std::size_t deferred_op_count() {
   const Lock lock;
   std::size_t count = 0;
@@ -225,7 +235,7 @@ std::size_t deferred_op_count() {
 
 void register_deferred_lists(memory::WaitHooks hooks) {
   wait_hooks = hooks;
-  backend::set_deferred_work({&finish, &finish_on});
+  backend::set_deferred_work({&finish, &finish_on, &finish_if_full});
 }
 
 } // namespace chameleon::kernels

@@ -11,7 +11,7 @@
 // comes to it, and what its update needs moves beside the model's own work.
 // All of it: before anybody waits for the device, records an event, asks for
 // statistics or changes a limit (finish_deferred_work()); where so much is live
-// that ops may find no room (make_room()). Views, metadata, the death of
+// that ops may find no room. Views, metadata, the death of
 // tensors, new ones and the end of a step do not matter to it.
 //
 // What the caller sees is what he would have seen: version counters, results
@@ -56,10 +56,6 @@ namespace chameleon::kernels {
 // run as usual. Throws what finish_deferred_work() throws.
 bool defer_list_op(const OpTraits& traits, const c10::OperatorHandle& op,
                    torch::jit::Stack& stack);
-
-// Before an op on `device`: executes all that is deferred where the live bytes
-// are near the limit. Among them may be gradients that nobody else holds.
-void make_room(const backend::DeviceContext& device);
 
 // How many are deferred just now. For tests.
 std::size_t deferred_op_count();

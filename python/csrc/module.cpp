@@ -43,6 +43,7 @@ namespace {
 using backend::context;
 using backend::resolve_index;
 using python::block_of;
+using python::finish_deferred_work;
 using python::pager;
 using python::pager_if_used;
 
@@ -143,7 +144,7 @@ void bind_device(py::module_& m) {
   m.def("synchronize", [](c10::DeviceIndex index) {
     backend::refuse_after_fork();
     const py::gil_scoped_release no_gil;
-    backend::finish_deferred_work();
+    finish_deferred_work();
     if (auto* used = pager_if_used(index)) {
       backend::throw_if(used->synchronize());
     }

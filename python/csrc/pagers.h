@@ -10,6 +10,10 @@
 
 namespace chameleon::python {
 
+// backend::finish_deferred_work(), for functions that Python calls: what the
+// ops warn of are Python's warnings.
+void finish_deferred_work();
+
 // Index -1 is the current device. What was deferred runs first, as far as there
 // is memory for it. pager() is a first use of the device, by `what`;
 // pager_if_used() is none, and null where nothing has been.

@@ -191,7 +191,7 @@ with torch.device("chameleon"):
     model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8)))
     optimizer = torch.optim.AdamW(model.parameters())
     x = torch.zeros(512, 2048)
-for step in range(10):
+for step in range(14):
     torch_chameleon.reset_swap_stats()
     model(x).square().mean().backward()
     optimizer.step()
