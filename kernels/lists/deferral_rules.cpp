@@ -154,7 +154,7 @@ class Check {
     const auto list = arguments_[argument.index].toListRef();
     const std::string_view name =
         is_fused_ ? std::string_view(nameOf(argument)) : "";
-    if (list.empty() && is_fused_) return isUnused(name);
+    if (is_fused_ && isUnused(name)) return list.empty();
     if (list.size() != self_.size()) return false;
     const bool counts_steps = name == "state_steps";
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -180,7 +180,7 @@ class Check {
         *traits_.handle.schema().argumentIndexWithName(name))];
   }
 
-  // What a fused optimizer's list may be empty for.
+  // A fused optimizer's list that must be empty.
   bool isUnused(std::string_view list) const {
     if (list == "max_exp_avg_sqs") return !named("amsgrad").toBool();
     return list == "momentum_buffer_list" && named("momentum").toDouble() == 0;
@@ -204,8 +204,8 @@ class Check {
     for (std::size_t i = 0; i < traits_.argument_count; ++i) {
       const c10::IValue& value = arguments_[i];
       if (next == traits_.arguments.end() || next->index != i) {
-        // copy_'s non_blocking, or a scalar.
-        if (!value.isBool() && !fits(value, most_)) return false;
+        // A flag such as copy_'s non_blocking, or a scalar.
+        if (!isFlag(i) && !fits(value, most_)) return false;
         continue;
       }
       const ArgumentTraits& argument = *next++;
@@ -225,10 +225,17 @@ class Check {
     return true;
   }
 
-  // One tensor for all elements.
+  // Not a scalar that is a bool: some ops refuse it.
+  bool isFlag(std::size_t index) const {
+    return traits_.handle.schema().arguments()[index].type()->kind() ==
+           c10::TypeKind::BoolType;
+  }
+
+  // One tensor for all elements, not one of a scalar for each.
   bool fitsAll(const ArgumentTraits& argument, const c10::IValue& value) const {
     if (is_fused_ && value.isNone()) return true;
-    if (argument.writes || !isOrdinary(value)) return false;
+    if (argument.writes || nameOf(argument) == "scalars" || !isOrdinary(value))
+      return false;
     const at::Tensor& tensor = value.toTensor();
     return is_fused_ ? tensor.scalar_type() == at::kFloat && tensor.numel() == 1
                      : tensor.scalar_type() == type_ && tensor.dim() == 0;

@@ -166,6 +166,7 @@ def test_what_could_fail_is_not_put_off():
         lambda: torch._foreach_norm(xs()),
         lambda: torch._foreach_exp(xs()),
         lambda: torch._foreach_add_(xs(torch.complex64), 1.0),
+        lambda: torch._foreach_mul_(xs(), True),
     ]
     for number, action in enumerate(actions):
         _C.evict_all(0)
@@ -191,6 +192,46 @@ def test_exceptions_come_from_the_op_at_fault():
         for x, y in zip(tensors("cpu"), tensors("cpu", 1), strict=True)
     ]
     assert all_same(xs, expected)
+
+
+def fused_sgd(xs, ys, zs):
+    torch._fused_sgd_(
+        xs,
+        ys,
+        zs,  # without momentum there are none
+        lr=0.1,
+        momentum=0.0,
+        dampening=0.0,
+        weight_decay=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=True,
+    )
+
+
+REFUSED = {
+    "True is subtracted": lambda xs, ys, zs: torch._foreach_sub_(xs, True),
+    "True, to a result": lambda xs, ys, zs: torch._foreach_sub(xs, True),
+    "alpha is True": lambda xs, ys, zs: torch._foreach_add_(xs, ys, alpha=True),
+    "one scalar for a list of them": lambda xs, ys, zs: torch._foreach_addcmul_(
+        xs, ys, zs, torch.ones((), device=xs[0].device)
+    ),
+    "buffers without momentum": fused_sgd,
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_who_refuses_it_is_the_op(what):
+    messages = []
+    for device in ("cpu", "chameleon"):
+        xs, ys, zs = (tensors(device, seed, 3) for seed in range(3))
+        if device == "chameleon":
+            _C.evict_all(0)
+        with pytest.raises(RuntimeError) as refusal:
+            REFUSED[what](xs, ys, zs)
+        messages.append(str(refusal.value))
+    assert messages[0] == messages[1]
+    assert all_same(xs, tensors("cpu", 0, 3))
 
 
 # ---- who has to see it -----------------------------------------------------
