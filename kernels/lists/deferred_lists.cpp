@@ -1,6 +1,7 @@
 #include "kernels/lists/deferred_lists.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -31,9 +32,9 @@ struct Pending {
   std::mutex mutex;
   std::vector<std::unique_ptr<ListRun>> runs; // the last one takes ops
   std::thread::id owner;                      // who recorded the last one
-  // More live bytes than that: near the limit. Of the last run's device.
-  std::atomic<std::size_t> most_live_bytes;
-  std::atomic<const backend::DeviceContext*> device;
+  // Of each device, when a run was last begun on it: more live bytes than that
+  // are near the limit.
+  std::array<std::atomic<std::size_t>, backend::kMaxDevices> most_live_bytes{};
 };
 
 // Leaked: runs may be left when the process exits.
@@ -185,10 +186,11 @@ std::size_t most_live_bytes(const backend::DeviceContext& device) {
 }
 
 void finish_if_full(const backend::DeviceContext& device) {
-  const Pending& now = pending();
-  if (now.device.load(std::memory_order_relaxed) == &device &&
-      device.pager->levels().logical_rounded_bytes >
-          now.most_live_bytes.load(std::memory_order_relaxed)) {
+  const std::size_t most_live_bytes =
+      pending().most_live_bytes[static_cast<std::size_t>(device.index)].load(
+          std::memory_order_relaxed);
+  if (most_live_bytes > 0 &&
+      device.pager->levels().logical_rounded_bytes > most_live_bytes) {
     finish();
   }
 }
@@ -220,8 +222,8 @@ bool defer_list_op(const OpTraits& traits, const c10::OperatorHandle& op,
   if (!run->add(traits, op, stack)) return false;
   now.runs.push_back(std::move(run));
   now.owner = std::this_thread::get_id();
-  now.most_live_bytes = most_live_bytes(*device);
-  now.device = device;
+  now.most_live_bytes[static_cast<std::size_t>(device->index)] =
+      most_live_bytes(*device);
   backend::set_work_deferred(true);
   return true;
 }

@@ -333,6 +333,26 @@ def a_full_device_leaves_the_other_alone():
 
 
 @check
+def each_makes_room_of_its_own_deferred_work():
+    def ones(device):
+        return [torch.ones(MIB // 4, device=device) for _ in range(10)]
+
+    with torch_chameleon.config.patch(oversubscription=4):
+        updated, others = map(ones, BOTH)
+        _C.evict_all(0)
+        _C.evict_all(1)
+        gradients = ones(BOTH[0])
+        torch._foreach_add_(updated, gradients)
+        del gradients
+        torch._foreach_mul_(others, 2.0)
+        assert _testing.deferred_op_count() == 2
+        # Gradients are 10 of the 32 MiB that may be live.
+        made = [updated[0] + i for i in range(20)]
+    assert made[-1][-1].item() == 21
+    assert others[-1][-1].item() == 2
+
+
+@check
 def there_is_no_third():
     with pytest.raises(RuntimeError, match="there are 2 devices"):
         torch.ones(1, device="chameleon:2")

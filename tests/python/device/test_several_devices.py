@@ -26,6 +26,7 @@ CHECKS = [
     "files_name_the_device",
     "sparse_tensors_stay_where_they_are",
     "a_full_device_leaves_the_other_alone",
+    "each_makes_room_of_its_own_deferred_work",
     "there_is_no_third",
 ]
 
