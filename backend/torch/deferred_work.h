@@ -59,8 +59,8 @@ inline void finish_deferred_work_if_full(const DeviceContext& device) {
 // without an error, so that a program can free some, or raise the limit.
 void try_finish_deferred_work();
 
-// While one lives, its thread finishes nothing: it holds locks that the work
-// would take, and calls code that may ask for it.
+// While one lives, its thread finishes nothing: it holds locks or pins that the
+// work would wait for, and calls code that may ask for it.
 class DeferredWorkStays {
  public:
   DeferredWorkStays() noexcept;

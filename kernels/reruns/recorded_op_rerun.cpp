@@ -8,6 +8,7 @@
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "backend/torch/device_allocator.h"
 #include "backend/torch/generator.h"
@@ -175,6 +176,9 @@ void RecordedCall::runOnce(std::span<Block* const> operands,
   const c10::WarningUtils::WarningHandlerGuard unheard(&no_warnings);
   const WithBitSettings settings(surroundings_->settings);
   const backend::InKernelScope outside(nullptr, nullptr);
+  // It reads what was there when it first ran. Whoever waits for it may be
+  // inside a kernel, and must not wait for who executes deferred work.
+  const backend::DeferredWorkStays stays;
   std::optional<GeneratorAsItWas> generator;
 
   const c10::DeviceIndex index = surroundings_->index;
