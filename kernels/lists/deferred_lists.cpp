@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <c10/util/Exception.h>
@@ -30,8 +31,9 @@ memory::WaitHooks wait_hooks;
 // No two runs use one storage, so their order does not matter.
 struct Pending {
   std::mutex mutex;
-  std::vector<std::unique_ptr<ListRun>> runs; // the last one takes ops
-  std::thread::id owner;                      // who recorded the last one
+  std::vector<std::unique_ptr<ListRun>> runs;  // the last one takes ops
+  std::thread::id owner;                       // who recorded the last one
+  std::vector<std::unique_ptr<ListRun>> ended; // die without the lock
   // Of each device, when a run was last begun on it: more live bytes than that
   // are near the limit.
   std::array<std::atomic<std::size_t>, backend::kMaxDevices> most_live_bytes{};
@@ -63,15 +65,25 @@ class Lock {
     lock_.lock();
     if (wait_hooks.after != nullptr) wait_hooks.after(state);
   }
+  // What dies with a run may call Python, and that use what is deferred.
+  ~Lock() {
+    const auto ended = std::exchange(pending().ended, {});
+    lock_.unlock();
+  }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
 
  private:
   std::unique_lock<std::mutex> lock_;
 };
 
 // REQUIRES: the lock.
-void forget(const ListRun& run) {
+void forget(ListRun& run) {
+  run.end();
   auto& runs = pending().runs;
-  std::erase_if(runs, [&](const auto& each) { return each.get() == &run; });
+  const auto it = std::ranges::find(runs, &run, &std::unique_ptr<ListRun>::get);
+  pending().ended.push_back(std::move(*it));
+  runs.erase(it);
   backend::set_work_deferred(!runs.empty());
 }
 

@@ -95,7 +95,7 @@ ListRun::ListRun(backend::DeviceContext& device, std::size_t length)
       done_(length),
       left_(length) {}
 
-ListRun::~ListRun() {
+void ListRun::end() {
   for (Operand& operand : operands_) release(operand);
 }
 
@@ -391,7 +391,11 @@ void ListRun::releaseOperands(const std::vector<Slot>& slots, Range range) {
 void ListRun::release(Operand& operand) {
   if (!operand.tensor.defined()) return; // an op may have it twice
   set_deferred(operand.tensor, false);
-  slots_.erase(&storage_of(operand.tensor));
+  const c10::StorageImpl& storage = storage_of(operand.tensor);
+  slots_.erase(&storage);
+  if (storage.pyobj_slot()->load_pyobj() != nullptr) {
+    watched_.push_back(operand.tensor);
+  }
   operand.tensor.reset();
 }
 

@@ -15,8 +15,11 @@
 // the device's yet (backend::block_of() is null), so that nothing can use them
 // before the op has run. Until the last op on an operand has run, its block has
 // `has_deferred_op`; then, if nobody else holds the operand, it is freed.
+// Unless Python has an object for its storage: it may call code then that uses
+// others, so that one dies with the run.
 //
-// Thread safety: none; used under one lock (deferred_lists.cpp).
+// Thread safety: none; used under one lock (deferred_lists.cpp), but for the
+// destructor, which REQUIRES that nothing was added, or end().
 #pragma once
 
 #include <cstdint>
@@ -41,8 +44,6 @@ class ListRun {
 
   // On the calling thread's current stream. `length`: of all lists.
   ListRun(backend::DeviceContext& device, std::size_t length);
-  // What was not executed does not take place.
-  ~ListRun();
   ListRun(const ListRun&) = delete;
   ListRun& operator=(const ListRun&) = delete;
 
@@ -66,6 +67,9 @@ class ListRun {
   // An op failed inside its kernel, so that execute() cannot go on; what it
   // writes is undefined, and what comes after it did not take place.
   bool isBroken() const noexcept { return broken_; }
+
+  // What was not executed does not take place.
+  void end();
 
   const backend::DeviceContext& device() const noexcept { return device_; }
   bool isOnStreamOfThread() const noexcept;
@@ -122,6 +126,7 @@ class ListRun {
   const std::size_t length_;
   std::vector<Op> ops_;
   std::vector<Operand> operands_;
+  std::vector<at::Tensor> watched_; // released operands that Python may watch
   std::unordered_map<const c10::StorageImpl*, Slot> slots_;
   std::vector<std::size_t> index_bytes_; // of all operands, rounded
   std::vector<bool> done_;               // of each index

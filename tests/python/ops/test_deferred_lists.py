@@ -490,6 +490,20 @@ def test_operands_die_in_between():
     assert all_same(xs, expected)
 
 
+def test_who_watches_an_operand_die_sees_the_others():
+    xs, ys = tensors("chameleon"), tensors("chameleon", 1)
+    expected = torch._foreach_add(tensors("cpu"), tensors("cpu", 1))
+    seen = []
+    for y in ys:
+        weakref.finalize(y.untyped_storage(), lambda: seen.append(xs[-1].cpu()))
+    _C.evict_all(0)
+    torch._foreach_add_(xs, ys)
+    del y, ys
+    assert all_same(xs, expected)
+    assert _testing.deferred_op_count() == 0
+    assert all_same(seen, [expected[-1]] * COUNT)
+
+
 def test_data_is_set_in_between():
     xs, expected = put_off()
     old = xs[0].detach()
