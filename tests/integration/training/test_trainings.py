@@ -11,7 +11,6 @@ from trainings import (
     peak_bytes,
 )
 
-
 # So much of gradients is alive at the peak.
 MOST_LATE_BYTES = {"lstm": 512}
 
