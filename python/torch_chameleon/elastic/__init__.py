@@ -7,6 +7,7 @@ are torch's own: `python -m torch_chameleon elastic` is a front of them, and
 plain `torchrun --max-restarts` does as well.
 """
 
+from torch_chameleon.elastic._explaining import explain
 from torch_chameleon.elastic._state import State
 
-__all__ = ["State"]
+__all__ = ["State", "explain"]

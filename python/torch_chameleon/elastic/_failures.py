@@ -49,6 +49,10 @@ class Failures(MetricHandler):
         if self._options:
             self._options[-1] = option
 
+    def restart_s(self) -> float:
+        """How long it took until workers were back, the last time; 0: never."""
+        return self._seconds[-1] if self._seconds else 0
+
     def line(self) -> str:
         """A run in a sentence, when it is over."""
         self._look()

@@ -1,5 +1,6 @@
 """The committed states of a rank, and which of them all ranks have."""
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -82,7 +83,11 @@ class Generations:
         slot = min(self._own.slots, key=lambda each: each.generation)
         self._number += 1
         blocks = slot.begin(self._number, steps, snapshot.index, sizes)
+        began = time.monotonic()
         self.copies.fill(blocks, snapshot.tensors)
+        self._own.ledger.measured(
+            commit_s=time.monotonic() - began, kept_bytes=sum(sizes)
+        )
         # A process that ends waits for it, too: no error costs a commit.
         self._pending = self._thread.submit(slot.seal)
 

@@ -4,7 +4,10 @@ import mmap
 import os
 import time
 
+from torch_chameleon.elastic._figures import Figures
+
 _PAGE = 4096
+_FIGURES = slice(-len(Figures._fields), None)  # behind the counts
 _REACHED, _LOST, _BACK_AT, _LIVES = range(4)
 
 
@@ -21,7 +24,9 @@ class Ledger:
             descriptor: The file's.
         """
         os.ftruncate(descriptor, _PAGE)
-        self._words = memoryview(mmap.mmap(descriptor, _PAGE)).cast("Q")
+        page = memoryview(mmap.mmap(descriptor, _PAGE))
+        self._words = page.cast("Q")
+        self._reals = page.cast("d")[_FIGURES]
 
     @property
     def reached(self) -> int:
@@ -46,6 +51,20 @@ class Ledger:
     def lives(self) -> int:
         """How many processes of this rank have made a state."""
         return self._words[_LIVES]
+
+    @property
+    def figures(self) -> Figures:
+        """What the rank has measured."""
+        return Figures(*self._reals)
+
+    def measured(self, **figures: float) -> None:
+        """Notes figures.
+
+        Args:
+            **figures: Some, by their names in `Figures`.
+        """
+        for name, value in figures.items():
+            self._reals[Figures._fields.index(name)] = value
 
     def back(self, steps: int, reached: int) -> None:
         """Notes that a worker has a committed state, or begins again.

@@ -3,6 +3,10 @@
 import argparse
 from typing import Protocol
 
+from torch_chameleon.elastic._chooser import Chooser
+from torch_chameleon.elastic._devices import lose_device
+from torch_chameleon.elastic._failure import Failure
+
 
 class Policy(Protocol):
     """Decides what the next launch is like, if there is one."""
@@ -11,14 +15,17 @@ class Policy(Protocol):
         """Before the first launch.
 
         Args:
-            options: torchrun's, which may change.
+            options: The launcher's, torchrun's among them, which may change.
         """
 
-    def next_launch(self, options: argparse.Namespace) -> str | None:
+    def next_launch(
+        self, options: argparse.Namespace, failure: Failure
+    ) -> str | None:
         """After a launch whose agent gave up.
 
         Args:
-            options: torchrun's, which may change.
+            options: The launcher's, which may change.
+            failure: What happened.
 
         Returns:
             What is done, for people; None: nothing is left to do.
@@ -31,7 +38,9 @@ class InPlace:
     def prepare(self, options: argparse.Namespace) -> None:
         """See `Policy`."""
 
-    def next_launch(self, options: argparse.Namespace) -> str | None:
+    def next_launch(
+        self, options: argparse.Namespace, failure: Failure
+    ) -> str | None:
         """See `Policy`."""
         return None
 
@@ -47,15 +56,22 @@ class Reshard:
         self._left = options.max_restarts
         options.max_restarts = 0
 
-    def next_launch(self, options: argparse.Namespace) -> str | None:
+    def next_launch(
+        self, options: argparse.Namespace, failure: Failure
+    ) -> str | None:
         """See `Policy`."""
         ranks = int(options.nproc_per_node) - 1
         if not self._left or not ranks:
             return None
         self._left -= 1
+        lose_device(failure.rank, ranks + 1)
         options.nproc_per_node = str(ranks)
         return f"resharded onto {ranks}"
 
 
-BUILT: dict[str, type[Policy]] = {"in-place": InPlace, "reshard": Reshard}
+BUILT: dict[str, type[Policy]] = {
+    "auto": Chooser,
+    "in-place": InPlace,
+    "reshard": Reshard,
+}
 NAMES = ("auto", "in-place", "heal", "reshard", "checkpoint")

@@ -33,6 +33,11 @@ class Snapshot:
         pieces = [tuple(piece) for piece in self._pieces]
         self.index = _as_bytes((rank, world, pieces, self._rest))
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this rank has but a part of some tensor."""
+        return any(piece.is_sharded for piece in self._pieces)
+
     def check(self) -> None:
         """Tries whether the index can be read again.
 

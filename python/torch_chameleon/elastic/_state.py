@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch_chameleon.elastic import _arming, _keeper
+from torch_chameleon.elastic import _arming, _explaining, _keeper
 from torch_chameleon.elastic._training import Training
 
 _METHODS = ("state_dict", "load_state_dict")
@@ -67,6 +67,7 @@ class State:
         memories = _keeper.find()
         if memories is not None:
             training.come_back(memories)
+        _explaining.is_of(training)
         _arming.arm(training)
 
     def commit(self) -> None:

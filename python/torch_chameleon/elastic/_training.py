@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from typing import Any
 
 import torch
@@ -9,8 +10,10 @@ import torch
 from torch_chameleon.elastic._generations import Generations
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._keeper import Memories
+from torch_chameleon.elastic._measuring import Measuring
 from torch_chameleon.elastic._putting_back import Kept, put_back
 from torch_chameleon.elastic._random import RandomNumbers
+from torch_chameleon.elastic._situation import Situation
 from torch_chameleon.elastic._snapshot import Snapshot
 
 MIRROR_VARIABLE = "CHAMELEON_MIRROR_STEPS"
@@ -52,19 +55,24 @@ class Training:
         """
         group = self._group = Group()
         self.memory = memories.own
+        seen = memories.all[: group.world]
+        self._seen = seen if len(seen) == group.world else [memories.own]
         self.generations = Generations(memories, group)
         for each in self.objects.values():
             if isinstance(each, torch.optim.Optimizer):
                 each.register_step_pre_hook(self._wait)
         found = self.generations.agree()
+        self._measuring = Measuring(self.memory.ledger, group.world)
         if found is None:
             return
+        began = time.monotonic()
         kept = {**self.objects}
         if found.own.rank == group.rank:
             kept[_RANDOM] = self._random
         put_back(kept, found.own, found.images)
         self.numbers.update(found.own.tree[_NUMBERS])
         self.steps = found.steps
+        self.memory.ledger.measured(restore_s=time.monotonic() - began)
         if group.rank == 0:
             _log.warning(
                 "chameleon: back, with %d steps done%s",
@@ -85,6 +93,7 @@ class Training:
         if self.generations is None:
             return
         self.memory.ledger.reached = self.steps
+        self._measuring.step()
         if self.steps % self._every:
             return
         tree = {name: each.state_dict() for name, each in self.objects.items()}
@@ -94,7 +103,13 @@ class Training:
         if not self._checked:
             snapshot.check()
             self._checked = True
+            self._measuring.is_sharded = snapshot.is_sharded
         self.generations.commit(snapshot, self.steps)
+
+    def situation(self) -> Situation:
+        """Where it is, as a launcher sees it when it fails."""
+        self._measuring.model()
+        return Situation.of(self._seen, self._group.world)
 
     def _wait(self, *_: Any) -> None:
         """Before an optimizer's step: the state before it is whole.

@@ -19,9 +19,13 @@ from torch.distributed.run import (
 
 from torch_chameleon import _script
 from torch_chameleon.elastic import _keeper
+from torch_chameleon.elastic._explaining import REPAIR_VARIABLE
+from torch_chameleon.elastic._failure import Failure
 from torch_chameleon.elastic._failures import AGENT, Failures
 from torch_chameleon.elastic._memory import Memory
-from torch_chameleon.elastic._policies import BUILT, NAMES, Policy
+from torch_chameleon.elastic._policies import BUILT, NAMES
+from torch_chameleon.elastic._pricing import REPAIR_S
+from torch_chameleon.elastic._situation import Situation
 from torch_chameleon.elastic._training import MIRROR_VARIABLE
 
 _RESTARTS = 3
@@ -43,27 +47,36 @@ def main(arguments: list[str] | None = None) -> int:
     descriptors = [Memory.create(rank) for rank in range(ranks)]
     os.environ[_keeper.KEEPER_VARIABLE] = _keeper.address(descriptors)
     os.environ[MIRROR_VARIABLE] = str(options.mirror_steps)
+    os.environ[REPAIR_VARIABLE] = str(options.repair_seconds)
     # The workers' own store instead of the agent's, which remembers where those
     # of their first life listened (pytorch#167288).
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    failures = Failures([Memory(each) for each in descriptors])
+    memories = [Memory(each) for each in descriptors]
+    failures = Failures(memories)
     metrics.configure(failures, AGENT)
     try:
-        return _launch(BUILT[options.policy](), options, failures)
+        return _launch(options, memories, failures)
     finally:
         print(failures.line(), flush=True)
 
 
 def _launch(
-    policy: Policy, options: argparse.Namespace, failures: Failures
+    options: argparse.Namespace, memories: list[Memory], failures: Failures
 ) -> int:
+    policy = BUILT[options.policy]()
     policy.prepare(options)
     while True:
         try:
             run(options)
             return 0
         except ChildFailedError as error:
-            done = policy.next_launch(options)
+            ranks = int(options.nproc_per_node)
+            failure = Failure(
+                Failure.first(error),
+                Situation.of(memories[:ranks], ranks),
+                failures.restart_s(),
+            )
+            done = policy.next_launch(options, failure)
             failures.chose(done or "given up")
             if done is None:
                 print(error, file=sys.stderr, flush=True)
@@ -77,7 +90,8 @@ def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
             f"--policy {options.policy} is not built yet; what is: "
             f"{', '.join(BUILT)}"
         )
-    for name, least in (("mirror_steps", 1), ("max_restarts", 0)):
+    least_of = {"mirror_steps": 1, "max_restarts": 0, "repair_seconds": 0}
+    for name, least in least_of.items():
         if getattr(options, name) < least:
             option = name.replace("_", "-")
             parser.error(
@@ -95,6 +109,8 @@ def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
     options.nproc_per_node = str(ranks)
     if (nodes, most_nodes) == (1, 1):
         options.standalone = not options.rdzv_endpoint
+    elif options.policy == "auto":
+        options.policy = "in-place"  # the agents' own, and no other is for many
     elif options.policy == "reshard":
         parser.error("--policy reshard is for one machine: --nnodes 1")
 
@@ -121,7 +137,21 @@ def _parser() -> _script.CommandParser:
     add(
         "--policy",
         choices=NAMES,
-        default="in-place",
-        help="what is done when a worker fails (default: %(default)s)",
+        default="auto",
+        help="what is done when a worker fails; auto: the cheapest that can be "
+        "(default: %(default)s)",
+    )
+    add(
+        "--repair-seconds",
+        type=float,
+        default=REPAIR_S,
+        metavar="SECONDS",
+        help="how long a lost device is away, for --policy auto "
+        "(default: %(default)s)",
+    )
+    add(
+        "--lost-devices",
+        action="store_true",
+        help="a worker that fails has lost its device, for --policy auto",
     )
     return parser

@@ -203,7 +203,7 @@ def test_a_stopped_rank_is_found_by_whoever_waits_for_it(tmp_path):
 def test_seeded_schedules(seed, tmp_path):
     made = chaos.schedule(seed, 4, ranks=2, steps=6)
     kind = ["gpt", "resnet"][seed % 2]
-    command = ours(2, "--max-restarts", "4")
+    command = ours(2, "--max-restarts", "4", "--policy", "in-place")
     survive(command, tmp_path, kind, "ddp", chaos.text(made))
 
 

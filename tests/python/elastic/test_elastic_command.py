@@ -5,17 +5,20 @@ import os
 import pytest
 from torch.distributed.elastic.metrics.api import MetricData
 from torch_chameleon.elastic import command
+from torch_chameleon.elastic._failure import Failure
 from torch_chameleon.elastic._failures import Failures
+from torch_chameleon.elastic._figures import Figures
 from torch_chameleon.elastic._memory import Memory
 from torch_chameleon.elastic._policies import InPlace, Reshard
+from torch_chameleon.elastic._situation import Situation
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (["--policy", "heal"], "--policy heal is not built yet; what is: "
-         "in-place, reshard"),
-        (["--policy", "auto"], "--policy auto is not built yet"),
+         "auto, in-place, reshard"),
+        (["--repair-seconds", "-1"], "--repair-seconds = -1.0 is less than 0"),
         (["--policy", "pray"], "argument --policy: invalid choice: 'pray'"),
         (["--mirror-steps", "0"], "--mirror-steps = 0 is less than 1"),
         (["--mirror-steps", "x"], "argument --mirror-steps: invalid int"),
@@ -75,21 +78,27 @@ class Options:
     max_restarts = 5
 
 
+FAILURE = Failure(0, Situation(3, 0, None, Figures()), 0)
+
+
 def test_in_place_the_agent_does_it_all():
     options, policy = Options(), InPlace()
     policy.prepare(options)
     assert options.max_restarts == 5
-    assert policy.next_launch(options) is None
+    assert policy.next_launch(options, FAILURE) is None
 
 
 def test_resharding_goes_on_with_one_rank_less():
     options, policy = Options(), Reshard()
     policy.prepare(options)
     assert options.max_restarts == 0
-    said = [policy.next_launch(options) for _ in range(3)]
+    said = [policy.next_launch(options, FAILURE) for _ in range(3)]
     assert said == ["resharded onto 2", "resharded onto 1", None]
     assert options.nproc_per_node == "1"
     options = Options()
     options.max_restarts = 1
     policy.prepare(options)
-    assert [policy.next_launch(options) for _ in range(2)] == [said[0], None]
+    assert [policy.next_launch(options, FAILURE) for _ in range(2)] == [
+        said[0],
+        None,
+    ]

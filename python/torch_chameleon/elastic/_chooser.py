@@ -1,0 +1,56 @@
+"""Chooses what is done about each failure, by price."""
+
+import argparse
+import logging
+
+from torch_chameleon.elastic._devices import lose_device
+from torch_chameleon.elastic._failure import Failure
+from torch_chameleon.elastic._pricing import price
+
+_AT_ONCE = 1  # step: a rank that fails again so soon has no device
+
+_log = logging.getLogger("torch_chameleon.elastic")
+
+
+class Chooser:
+    """A policy that does the cheapest of what can be done.
+
+    A device is taken to be lost where the user says so, or where the same rank
+    failed twice at once.
+    """
+
+    def prepare(self, options: argparse.Namespace) -> None:
+        """See `Policy`."""
+        self._left = options.max_restarts
+        self._last: tuple[int, int] | None = None  # rank, steps reached
+        options.max_restarts = 0  # each launch is chosen here
+
+    def next_launch(
+        self, options: argparse.Namespace, failure: Failure
+    ) -> str | None:
+        """See `Policy`."""
+        outlook = price(
+            failure.now,
+            options.repair_seconds,
+            options.lost_devices or self._failed_at_once(failure),
+            failure.restart_s,
+        )
+        _log.warning("chameleon: a rank failed: %s", outlook.line())
+        best = outlook.best
+        if best is None or not self._left:
+            return None
+        self._left -= 1
+        if best.ranks < failure.now.ranks:
+            self._last = None  # ranks have other numbers now
+            lose_device(failure.rank, failure.now.ranks)
+        options.nproc_per_node = str(best.ranks)
+        return best.name
+
+    def _failed_at_once(self, failure: Failure) -> bool:
+        last, reached = self._last, failure.now.reached
+        self._last = failure.rank, reached
+        return (
+            last is not None
+            and last[0] == failure.rank
+            and reached - last[1] <= _AT_ONCE
+        )

@@ -1,0 +1,28 @@
+"""A failure, as far as a launcher knows it."""
+
+from typing import NamedTuple
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from torch_chameleon.elastic._situation import Situation
+
+
+class Failure(NamedTuple):
+    """Which worker it was, and what the others left."""
+
+    rank: int
+    now: Situation
+    restart_s: float  # until workers were back, after the last one; 0: unknown
+
+    @staticmethod
+    def first(error: ChildFailedError) -> int:
+        """Which rank failed, and did not only miss another one.
+
+        Args:
+            error: The agent's. Who was killed comes before who raised an error,
+                and then whoever was first.
+        """
+        failed = error.failures
+        return min(
+            failed, key=lambda x: (failed[x].exitcode >= 0, failed[x].timestamp)
+        )

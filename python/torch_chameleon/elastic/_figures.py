@@ -1,0 +1,29 @@
+"""What a rank has measured of its training."""
+
+from typing import NamedTuple
+
+
+class Figures(NamedTuple):
+    """Numbers for whoever prices a recovery; 0: not measured yet."""
+
+    step_s: float = 0  # from commit to commit, the median of the last ones
+    slowdown: float = 0  # of a step with a rank less, modelled; inf: no room
+    commit_s: float = 0  # of a copy into the keeper's memory
+    restore_s: float = 0  # of one out of it
+    kept_bytes: float = 0
+    start_s: float = 0  # from a process's start to its first commit's place
+    checkpoint_steps: float = (
+        0  # done at the newest checkpoint; 0: there is none
+    )
+    checkpoint_s: float = 0  # of writing it
+    reading_s: float = 0  # of coming back from one
+
+    def worst(self, other: "Figures") -> "Figures":
+        """Of two ranks: all wait for the slowest, and need what both have.
+
+        Args:
+            other: Another rank's.
+        """
+        worst = Figures(*map(max, self, other))
+        have = min(self.checkpoint_steps, other.checkpoint_steps)
+        return worst._replace(checkpoint_steps=have)

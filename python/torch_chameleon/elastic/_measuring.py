@@ -1,0 +1,115 @@
+"""Measures a training while it runs, for whoever prices a recovery."""
+
+import math
+import os
+import statistics
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from torch_chameleon import _C, chameleon
+from torch_chameleon._config import config
+from torch_chameleon.elastic._ledger import Ledger
+
+_REMEMBERED = 9  # steps; the device has its plan before they are full
+_SHARE = 100  # the model is asked for one part in so many of the time
+_START_TIME = 19  # which word of /proc/PID/stat behind the name
+
+
+class Measuring:
+    """Keeps a ledger's figures new.
+
+    A step with a rank less is modelled by a thread, in at most a hundredth of
+    the time: it is a plan that is searched for, and then followed by nobody.
+    """
+
+    def __init__(self, ledger: Ledger, world: int):
+        """Has measured nothing but how long it took to be here.
+
+        Args:
+            ledger: Where figures go.
+            world: How many ranks there are.
+        """
+        self.is_sharded = False  # whether a rank has a part of the state alone
+        self._ledger = ledger
+        self._world = world
+        self._device = chameleon.current_device()
+        self._times: deque[float] = deque(maxlen=_REMEMBERED)
+        self._last = 0.0
+        self._due = 0.0
+        self._modelling: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "chameleon elastic model")
+        ledger.measured(slowdown=0, start_s=_age())
+
+    def step(self) -> None:
+        """Notes that another step ended."""
+        now = time.monotonic()
+        if self._last:
+            self._times.append(now - self._last)
+            self._ledger.measured(step_s=statistics.median(self._times))
+        self._last = now
+        if len(self._times) < _REMEMBERED:
+            return
+        if now >= self._due and (
+            self._modelling is None or self._modelling.done()
+        ):
+            self._modelling = self._thread.submit(self.model)
+
+    def model(self) -> None:
+        """Notes by how much a step would be longer with a rank less.
+
+        Where the device has recorded no step, it is not known.
+        """
+        if self._world == 1:
+            return
+        began = time.monotonic()
+        found = slowdown(self._device, self._world, self.is_sharded)
+        if found is not None:
+            self._ledger.measured(slowdown=found)
+        took = time.monotonic() - began
+        self._due = began + max(_SHARE * took, 1)
+
+
+def slowdown(device: int, world: int, is_sharded: bool) -> float | None:
+    """What a step of the same samples would take with a rank less, by now's.
+
+    Each rank then has `more` = N / (N - 1) times as many samples. Where state
+    is sharded it has so much more of it, too; a step whose tensors all are
+    `more` times as large takes `more` times what it takes within a `more`-th
+    of the budget. What it takes within less is the planner's model.
+
+    Args:
+        device: The device, whose last step is the model's.
+        world: How many ranks there are, at least 2.
+        is_sharded: Whether a rank has a part of the state alone.
+
+    Returns:
+        A factor, inf: it does not get along; None: no step was recorded, or
+        even the one that runs would not fit by the model.
+    """
+    more = world / (world - 1)
+    now = _C.swap_stats(device)["hbm_budget"]
+    budget = float(now)
+    if is_sharded:
+        budget /= more
+    if config.hbm_budget is None and _C.physical_device() == "cpu":
+        budget *= more  # ranks that are left share the machine's memory
+    try:
+        found = _C.what_if_here(device, lambda _: [now, round(budget)])
+    except RuntimeError:
+        return None
+    this, then = found["steps"]
+    if this is None:
+        return None
+    if then is None:
+        return math.inf
+    return float(more * max(then["duration_ns"] / this["duration_ns"], 1))
+
+
+def _age() -> float:
+    """For how many seconds this process has run."""
+    words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    ticks = int(words[_START_TIME])
+    began = ticks / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began

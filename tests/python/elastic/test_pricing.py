@@ -1,0 +1,236 @@
+"""What options cost, and which of them is chosen at a failure."""
+
+import argparse
+import logging
+import math
+import os
+import types
+
+import pytest
+import torch
+from returning_rank import rank_fixture  # noqa: F401
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch_chameleon import _C, elastic
+from torch_chameleon.elastic import _devices, _measuring
+from torch_chameleon.elastic._chooser import Chooser
+from torch_chameleon.elastic._failure import Failure
+from torch_chameleon.elastic._figures import Figures
+from torch_chameleon.elastic._memory import Memory
+from torch_chameleon.elastic._pricing import price
+from torch_chameleon.elastic._situation import Situation
+
+FIGURES = Figures(
+    step_s=2, slowdown=1.5, commit_s=0.5, restore_s=0.25, start_s=4
+)
+
+
+def now(ranks=3, reached=10, in_memory=9, **figures):
+    return Situation(ranks, reached, in_memory, FIGURES._replace(**figures))
+
+
+def prices(outlook):
+    return {x.name: (x.ranks, *x[2:]) for x in outlook.options}
+
+
+def test_the_formula():
+    outlook = price(now(), repair_s=90)
+    assert prices(outlook) == {
+        "in place": (3, 4.25, 2, 0),
+        "resharded onto 2": (2, 4.25, 2, pytest.approx(30)),
+    }
+    assert outlook.impossible == {"from the checkpoint": "none is written"}
+    assert outlook.best.name == "in place"
+    assert outlook.best.price_s == 6.25
+
+
+def test_measured_figures_go_before_those_that_stand_for_them():
+    assert price(now(), 90, restart_s=7).best.recovery_s == 7.25
+    assert price(now(restore_s=0), 90).best.recovery_s == 4.5
+    # Of a step nothing is known: as many samples are taken by fewer ranks.
+    unknown = price(now(slowdown=0), 90, is_device_lost=True)
+    assert unknown.best.slower_s == pytest.approx(30)
+
+
+def test_a_lost_device_leaves_fewer_ranks():
+    outlook = price(now(), 90, is_device_lost=True)
+    assert outlook.best.name == "resharded onto 2"
+    assert outlook.impossible["in place"] == "its device is lost"
+    alone = price(now(ranks=1), 90, is_device_lost=True)
+    assert alone.best is None
+    full = price(now(slowdown=math.inf), 90, is_device_lost=True)
+    assert full.best is None
+    assert full.impossible["resharded onto 2"] == "its step does not fit"
+
+
+def test_the_checkpoint_is_for_those_who_have_nothing_else():
+    saved = {"checkpoint_steps": 6, "checkpoint_s": 3}
+    outlook = price(now(**saved), 90)
+    assert prices(outlook)["from the checkpoint"] == (3, 7, 8, 0)
+    assert outlook.best.name == "in place"
+    forgot = price(now(in_memory=None, **saved), 90)
+    assert forgot.best.name == "from the checkpoint"
+    assert forgot.impossible.keys() == {"in place", "resharded onto 2"}
+    lost = price(now(in_memory=None, **saved), 90, is_device_lost=True)
+    assert prices(lost)["from the checkpoint"][0] == 2
+    # Nobody wrote any: the run begins again.
+    again = price(now(in_memory=None), 90)
+    assert again.best.name == "in place"
+    assert again.best.lost_s == 20
+
+
+def test_a_situation_is_what_all_ranks_have():
+    memories = [Memory(Memory.create(rank)) for rank in range(2)]
+    for rank, memory in enumerate(memories):
+        for slot, number in zip(memory.slots, (3, 4), strict=False):
+            slot.begin(number, 2 * number, b"", [])
+            slot.seal()
+        memory.ledger.reached = 8 + rank
+        memory.ledger.measured(step_s=1 + rank, checkpoint_steps=4 + rank)
+    found = Situation.of(memories, 2)
+    assert found[:3] == (2, 9, 8)
+    assert found.figures == Figures(step_s=2, checkpoint_steps=4)
+    memories[1].slots[1].discard()
+    assert Situation.of(memories, 2).in_memory == 6
+    memories[0].slots[0].discard()
+    assert Situation.of(memories, 2).in_memory is None
+
+
+def options(**changed):
+    made = argparse.Namespace(
+        nproc_per_node="3",
+        max_restarts=9,
+        repair_seconds=90,
+        lost_devices=False,
+    )
+    vars(made).update(changed)
+    return made
+
+
+def chosen(chooser, given, rank, reached):
+    ranks = int(given.nproc_per_node)
+    return chooser.next_launch(given, Failure(rank, now(ranks, reached), 0))
+
+
+def test_a_rank_that_fails_twice_at_once_has_no_device(caplog):
+    given, chooser = options(), Chooser()
+    chooser.prepare(given)
+    assert given.max_restarts == 0
+    with caplog.at_level(logging.WARNING):
+        assert chosen(chooser, given, 1, 10) == "in place"
+    (said,) = caplog.messages
+    assert said == (
+        "chameleon: a rank failed: in place 6.25 s (4.25 back + 2.00 steps "
+        "lost + 0.00 slower); resharded onto 2 36.25 s (4.25 back + 2.00 "
+        "steps lost + 30.00 slower); from the checkpoint: none is written; a "
+        "step takes 2 s, 3 s with a rank less; chosen: in place"
+    )
+    assert chosen(chooser, given, 2, 11) == "in place"  # another one
+    assert chosen(chooser, given, 2, 13) == "in place"  # later
+    assert chosen(chooser, given, 2, 14) == "resharded onto 2"
+    assert given.nproc_per_node == "2"
+    assert chosen(chooser, given, 1, 14) == "in place"  # has another number
+
+
+def test_survivors_do_not_see_the_gpu_that_is_lost(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    _devices.lose_device(1, 4)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2,3"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    _devices.lose_device(2, 3)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    _devices.lose_device(0, 3)  # they share GPUs
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2"
+
+
+def test_restarts_are_counted():
+    given, chooser = options(max_restarts=1, lost_devices=True), Chooser()
+    chooser.prepare(given)
+    assert chosen(chooser, given, 0, 10) == "resharded onto 2"
+    assert chosen(chooser, given, 0, 20) is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "first"),
+    [
+        ({0: (1, 5), 1: (-9, 6)}, 1),  # the other one missed it
+        ({0: (1, 6), 1: (1, 5)}, 1),
+        ({0: (-9, 6), 1: (1, 5), 2: (-11, 4)}, 2),
+    ],
+)
+def test_who_failed_first(ends, first):
+    failures = {
+        rank: types.SimpleNamespace(exitcode=code, timestamp=at)
+        for rank, (code, at) in ends.items()
+    }
+    error = ChildFailedError.__new__(ChildFailedError)
+    error.failures = failures
+    assert Failure.first(error) == first
+
+
+def modelled(monkeypatch, then, physical="cuda"):
+    """What is asked of a model that knows of 100 bytes, and the answer."""
+    asked = []
+    monkeypatch.setattr(_C, "swap_stats", lambda _: {"hbm_budget": 100})
+    monkeypatch.setattr(_C, "physical_device", lambda: physical)
+
+    def model(device, choose):
+        asked.extend(choose({}))
+        return {"steps": [{"duration_ns": 10}, then]}
+
+    monkeypatch.setattr(_C, "what_if_here", model)
+    return asked
+
+
+def test_a_step_with_a_rank_less_is_the_plan_s_model(monkeypatch):
+    asked = modelled(monkeypatch, {"duration_ns": 12})
+    assert _measuring.slowdown(0, 4, True) == pytest.approx(4 / 3 * 1.2)
+    assert asked == [100, 75]
+    assert _measuring.slowdown(0, 4, False) == pytest.approx(4 / 3 * 1.2)
+    assert asked[2:] == [100, 100]
+    # Ranks that are left share the machine's memory.
+    asked = modelled(monkeypatch, {"duration_ns": 10}, "cpu")
+    unset = types.SimpleNamespace(hbm_budget=None)
+    monkeypatch.setattr(_measuring, "config", unset)
+    assert _measuring.slowdown(0, 2, True) == 2
+    assert asked == [100, 100]
+    modelled(monkeypatch, None)
+    assert _measuring.slowdown(0, 4, True) == math.inf
+
+
+def test_nothing_is_modelled_where_no_step_was_recorded():
+    assert _measuring.slowdown(0, 2, True) in (None, pytest.approx(2, abs=9))
+
+
+def test_explain_prints_a_table(rank):
+    layer = torch.nn.Linear(8, 8).to("chameleon")
+    state = rank.state(layer=layer, step=0)
+    while state.step < 3:
+        layer(torch.ones(2, 8, device="chameleon")).sum().backward()
+        state.step += 1
+        state.commit()
+    rank.settle()
+    outlook = elastic.explain(repair_seconds=60)
+    assert outlook.now[:3] == (1, 3, 3)
+    assert outlook.now.figures.kept_bytes >= 8 * 8 * 4
+    assert 0 < outlook.now.figures.commit_s < outlook.now.figures.start_s
+    assert outlook.best.name == "in place"
+    head, titles, in_place, *rest = str(outlook).splitlines()
+    assert head.startswith("If one of 1 ranks were lost now (a step takes 0.0")
+    assert titles.split() == [
+        "option", "total", "back", "steps", "lost", "slower"
+    ]  # fmt: skip
+    assert in_place.startswith("in place")
+    assert rest[0].split("  ")[-1] == "no rank is left"
+
+
+def test_explain_needs_a_state_that_is_kept():
+    state = elastic.State(step=0)
+    with pytest.raises(RuntimeError, match=r"there is no elastic\.State"):
+        elastic.explain()
+    state.commit()
+
+
+def test_a_process_s_age():
+    assert 0 < _measuring._age() < os.times().elapsed
