@@ -120,6 +120,13 @@ def _flip(training: Training) -> None:
     _kill(training)
 
 
+def _lose(training: Training) -> None:
+    _newest(training)  # is whole by now
+    for slot in training.memory.slots:
+        slot.discard()
+    _kill(training)
+
+
 def _tear(training: Training) -> None:
     _newest(training).discard()
     _kill(training)
@@ -138,4 +145,5 @@ _FAIL = {
     "sibling": _kill_sibling,
     "flip": _flip,
     "tear": _tear,
+    "lose": _lose,
 }

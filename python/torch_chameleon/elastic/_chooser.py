@@ -5,6 +5,7 @@ import logging
 
 from torch_chameleon.elastic._devices import lose_device
 from torch_chameleon.elastic._failure import Failure
+from torch_chameleon.elastic._option import FROM_CHECKPOINT
 from torch_chameleon.elastic._pricing import price
 
 _AT_ONCE = 1  # step: a rank that fails again so soon has no device
@@ -43,6 +44,8 @@ class Chooser:
         if best.ranks < failure.now.ranks:
             self._last = None  # ranks have other numbers now
             lose_device(failure.rank, failure.now.ranks)
+        if best.name == FROM_CHECKPOINT:
+            failure.forget()
         options.nproc_per_node = str(best.ranks)
         return best.name
 

@@ -1,18 +1,27 @@
 """A failure, as far as a launcher knows it."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+from torch_chameleon.elastic._memory import Memory
 from torch_chameleon.elastic._situation import Situation
 
 
 class Failure(NamedTuple):
-    """Which worker it was, and what the others left."""
+    """Which worker it was, and what all left."""
 
     rank: int
     now: Situation
+    memories: Sequence[Memory]
     restart_s: float  # until workers were back, after the last one; 0: unknown
+
+    def forget(self) -> None:
+        """Drops all generations: who comes back reads the checkpoint."""
+        for memory in self.memories:
+            for slot in memory.slots:
+                slot.discard()
 
     @staticmethod
     def first(error: ChildFailedError) -> int:

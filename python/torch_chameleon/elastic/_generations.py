@@ -2,24 +2,15 @@
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
 
+from torch_chameleon.elastic._checkpoints import Checkpoints
 from torch_chameleon.elastic._copies import Copies, DirectCopies
+from torch_chameleon.elastic._found import Found
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._image import Image
 from torch_chameleon.elastic._keeper import Memories
+from torch_chameleon.elastic._slot import Slot
 from torch_chameleon.elastic._snapshot import Snapshot
-
-_KEPT = 2  # generations
-
-
-class Found(NamedTuple):
-    """A generation that every rank has."""
-
-    number: int
-    steps: int
-    own: Image
-    images: list[Image]
 
 
 class Generations:
@@ -27,19 +18,28 @@ class Generations:
 
     A generation counts when every rank has it whole. Only then does any of
     them begin the next one, in the place of the one before: whenever all are
-    killed, there is one that all of them have.
+    killed, there is one that all of them have. A third slot stands in for one
+    that is being written to disk.
     """
 
-    def __init__(self, memories: Memories, group: Group):
+    def __init__(
+        self,
+        memories: Memories,
+        group: Group,
+        checkpoints: Checkpoints | None = None,
+    ):
         """Takes over what earlier lives of the rank left.
 
         Args:
             memories: Those that this process can see.
             group: The ranks.
+            checkpoints: The last resort, if there is one.
         """
         self.copies: Copies = DirectCopies()
         self._own, self._memories = memories
         self._group = group
+        self._checkpoints = checkpoints
+        self._newest: Slot | None = None  # what was committed last
         self._number = 0  # of the last generation
         self._pending: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, "chameleon elastic")
@@ -47,13 +47,14 @@ class Generations:
     def agree(self) -> Found | None:
         """The newest generation that all ranks have; newer ones are dropped.
 
-        The ledger is told. All ranks call it, once.
+        Where there is none, it is the newest checkpoint. The ledger is told.
+        All ranks call it, once.
         """
         usable = self._usable()
         numbers = [found.number for found in usable]
         reached = max(each.ledger.reached for each in self._memories)
         steps = max((found.steps for found in usable), default=0)
-        numbers += [0] * (_KEPT - len(numbers))
+        numbers += [0] * (len(self._own.slots) - len(numbers))
         said = self._group.gather([*numbers, max(reached, steps)])
         reached = max(each[-1] for each in said)
         shared = set.intersection(*(set(each[:-1]) for each in said))
@@ -61,12 +62,16 @@ class Generations:
         for slot in self._own.slots:
             if slot.generation > self._number:
                 slot.discard()
-        agreed = [each for each in usable if each.number == self._number]
-        steps = agreed[0].steps if agreed else 0
+        found = next((x for x in usable if x.number == self._number), None)
+        if found is None and self._checkpoints is not None:
+            found = self._checkpoints.newest()
+        steps = 0 if found is None else found.steps
+        if self._checkpoints is not None:
+            self._checkpoints.begins(steps)
         self._own.ledger.back(steps, reached)
         for lost in self._memories[self._group.world :]:
             lost.ledger.reached = steps
-        return agreed[0] if agreed else None
+        return found
 
     def commit(self, snapshot: Snapshot, steps: int) -> None:
         """Copies a snapshot; a thread computes its checksums.
@@ -80,7 +85,7 @@ class Generations:
         """
         self.wait()
         sizes = [each.numel() * each.itemsize for each in snapshot.tensors]
-        slot = min(self._own.slots, key=lambda each: each.generation)
+        slot = self._newest = self._free_slot()
         self._number += 1
         blocks = slot.begin(self._number, steps, snapshot.index, sizes)
         began = time.monotonic()
@@ -105,7 +110,25 @@ class Generations:
         if self._pending is not None:
             self.settle()
             self._pending = None
+            slot, checkpoints = self._newest, self._checkpoints
+            assert slot is not None
+            is_due = checkpoints is not None and checkpoints.is_due(slot.steps)
             self._group.meet()
+            if checkpoints is not None and is_due:
+                checkpoints.write(slot)
+
+    def _free_slot(self) -> Slot:
+        """That of the generation before the newest; others are emptied."""
+        newest = max(self._own.slots, key=lambda each: each.generation)
+        taken = [newest]
+        if self._checkpoints is not None and self._checkpoints.source:
+            taken.append(self._checkpoints.source)
+        free = [each for each in self._own.slots if each not in taken]
+        free.sort(key=lambda each: each.generation)
+        *stale, found = free
+        for each in stale:
+            each.empty()
+        return found
 
     def _usable(self) -> list[Found]:
         """Generations of which this process has all that it needs."""

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from torch_chameleon.elastic._ledger import Ledger
 from torch_chameleon.elastic._slot import Slot
 
-FILES = 3  # of a rank: two slots and a ledger
+FILES = 4  # of a rank: three slots and a ledger
 
 
 class Memory:
-    """Two generations and a ledger, in files that only descriptors name.
+    """Generations and a ledger, in files that only descriptors name.
 
-    The generation before is kept until the new one is whole.
+    The generation before is kept until the new one is whole. A third slot is
+    empty but for the time in which one is written to disk.
     """
 
     def __init__(self, descriptors: Sequence[int]):

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+FROM_CHECKPOINT = "from the checkpoint"
+
 
 class Option(NamedTuple):
     """Seconds that it costs, by what they are lost to."""

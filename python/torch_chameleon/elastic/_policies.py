@@ -6,6 +6,7 @@ from typing import Protocol
 from torch_chameleon.elastic._chooser import Chooser
 from torch_chameleon.elastic._devices import lose_device
 from torch_chameleon.elastic._failure import Failure
+from torch_chameleon.elastic._option import FROM_CHECKPOINT
 
 
 class Policy(Protocol):
@@ -69,9 +70,29 @@ class Reshard:
         return f"resharded onto {ranks}"
 
 
+class Checkpoint:
+    """All workers are started again, and read the newest checkpoint."""
+
+    def prepare(self, options: argparse.Namespace) -> None:
+        """See `Policy`."""
+        self._left = options.max_restarts
+        options.max_restarts = 0
+
+    def next_launch(
+        self, options: argparse.Namespace, failure: Failure
+    ) -> str | None:
+        """See `Policy`."""
+        if not self._left:
+            return None
+        self._left -= 1
+        failure.forget()
+        return FROM_CHECKPOINT
+
+
 BUILT: dict[str, type[Policy]] = {
     "auto": Chooser,
     "in-place": InPlace,
     "reshard": Reshard,
+    "checkpoint": Checkpoint,
 }
 NAMES = ("auto", "in-place", "heal", "reshard", "checkpoint")

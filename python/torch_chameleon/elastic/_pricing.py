@@ -8,7 +8,7 @@ the steps that are done again, and what steps are longer by until the repair: of
 
 import math
 
-from torch_chameleon.elastic._option import Option
+from torch_chameleon.elastic._option import FROM_CHECKPOINT, Option
 from torch_chameleon.elastic._outlook import Outlook
 from torch_chameleon.elastic._situation import Situation
 
@@ -59,9 +59,7 @@ def price(
             alone or no_room or forgotten,
         ),
         (
-            Option(
-                "from the checkpoint", rest[0], read_s, read_again_s, rest[1]
-            ),
+            Option(FROM_CHECKPOINT, rest[0], read_s, read_again_s, rest[1]),
             unsaved or (is_device_lost and (alone or no_room)) or "",
         ),
     ]

@@ -131,6 +131,11 @@ class Slot:
         """Removes the commit word: there is no generation any more."""
         self._words[_COMMIT] = 0
 
+    def empty(self) -> None:
+        """Gives the memory back. No view of it may be used any more."""
+        self.discard()
+        self._resize(_PAGE)
+
     def _open(self, size: int) -> None:
         self._map = mmap.mmap(self._descriptor, size)
         self._view = memoryview(self._map)

@@ -1,12 +1,12 @@
 """Commits a training's objects, and brings them back."""
 
 import logging
-import os
 import time
 from typing import Any
 
 import torch
 
+from torch_chameleon.elastic import _checkpoints, _environment
 from torch_chameleon.elastic._generations import Generations
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._keeper import Memories
@@ -40,7 +40,7 @@ class Training:
         self.numbers = numbers
         self.steps = 0  # committed or skipped, in all lives
         self.generations: Generations | None = None
-        self._every = _mirror_steps()
+        self._every = _environment.steps(MIRROR_VARIABLE, 1)
         self._random = RandomNumbers()
         self._checked = False
 
@@ -57,7 +57,11 @@ class Training:
         self.memory = memories.own
         seen = memories.all[: group.world]
         self._seen = seen if len(seen) == group.world else [memories.own]
-        self.generations = Generations(memories, group)
+        self.generations = Generations(
+            memories,
+            group,
+            _checkpoints.from_environment(self.memory.ledger, group),
+        )
         for each in self.objects.values():
             if isinstance(each, torch.optim.Optimizer):
                 each.register_step_pre_hook(self._wait)
@@ -72,7 +76,7 @@ class Training:
         put_back(kept, found.own, found.images)
         self.numbers.update(found.own.tree[_NUMBERS])
         self.steps = found.steps
-        self.memory.ledger.measured(restore_s=time.monotonic() - began)
+        self._took(time.monotonic() - began, is_read=not found.number)
         if group.rank == 0:
             _log.warning(
                 "chameleon: back, with %d steps done%s",
@@ -81,6 +85,14 @@ class Training:
                 if group.world == found.own.world
                 else f", {group.world} ranks for {found.own.world}",
             )
+
+    def _took(self, seconds: float, is_read: bool) -> None:
+        """Notes how long objects took to be back, after what was read."""
+        ledger = self.memory.ledger
+        if is_read:
+            ledger.measured(reading_s=ledger.figures.reading_s + seconds)
+        else:
+            ledger.measured(restore_s=seconds)
 
     @property
     def rank(self) -> int:
@@ -118,13 +130,3 @@ class Training:
         """
         assert self.generations is not None
         self.generations.wait()
-
-
-def _mirror_steps() -> int:
-    text = os.environ.get(MIRROR_VARIABLE, "1")
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError(
-            f"environment variable {MIRROR_VARIABLE}={text!a} must be a number "
-            "of steps, at least 1"
-        )
-    return int(text)

@@ -34,12 +34,14 @@ KINDS = {
     "error": "an error is raised in the rank",
     "sibling": "SIGKILL of another child of the launcher",
     "flip": "a bit of the rank's newest generation is flipped, then SIGKILL",
+    "lose": "all of the rank's generations are gone, then SIGKILL",
     "tear": "the newest generation's commit word is removed, then SIGKILL",
 }
 PHASES = ("forward", "backward", "optimizer", "commit")
 _ON_MIRROR = ("flip", "tear")
-# Over soon, each after the other: "stop" lasts until some time-out.
-_QUICK = tuple(kind for kind in KINDS if kind != "stop")
+# Over soon, each after the other: "stop" lasts until some time-out, and "lose"
+# needs a checkpoint.
+_QUICK = tuple(kind for kind in KINDS if kind not in ("stop", "lose"))
 
 
 class Failure(NamedTuple):
@@ -72,7 +74,7 @@ def schedule(
         failures: How many.
         ranks: Of how many ranks.
         steps: Within how many steps.
-        kinds: Which may be drawn. Default: all but "stop".
+        kinds: Which may be drawn. Default: all but "stop" and "lose".
 
     Raises:
         ValueError: There are more failures than steps, or an unknown kind.

@@ -19,6 +19,11 @@ from torch.distributed.run import (
 
 from torch_chameleon import _script
 from torch_chameleon.elastic import _keeper
+from torch_chameleon.elastic._checkpoints import (
+    FOLDER_VARIABLE,
+    STEPS,
+    STEPS_VARIABLE,
+)
 from torch_chameleon.elastic._explaining import REPAIR_VARIABLE
 from torch_chameleon.elastic._failure import Failure
 from torch_chameleon.elastic._failures import AGENT, Failures
@@ -48,6 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ[_keeper.KEEPER_VARIABLE] = _keeper.address(descriptors)
     os.environ[MIRROR_VARIABLE] = str(options.mirror_steps)
     os.environ[REPAIR_VARIABLE] = str(options.repair_seconds)
+    if options.checkpoint is not None:
+        os.environ[FOLDER_VARIABLE] = os.path.abspath(options.checkpoint)
+        os.environ[STEPS_VARIABLE] = str(options.checkpoint_steps)
     # The workers' own store instead of the agent's, which remembers where those
     # of their first life listened (pytorch#167288).
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -74,6 +82,7 @@ def _launch(
             failure = Failure(
                 Failure.first(error),
                 Situation.of(memories[:ranks], ranks),
+                memories,
                 failures.restart_s(),
             )
             done = policy.next_launch(options, failure)
@@ -90,7 +99,14 @@ def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
             f"--policy {options.policy} is not built yet; what is: "
             f"{', '.join(BUILT)}"
         )
-    least_of = {"mirror_steps": 1, "max_restarts": 0, "repair_seconds": 0}
+    if options.policy == "checkpoint" and options.checkpoint is None:
+        parser.error("--policy checkpoint needs --checkpoint FOLDER")
+    least_of = {
+        "mirror_steps": 1,
+        "checkpoint_steps": 1,
+        "max_restarts": 0,
+        "repair_seconds": 0,
+    }
     for name, least in least_of.items():
         if getattr(options, name) < least:
             option = name.replace("_", "-")
@@ -111,8 +127,10 @@ def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
         options.standalone = not options.rdzv_endpoint
     elif options.policy == "auto":
         options.policy = "in-place"  # the agents' own, and no other is for many
-    elif options.policy == "reshard":
-        parser.error("--policy reshard is for one machine: --nnodes 1")
+    elif options.policy != "in-place":
+        parser.error(
+            f"--policy {options.policy} is for one machine: --nnodes 1"
+        )
 
 
 def _parser() -> _script.CommandParser:
@@ -140,6 +158,19 @@ def _parser() -> _script.CommandParser:
         default="auto",
         help="what is done when a worker fails; auto: the cheapest that can be "
         "(default: %(default)s)",
+    )
+    add(
+        "--checkpoint",
+        metavar="FOLDER",
+        help="write checkpoints there, for when no memory is left; a folder "
+        "that all machines see, for this training alone",
+    )
+    add(
+        "--checkpoint-steps",
+        type=int,
+        default=STEPS,
+        metavar="STEPS",
+        help="write one every so many steps (default: %(default)s)",
     )
     add(
         "--repair-seconds",

@@ -17,7 +17,10 @@ from torch_chameleon.elastic._situation import Situation
     ("options", "sentence"),
     [
         (["--policy", "heal"], "--policy heal is not built yet; what is: "
-         "auto, in-place, reshard"),
+         "auto, in-place, reshard, checkpoint"),
+        (["--policy", "checkpoint"], "checkpoint needs --checkpoint FOLDER"),
+        (["--checkpoint-steps", "0"], "--checkpoint-steps = 0 is less than 1"),
+
         (["--repair-seconds", "-1"], "--repair-seconds = -1.0 is less than 0"),
         (["--policy", "pray"], "argument --policy: invalid choice: 'pray'"),
         (["--mirror-steps", "0"], "--mirror-steps = 0 is less than 1"),
@@ -78,7 +81,7 @@ class Options:
     max_restarts = 5
 
 
-FAILURE = Failure(0, Situation(3, 0, None, Figures()), 0)
+FAILURE = Failure(0, Situation(3, 0, None, Figures()), [], 0)
 
 
 def test_in_place_the_agent_does_it_all():

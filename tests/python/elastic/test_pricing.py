@@ -108,7 +108,7 @@ def options(**changed):
 
 def chosen(chooser, given, rank, reached):
     ranks = int(given.nproc_per_node)
-    return chooser.next_launch(given, Failure(rank, now(ranks, reached), 0))
+    return chooser.next_launch(given, Failure(rank, now(ranks, reached), [], 0))
 
 
 def test_a_rank_that_fails_twice_at_once_has_no_device(caplog):
