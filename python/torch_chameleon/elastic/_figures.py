@@ -7,7 +7,7 @@ class Figures(NamedTuple):
     """Numbers for whoever prices a recovery; 0: not measured yet."""
 
     step_s: float = 0  # from commit to commit, the median of the last ones
-    slowdown: float = 0  # of a step with a rank less, modelled; inf: no room
+    slowdown: float = 0  # of a step with a rank less, by the model
     commit_s: float = 0  # of a copy into the keeper's memory
     restore_s: float = 0  # of one out of it
     kept_bytes: float = 0

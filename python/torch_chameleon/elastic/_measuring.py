@@ -1,6 +1,5 @@
 """Measures a training while it runs, for whoever prices a recovery."""
 
-import math
 import os
 import statistics
 import time
@@ -77,7 +76,9 @@ def slowdown(device: int, world: int, is_sharded: bool) -> float | None:
     Each rank then has `more` = N / (N - 1) times as many samples. Where state
     is sharded it has so much more of it, too; a step whose tensors all are
     `more` times as large takes `more` times what it takes within a `more`-th
-    of the budget. What it takes within less is the planner's model.
+    of the budget. What it takes within less is the planner's model. Since no op
+    is larger in truth, a budget between stands for one within which the model
+    finds no room.
 
     Args:
         device: The device, whose last step is the model's.
@@ -85,26 +86,26 @@ def slowdown(device: int, world: int, is_sharded: bool) -> float | None:
         is_sharded: Whether a rank has a part of the state alone.
 
     Returns:
-        A factor, inf: it does not get along; None: no step was recorded, or
-        even the one that runs would not fit by the model.
+        A factor; None: no step was recorded, or even the one that runs would
+        not fit by the model.
     """
     more = world / (world - 1)
     now = _C.swap_stats(device)["hbm_budget"]
-    budget = float(now)
+    least = float(now)
     if is_sharded:
-        budget /= more
+        least /= more
     if config.hbm_budget is None and _C.physical_device() == "cpu":
-        budget *= more  # ranks that are left share the machine's memory
+        least *= more  # ranks that are left share the machine's memory
+    asked = now, round((now + least) / 2), round(least)
+    budgets = list(dict.fromkeys(asked))
     try:
-        found = _C.what_if_here(device, lambda _: [now, round(budget)])
+        found = _C.what_if_here(device, lambda _: budgets)
     except RuntimeError:
         return None
-    this, then = found["steps"]
+    this, *then = (step and step["duration_ns"] for step in found["steps"])
     if this is None:
         return None
-    if then is None:
-        return math.inf
-    return float(more * max(then["duration_ns"] / this["duration_ns"], 1))
+    return float(more * max([this, *filter(None, then)]) / this)
 
 
 def _age() -> float:

@@ -6,8 +6,6 @@ the steps that are done again, and what steps are longer by until the repair: of
 `repair_s` seconds a share of 1 - (step now) / (step then) does nothing new.
 """
 
-import math
-
 from torch_chameleon.elastic._option import FROM_CHECKPOINT, Option
 from torch_chameleon.elastic._outlook import Outlook
 from torch_chameleon.elastic._situation import Situation
@@ -40,7 +38,6 @@ def price(
     fewer, saved = now.ranks - 1, int(figures.checkpoint_steps)
     lost = "its device is lost" if is_device_lost else ""
     alone = "" if fewer else "no rank is left"
-    no_room = "its step does not fit" if math.isinf(slowdown) else ""
     # Where nothing is written either, a run begins again: in place, too.
     forgotten = (
         "no generation is whole" if now.in_memory is None and saved else ""
@@ -56,11 +53,11 @@ def price(
         ),
         (
             Option(f"resharded onto {fewer}", fewer, back_s, again_s, slower_s),
-            alone or no_room or forgotten,
+            alone or forgotten,
         ),
         (
             Option(FROM_CHECKPOINT, rest[0], read_s, read_again_s, rest[1]),
-            unsaved or (is_device_lost and (alone or no_room)) or "",
+            unsaved or (is_device_lost and alone) or "",
         ),
     ]
     return Outlook(
