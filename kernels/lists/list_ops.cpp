@@ -5,6 +5,7 @@
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 
+#include "backend/torch/deferred_work.h"
 #include "backend/torch/device.h"
 #include "kernels/call_arguments.h"
 #include "kernels/op_call.h"
@@ -165,6 +166,21 @@ bool fits_whole(const memory::Pager& pager, const OpTraits& traits,
          operand_bytes + inside <= pager.hbmBudget();
 }
 
+// Once a chunk has run, an error would leave the op half done.
+void finish_deferred_work_on_all(const OpTraits& traits, const Stack& stack) {
+  const std::size_t base = stack.size() - traits.argument_count;
+  for (const ArgumentTraits& argument : traits.arguments) {
+    const c10::IValue& value = stack[base + argument.index];
+    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
+    for (const c10::IValue& element : value.toListRef()) {
+      const c10::TensorImpl& tensor = *element.unsafeToTensorImpl();
+      if (!tensor.has_storage()) continue;
+      backend::finish_deferred_work_on(
+          *tensor.unsafe_storage().unsafeGetStorageImpl());
+    }
+  }
+}
+
 // Where all elements are; nothing: not all on one of our devices.
 std::optional<c10::DeviceIndex> device_of(const OpTraits& traits,
                                           const Stack& stack) {
@@ -284,6 +300,7 @@ bool run_in_chunks(const OpTraits& traits, const c10::OperatorHandle& op,
   }
   Lists lists(traits, op, stack);
   if (!lists.consistent()) return false;
+  finish_deferred_work_on_all(traits, stack);
   run_pieces(
       traits, lists, stack,
       [&](std::size_t first) { return lists.endOfChunk(first, chunk_bytes); },
