@@ -140,16 +140,27 @@ class Lists {
   std::optional<std::size_t> scalars_;
 };
 
-std::size_t operand_bytes(const OpTraits& traits, const Stack& stack) {
+// True: `visit` said so of each element of the op's lists of tensors; where it
+// says false, the rest is not looked at.
+template <typename Visit>
+bool each_listed(const OpTraits& traits, const Stack& stack, Visit visit) {
   const std::size_t base = stack.size() - traits.argument_count;
-  std::size_t bytes = 0;
   for (const ArgumentTraits& argument : traits.arguments) {
     const c10::IValue& value = stack[base + argument.index];
     if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
     for (const c10::IValue& element : value.toListRef()) {
-      bytes += bytes_of(element);
+      if (!visit(element)) return false;
     }
   }
+  return true;
+}
+
+std::size_t operand_bytes(const OpTraits& traits, const Stack& stack) {
+  std::size_t bytes = 0;
+  each_listed(traits, stack, [&](const c10::IValue& element) {
+    bytes += bytes_of(element);
+    return true;
+  });
   return bytes;
 }
 
@@ -168,34 +179,29 @@ bool fits_whole(const memory::Pager& pager, const OpTraits& traits,
 
 // Once a chunk has run, an error would leave the op half done.
 void finish_deferred_work_on_all(const OpTraits& traits, const Stack& stack) {
-  const std::size_t base = stack.size() - traits.argument_count;
-  for (const ArgumentTraits& argument : traits.arguments) {
-    const c10::IValue& value = stack[base + argument.index];
-    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
-    for (const c10::IValue& element : value.toListRef()) {
-      const c10::TensorImpl& tensor = *element.unsafeToTensorImpl();
-      if (!tensor.has_storage()) continue;
+  each_listed(traits, stack, [](const c10::IValue& element) {
+    const c10::TensorImpl& tensor = *element.unsafeToTensorImpl();
+    if (tensor.has_storage()) {
       backend::finish_deferred_work_on(
           *tensor.unsafe_storage().unsafeGetStorageImpl());
     }
-  }
+    return true;
+  });
 }
 
 // Where all elements are; nothing: not all on one of our devices.
 std::optional<c10::DeviceIndex> device_of(const OpTraits& traits,
                                           const Stack& stack) {
-  const std::size_t base = stack.size() - traits.argument_count;
   c10::DeviceIndex index = -1;
-  for (const ArgumentTraits& argument : traits.arguments) {
-    const c10::IValue& value = stack[base + argument.index];
-    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
-    for (const c10::IValue& element : value.toListRef()) {
-      if (!is_device_tensor(element)) return std::nullopt;
-      const auto other = element.unsafeToTensorImpl()->device().index();
-      if (index != -1 && index != other) return std::nullopt;
-      index = other;
-    }
-  }
+  const bool is_one =
+      each_listed(traits, stack, [&](const c10::IValue& element) {
+        if (!is_device_tensor(element)) return false;
+        const auto other = element.unsafeToTensorImpl()->device().index();
+        if (index != -1 && index != other) return false;
+        index = other;
+        return true;
+      });
+  if (!is_one) return std::nullopt;
   return backend::resolve_index(index);
 }
 

@@ -121,7 +121,7 @@ ListRun::Slot ListRun::operandFor(const at::Tensor& outer,
     slots_.erase(place);
     return kNoSlot; // not the device's
   }
-  operands_.push_back({alias_of(outer), index, 0, false});
+  operands_.push_back({alias_of(outer), index, 0});
   if (index != kEveryIndex) {
     index_bytes_[index] += memory::ExtentMap::round(storage.nbytes());
   }
@@ -152,12 +152,11 @@ bool ListRun::findOperands(Op& op, at::ArrayRef<c10::IValue> arguments) {
 
 // The op is the next one, and the last so far that uses its operands.
 void ListRun::use(const Op& op) {
-  for (std::size_t a = 0; a < op.slots.size(); ++a) {
-    for (const Slot slot : op.slots[a]) {
+  for (const std::vector<Slot>& slots : op.slots) {
+    for (const Slot slot : slots) {
       Operand& operand = operands_[slot];
       // mutant: last-reader
       operand.last_op = static_cast<std::uint32_t>(ops_.size());
-      operand.written |= op.traits->arguments[a].writes;
       // mutant: deferred-flag
       set_deferred(operand.tensor, true);
     }
@@ -245,7 +244,7 @@ std::vector<ListRun::Slot> ListRun::own(
   for (std::uint32_t i = 0; i < length_; ++i) {
     slots.push_back(static_cast<Slot>(operands_.size()));
     slots_.emplace(&storage_of(promised[i]), slots.back());
-    operands_.push_back({alias_of(promised[i]), i, op, true});
+    operands_.push_back({alias_of(promised[i]), i, op});
     index_bytes_[i] += memory::ExtentMap::round(promised[i].nbytes());
   }
   return slots;

@@ -89,7 +89,6 @@ class ListRun {
     at::Tensor tensor;
     std::uint32_t index; // of the lists' elements it belongs to
     std::uint32_t last_op;
-    bool written;
   };
   struct Op {
     const OpTraits* traits;
