@@ -97,7 +97,8 @@ class NativeCall {
                   traits_.number, algorithm}));
     } else {
       pin(traits_, device, stream, call_, pins, arguments_.quickToken(),
-          &CallArguments::tokenOf, &arguments_, algorithm);
+          &CallArguments::tokenOf, &arguments_, algorithm,
+          /*can_be_held_back=*/started_ != nullptr && !traits_.mayRetry());
     }
     pinned.held = true;
     std::unique_ptr<RecordedCall> record;

@@ -24,7 +24,8 @@ namespace chameleon::kernels {
 // Runs `op` with its arguments on top of `stack` and leaves its results there.
 // Throws what the native kernel throws, OutOfMemoryError where the operands do
 // not fit, RuntimeError where devices mix that CUDA would not mix. `started`
-// becomes true when the kernel starts: before that nothing has changed.
+// becomes true when the kernel starts: before that nothing has changed. With it
+// an op that writes its operands can be held back (memory::OpRequest).
 void call_native(const OpTraits& traits, const c10::OperatorHandle& op,
                  torch::jit::Stack* stack, bool* started = nullptr);
 
@@ -81,13 +82,16 @@ inline void pin(const OpTraits& traits, backend::DeviceContext& device,
                 profiler::QuickToken quick,
                 profiler::Token (*token)(const void* caller),
                 const void* caller,
-                memory::Algorithm algorithm = memory::Algorithm::kAny) {
+                memory::Algorithm algorithm = memory::Algorithm::kAny,
+                bool can_be_held_back = false) {
   const memory::OpIdentity identity{traits.number, quick, token, caller};
-  backend::throw_if(device.pager->begin(call, {.kind = traits.kind,
-                                               .stream = stream,
-                                               .operands = operands,
-                                               .identity = &identity,
-                                               .algorithm = algorithm}));
+  backend::throw_if(
+      device.pager->begin(call, {.kind = traits.kind,
+                                 .stream = stream,
+                                 .operands = operands,
+                                 .identity = &identity,
+                                 .algorithm = algorithm,
+                                 .can_be_held_back = can_be_held_back}));
 }
 
 // A point of the memory history, when one is being recorded.

@@ -54,6 +54,10 @@ struct OpRequest {
   bool rerun = false;
   std::uint32_t rerun_name = profiler::kNoOpName;
   Algorithm algorithm = Algorithm::kAny;
+  // The caller can wait for better times: where pins that nobody waits for
+  // leave its kernel less room than it needs, it does not begin. An op that may
+  // not be held back begins all the same, for its need may be less than that.
+  bool can_be_held_back = false;
 };
 
 } // namespace chameleon::memory

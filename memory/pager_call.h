@@ -145,11 +145,12 @@ struct CallState {
   bool failed = false;         // an allocation failed in this attempt
   // No allocation may fail: there is no ordinary retry, or none is left.
   bool must_not_fail = false;
-  bool wants_record = false;  // as the policy wants
-  bool rerun = false;         // OpRequest::rerun
-  std::uint32_t failures = 0; // attempts that failed so
-  int* depth = nullptr;       // calls that its thread is inside of
-  std::uint64_t tick = 0;     // its number among all calls of the pager
+  bool can_be_held_back = false; // OpRequest::can_be_held_back
+  bool wants_record = false;     // as the policy wants
+  bool rerun = false;            // OpRequest::rerun
+  std::uint32_t failures = 0;    // attempts that failed so
+  int* depth = nullptr;          // calls that its thread is inside of
+  std::uint64_t tick = 0;        // its number among all calls of the pager
   std::string_view op;
   OpMemory* memory = nullptr;
   InlineList<Operand, kInline> pins;   // one pin each

@@ -44,8 +44,9 @@ Admission::Attempt BeginAttempt::run(const Locked& locked, bool alone) {
   bool again = false;
   if (!takeRoom(others)) {
     again = others;
-  } else if (placeMissing(locked) && parts_.kernel_room.makeRoomForKernel(
-                                         locked, call_, alone, shortage_)) {
+  } else if (isRoomEnough() && placeMissing(locked) &&
+             parts_.kernel_room.makeRoomForKernel(locked, call_, alone,
+                                                  shortage_)) {
     if (exclusive_ && !call_.exclusive) {
       call_.exclusive = core_.admission.makeExclusive();
     }
@@ -128,6 +129,18 @@ bool BeginAttempt::takeRoom(bool& others) {
   // One hole is made for what must not fail; a spare block could lie in it.
   call_.spares.left = must_not_fail ? 0 : SIZE_MAX;
   return done;
+}
+
+// What such a kernel was seen to need; else room for a few scalars, as what is
+// guessed by the bytes of its operands would hold back ops that need none.
+bool BeginAttempt::isRoomEnough() const {
+  constexpr std::size_t kScalarsBytes = 4096;
+  if (!call_.can_be_held_back) return true;
+  const std::size_t seen = parts_.kernel_room.seen(call_, call_.operand_bytes);
+  const std::size_t expected =
+      KernelRoom::roomExpected(call_.memory, call_.operand_bytes);
+  return call_.room_bytes >= (seen > 0 ? ExtentMap::round(seen)
+                                       : std::min(expected, kScalarsBytes));
 }
 
 bool BeginAttempt::placeMissing(const Locked& locked) {

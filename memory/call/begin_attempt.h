@@ -40,6 +40,7 @@ class BeginAttempt {
   void pinResident();
   bool refuseLost();
   bool takeRoom(bool& others);
+  bool isRoomEnough() const;
   bool placeMissing(const Locked& locked) REQUIRES(pager_lock);
   void commit(const Locked& locked) REQUIRES(pager_lock);
   void undo(const Locked& locked) noexcept REQUIRES(pager_lock);

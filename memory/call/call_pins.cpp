@@ -219,7 +219,8 @@ Error CallPins::begin(CallState& call, const OpRequest& request) {
   Fence waits;
   // A second failure is one too many, and a third attempt runs exclusively.
   call.must_not_fail = !request.kind.may_retry || call.failures > 0;
-  bool needs_lock = call.failures > 0;
+  call.can_be_held_back = request.can_be_held_back;
+  bool needs_lock = call.failures > 0 || request.can_be_held_back;
   if (request.algorithm != Algorithm::kAny) [[unlikely]] {
     call.must_not_fail = true;
     call.chooses = request.algorithm == Algorithm::kToBeChosen;

@@ -367,6 +367,21 @@ def resident(p):
         p.see(native)
 
 
+def without_room(p):
+    """What was deferred finds no room, and stays deferred."""
+    parameter = p.parameter()
+
+    def read_beside_pins():
+        size = torch_chameleon.config.hbm_budget - p.left_bytes
+        with contextlib.suppress(torch.OutOfMemoryError):
+            pins = torch.zeros(size, dtype=torch.uint8, device="chameleon")
+            with torch_chameleon.resident(pins):
+                parameter.cpu()
+
+    p.left_bytes = p.draws.choice([0, 1 << 10, 4 << 10, 16 << 10])
+    p.only_here(read_beside_pins)
+
+
 def step_in_backward(p):
     optimizer = torch.optim.AdamW(p.parameters()[:4], lr=0.01, fused=True)
     handles = [
@@ -421,6 +436,7 @@ LINES = {
     hook_that_fails: 3,
     settings: 14,
     resident: 5,
+    without_room: 4,
     on_a_stream: 4,
     sparse: 4,
     step_in_backward: 4,

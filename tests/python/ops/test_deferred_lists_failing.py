@@ -38,6 +38,23 @@ def test_out_of_memory_keeps_what_is_left():
     assert all_same(made, expected)
 
 
+@pytest.mark.parametrize("seen", [False, True])
+def test_no_room_inside_the_kernel_keeps_all(seen):
+    """An op that writes its operands must not fail inside its kernel."""
+    if seen:
+        ys, expected = put_off(1)
+        assert all_same([y.cpu() for y in ys], expected)
+    xs, expected = put_off()
+    pin = torch.zeros(2 * MIB - (128 << 10), dtype=torch.uint8)
+    pin = pin.to("chameleon")  # one operand fits beside it, and nothing else
+    with torch_chameleon.resident(pin):
+        for _ in range(2):
+            with pytest.raises(torch.OutOfMemoryError, match="Nothing is lost"):
+                xs[0].cpu()
+    assert _testing.deferred_op_count() == 1
+    assert all_same([x.cpu() for x in xs], expected)
+
+
 def test_a_higher_limit_helps(tight):
     xs, ys = tensors("chameleon"), tensors("chameleon", 1)
     pins = tensors("chameleon", 2, count=14)

@@ -342,6 +342,49 @@ TEST_F(PagerTightTest, TheMessageCountsWhatOthersHold) {
   expectAll();
 }
 
+// An op that writes its operands would leave them half written.
+TEST_F(PagerTightTest, WhatCanBeHeldBackDoesNotBeginWithoutRoom) {
+  for (const bool seen : {false, true}) {
+    apart.clear();
+    others.clear();
+    openApart(12 * kUnit);
+    OpMemory needs;
+    const OpKind kind{.name = "op", .memory = &needs, .may_retry = false};
+    const Operand operand{others[1], Access::kWrite};
+    const auto begin = [&](Call& call, bool can_be_held_back) {
+      return pager->begin(call, {.kind = kind,
+                                 .stream = kStream,
+                                 .operands = {&operand, 1},
+                                 .can_be_held_back = can_be_held_back});
+    };
+    if (seen) {
+      Call call;
+      ASSERT_FALSE(failed(begin(call, false)));
+      runtime::Result<std::byte*> made = pager->allocate(call, kUnit);
+      ASSERT_TRUE(made.ok());
+      pager->free(&call, *made);
+      pager->end(call);
+    }
+    Call held;
+    std::vector<Operand> pins;
+    for (Block* block : {others[0], others[2], others[3], apart[0], apart[1]}) {
+      pins.push_back({block, Access::kRead});
+    }
+    ASSERT_FALSE(failed(pager->begin(held, kStream, pins, nullptr, "", false)));
+    pager->keepPins(held);
+    Call call;
+    const Error error = begin(call, true);
+    ASSERT_TRUE(failed(error));
+    EXPECT_EQ(error.code(), runtime::ErrorCode::kOutOfDeviceMemory);
+    ASSERT_FALSE(failed(begin(call, false))); // which may need less
+    pager->end(call);
+    pager->end(held);
+    EXPECT_FALSE(failed(begin(call, true)));
+    pager->end(call);
+    expectAll();
+  }
+}
+
 // Where the host takes nothing more, blocks move out of the way.
 TEST_F(PagerTightTest, AFullHostIsNoReason) {
   open(16 * kUnit, /*host_bytes=*/0);
