@@ -20,11 +20,9 @@ class Chooser:
     failed twice at once.
     """
 
-    def prepare(self, options: argparse.Namespace) -> None:
-        """See `Policy`."""
-        self._left = options.max_restarts
+    def __init__(self) -> None:
+        """Has seen no failure."""
         self._last: tuple[int, int] | None = None  # rank, steps reached
-        options.max_restarts = 0  # each launch is chosen here
 
     def next_launch(
         self, options: argparse.Namespace, failure: Failure
@@ -38,9 +36,8 @@ class Chooser:
         )
         _log.warning("chameleon: a rank failed: %s", outlook.line())
         best = outlook.best
-        if best is None or not self._left:
+        if best is None:
             return None
-        self._left -= 1
         if best.ranks < failure.now.ranks:
             self._last = None  # ranks have other numbers now
             lose_device(failure.rank, failure.now.ranks)

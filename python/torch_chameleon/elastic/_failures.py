@@ -5,6 +5,7 @@ import time
 from torch.distributed.elastic.metrics.api import MetricData, MetricHandler
 
 from torch_chameleon.elastic._memory import Memory
+from torch_chameleon.elastic._option import IN_PLACE
 
 AGENT = "torchelastic"  # the group of the agent's metrics
 _FAILED = (".failed", ".unhealthy")
@@ -37,7 +38,7 @@ class Failures(MetricHandler):
         name = metric_data.name
         if name.startswith("workers.") and name.endswith(_FAILED):
             self._look()
-            self._options.append("in place")
+            self._options.append(IN_PLACE)
             self._times.append(time.monotonic())
 
     def chose(self, option: str) -> None:

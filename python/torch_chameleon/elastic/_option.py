@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+IN_PLACE = "in place"
 FROM_CHECKPOINT = "from the checkpoint"
 
 

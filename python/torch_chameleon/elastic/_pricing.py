@@ -6,7 +6,7 @@ the steps that are done again, and what steps are longer by until the repair: of
 `repair_s` seconds a share of 1 - (step now) / (step then) does nothing new.
 """
 
-from torch_chameleon.elastic._option import FROM_CHECKPOINT, Option
+from torch_chameleon.elastic._option import FROM_CHECKPOINT, IN_PLACE, Option
 from torch_chameleon.elastic._outlook import Outlook
 from torch_chameleon.elastic._situation import Situation
 
@@ -48,7 +48,7 @@ def price(
     read_again_s = (now.reached - saved) * figures.step_s
     asked = [
         (
-            Option("in place", now.ranks, back_s, again_s, 0),
+            Option(IN_PLACE, now.ranks, back_s, again_s, 0),
             lost or forgotten,
         ),
         (

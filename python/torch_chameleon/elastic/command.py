@@ -71,25 +71,28 @@ def main(arguments: list[str] | None = None) -> int:
 def _launch(
     options: argparse.Namespace, memories: list[Memory], failures: Failures
 ) -> int:
-    policy = BUILT[options.policy]()
-    policy.prepare(options)
+    policy, restarts = BUILT[options.policy](), 0
+    if not options.restarted_by_agents:
+        restarts, options.max_restarts = options.max_restarts, 0
     while True:
         try:
             run(options)
             return 0
         except ChildFailedError as error:
-            ranks = int(options.nproc_per_node)
-            failure = Failure(
-                Failure.first(error),
-                Situation.of(memories[:ranks], ranks),
-                memories,
-                failures.restart_s(),
-            )
-            done = policy.next_launch(options, failure)
+            ranks, done = int(options.nproc_per_node), None
+            if restarts:
+                failure = Failure(
+                    Failure.first(error),
+                    Situation.of(memories[:ranks], ranks),
+                    memories,
+                    failures.restart_s(),
+                )
+                done = policy.next_launch(options, failure)
             failures.chose(done or "given up")
             if done is None:
                 print(error, file=sys.stderr, flush=True)
                 return 1
+            restarts -= 1
 
 
 def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
@@ -116,14 +119,15 @@ def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
     if not options.module and not os.path.isfile(options.training_script):
         parser.error(f"no file {options.training_script}")
     try:
-        nodes, most_nodes = parse_min_max_nnodes(options.nnodes)
+        _, most_nodes = parse_min_max_nnodes(options.nnodes)
         ranks = determine_local_world_size(options.nproc_per_node)
     except (ValueError, RuntimeError) as error:
         parser.error(str(error))
     if ranks < 1:
         parser.error(f"--nproc-per-node = {ranks} is less than 1")
     options.nproc_per_node = str(ranks)
-    if (nodes, most_nodes) == (1, 1):
+    options.restarted_by_agents = most_nodes > 1
+    if not options.restarted_by_agents:
         options.standalone = not options.rdzv_endpoint
     elif options.policy == "auto":
         options.policy = "in-place"  # the agents' own, and no other is for many

@@ -4,6 +4,10 @@ import os
 
 import pytest
 from torch.distributed.elastic.metrics.api import MetricData
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    ProcessFailure,
+)
 from torch_chameleon.elastic import command
 from torch_chameleon.elastic._failure import Failure
 from torch_chameleon.elastic._failures import Failures
@@ -78,30 +82,71 @@ def test_the_last_line():
 
 class Options:
     nproc_per_node = "3"
-    max_restarts = 5
 
 
 FAILURE = Failure(0, Situation(3, 0, None, Figures()), [], 0)
 
 
-def test_in_place_the_agent_does_it_all():
-    options, policy = Options(), InPlace()
-    policy.prepare(options)
-    assert options.max_restarts == 5
-    assert policy.next_launch(options, FAILURE) is None
+def test_in_place_all_are_started_again():
+    options = Options()
+    assert InPlace().next_launch(options, FAILURE) == "in place"
+    assert options.nproc_per_node == "3"
 
 
 def test_resharding_goes_on_with_one_rank_less():
     options, policy = Options(), Reshard()
-    policy.prepare(options)
-    assert options.max_restarts == 0
     said = [policy.next_launch(options, FAILURE) for _ in range(3)]
     assert said == ["resharded onto 2", "resharded onto 1", None]
     assert options.nproc_per_node == "1"
-    options = Options()
-    options.max_restarts = 1
-    policy.prepare(options)
-    assert [policy.next_launch(options, FAILURE) for _ in range(2)] == [
-        said[0],
-        None,
-    ]
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Each launch as torch's agent sees it; all of them fail."""
+    made = []
+
+    def run(options):
+        made.append((options.nproc_per_node, options.max_restarts))
+        failed(command.metrics._metrics_map["torchelastic"])
+        process = ProcessFailure(0, os.getpid(), 1, "")
+        raise ChildFailedError("train.py", {0: process})
+
+    monkeypatch.setattr(command, "run", run)
+    monkeypatch.setattr(command, "metrics", Metrics())
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    return made
+
+
+class Metrics:
+    """In the place of the agent's, which are the process's."""
+
+    def configure(self, handler, group):
+        self._metrics_map = {group: handler}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "done"),
+    [
+        (["--policy", "in-place"], ["3", "3", "3"], "in place, in place"),
+        (["--policy", "reshard"], ["3", "2", "1"],
+         "resharded onto 2, resharded onto 1"),
+        (["--policy", "auto"], ["3", "3", "2"],
+         "in place, resharded onto 2"),
+        (["--policy", "checkpoint", "--checkpoint", "."], ["3", "3", "3"],
+         "from the checkpoint, from the checkpoint"),
+    ],
+)  # fmt: skip
+def test_the_launch_counts_restarts(options, expected, done, launches, capsys):
+    given = ["--nproc-per-node", "3", "--max-restarts", "2", *options]
+    assert command.main([*given, __file__]) == 1
+    assert launches == [(ranks, 0) for ranks in expected]
+    assert capsys.readouterr().out == (
+        f"elastic: 3 failures ({done}, given up); no steps lost\n"
+    )
+
+
+def test_agents_of_several_machines_count_them(launches, capsys):
+    given = ["--nproc-per-node", "3", "--nnodes", "2", "--max-restarts", "2"]
+    assert command.main([*given, __file__]) == 1
+    assert launches == [("3", 2)]
+    assert "1 failure (given up)" in capsys.readouterr().out

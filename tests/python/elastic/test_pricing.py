@@ -93,10 +93,7 @@ def test_a_situation_is_what_all_ranks_have():
 
 def options(**changed):
     made = argparse.Namespace(
-        nproc_per_node="3",
-        max_restarts=9,
-        repair_seconds=90,
-        lost_devices=False,
+        nproc_per_node="3", repair_seconds=90, lost_devices=False
     )
     vars(made).update(changed)
     return made
@@ -109,8 +106,6 @@ def chosen(chooser, given, rank, reached):
 
 def test_a_rank_that_fails_twice_at_once_has_no_device(caplog):
     given, chooser = options(), Chooser()
-    chooser.prepare(given)
-    assert given.max_restarts == 0
     with caplog.at_level(logging.WARNING):
         assert chosen(chooser, given, 1, 10) == "in place"
     (said,) = caplog.messages
@@ -138,13 +133,6 @@ def test_survivors_do_not_see_the_gpu_that_is_lost(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     _devices.lose_device(0, 3)  # they share GPUs
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2"
-
-
-def test_restarts_are_counted():
-    given, chooser = options(max_restarts=1, lost_devices=True), Chooser()
-    chooser.prepare(given)
-    assert chosen(chooser, given, 0, 10) == "resharded onto 2"
-    assert chosen(chooser, given, 0, 20) is None
 
 
 @pytest.mark.parametrize(
