@@ -74,8 +74,8 @@ struct HostPlace {
 
 struct Block {
   // ---- word:
-  // [63..42 unused | 41 recorded | 40 freed | 39..32 state | 31 host copy |
-  // 30..0 pins]
+  // [63..43 unused | 42 mirrored | 41 recorded | 40 freed | 39..32 state | 31
+  // host copy | 30..0 pins]
   static constexpr std::uint64_t kPinMask = 0x7fffffff;
   static constexpr std::uint64_t kHostCopyBit = std::uint64_t{1} << 31;
   static constexpr unsigned kStateShift = 32;
@@ -84,6 +84,11 @@ struct Block {
   // Part of a record (recompute_records.h): who writes it comes for the lock.
   // Changed under the lock, whatever the state.
   static constexpr std::uint64_t kRecordedBit = std::uint64_t{1} << 41;
+  // To be copied before it is written (mirror/): who writes it comes for the
+  // lock. Changed under the lock, whatever the state.
+  static constexpr std::uint64_t kMirroredBit = std::uint64_t{1} << 42;
+  // What stays as it is where the state changes.
+  static constexpr std::uint64_t kKeptBits = kRecordedBit | kMirroredBit;
   static constexpr std::size_t kUseSlots = 3;
   static constexpr std::uint64_t kAlive = ~std::uint64_t{0};
 
@@ -109,11 +114,14 @@ struct Block {
   // State, host copy and pins at once, by who alone may change them.
   void become(std::uint64_t bits) noexcept {
     const std::uint64_t old = word.load(std::memory_order_relaxed);
-    word.store(bits | (old & kRecordedBit), std::memory_order_release);
+    word.store(bits | (old & kKeptBits), std::memory_order_release);
   }
   // Its storage died.
   bool isReleased() const noexcept {
     return released_at.load(std::memory_order_relaxed) != kAlive;
+  }
+  bool isMirrored() const noexcept {
+    return (word.load(std::memory_order_acquire) & kMirroredBit) != 0;
   }
   bool hasHostCopy() const noexcept {
     return (word.load(std::memory_order_acquire) & kHostCopyBit) != 0;

@@ -104,7 +104,7 @@ void BlockTable::drainReleased(const Locked& locked) noexcept {
   while (block != nullptr) {
     Block* const next = block->next_released;
     released_bytes_.fetch_sub(block->rounded_bytes, std::memory_order_relaxed);
-    if (block->pins() == 0) {
+    if (block->pins() == 0 && !block->isMirrored()) {
       if (core_.records.hold(*block)) {
         forgetDead(*block); // for the profiler it died
         (void)residency_.drop(locked,
@@ -113,7 +113,7 @@ void BlockTable::drainReleased(const Locked& locked) noexcept {
         destroy(locked, *block);
       }
     } else {
-      pushReleased(block); // it dies after its last unpin
+      pushReleased(block); // it dies after its last unpin, or copy
     }
     block = next;
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/runtime/check.h"
+#include "memory/host_pin.h"
 #include "memory/room/out_of_memory.h"
 #include "memory/space/fence_joiner.h"
 
@@ -41,7 +42,7 @@ Error HostAccess::read(Block& block, std::size_t offset, std::byte* destination,
     if (block.host.extent != nullptr && !block.host_writing) {
       source = block.host.address + offset;
       ready = block.host.ready;
-      beginHostAccess(locked, block);
+      pin_host_copy(locked, core_, block);
     }
   }
   if (source != nullptr) {
@@ -50,7 +51,7 @@ Error HostAccess::read(Block& block, std::size_t offset, std::byte* destination,
     if (!error && core_.runtime.holdsData()) {
       std::memcpy(destination, source, bytes);
     }
-    endHostAccess(block);
+    unpin_host_copy(core_, block);
     return error;
   }
   if (unbacked) {
@@ -114,20 +115,22 @@ Error HostAccess::write(Block& block, std::size_t offset,
     if (!block.host_writing && block.host_pins == 0) {
       const BlockState state = block.state();
       if (state == BlockState::kHost || state == BlockState::kEvicting) {
+        mirror_.finishBefore(locked, block, before);
         place = {block.host.extent, block.host.address};
-        before = core_.uses().hostUsesOf(block);
+        core_.uses().addTo(before, core_.uses().hostUsesOf(block));
       } else if (state == BlockState::kUnbacked &&
                  core_.arena->freeBytes() + table_.spareBytes() <
                      block.rounded_bytes) {
         Shortage ignored;
         place = residency_.host().place(locked, block.rounded_bytes, ignored);
-        if (place.extent != nullptr) before = place.extent->fence;
+        if (place.extent != nullptr)
+          core_.uses().addTo(before, place.extent->fence);
       }
       on_host = place.extent != nullptr;
     }
     if (on_host) {
       block.host_writing = true;
-      beginHostAccess(locked, block);
+      pin_host_copy(locked, core_, block);
     }
   }
   if (!on_host) return writeDevice(block, offset, source, bytes, stream);
@@ -149,7 +152,7 @@ Error HostAccess::write(Block& block, std::size_t offset,
       core_.host_pool->free(place.extent, {});
     }
   }
-  endHostAccess(block);
+  unpin_host_copy(core_, block);
   return error;
 }
 
@@ -181,23 +184,6 @@ Error HostAccess::writeDevice(Block& block, std::size_t offset,
   if (!error) call.overwritten();
   pins_.release(call);
   return error;
-}
-
-// A host thread at the host copy counts as a call: who needs the copy to go
-// waits for it as for any other.
-void HostAccess::beginHostAccess(const Locked& /*locked*/,
-                                 Block& block) noexcept {
-  ++block.host_pins;
-  core_.admission.add(1, 0);
-}
-
-void HostAccess::endHostAccess(Block& block) noexcept {
-  {
-    const PagerLock locked(core_);
-    --block.host_pins;
-  }
-  core_.admission.subtract(1, 0);
-  core_.admission.wake();
 }
 
 } // namespace chameleon::memory

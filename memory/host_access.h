@@ -12,6 +12,7 @@
 
 #include "memory/block_table.h"
 #include "memory/call/call_pins.h"
+#include "memory/mirror/mirror.h"
 #include "memory/pager_core.h"
 #include "memory/recompute/recomputer.h"
 #include "memory/residency.h"
@@ -22,10 +23,11 @@ class HostAccess {
  public:
   // REQUIRES: all outlive it.
   HostAccess(PagerCore& core, Residency& residency, BlockTable& table,
-             Recomputer& recomputer, CallPins& pins)
+             Mirror& mirror, Recomputer& recomputer, CallPins& pins)
       : core_(core),
         residency_(residency),
         table_(table),
+        mirror_(mirror),
         recomputer_(recomputer),
         pins_(pins) {}
 
@@ -43,13 +45,11 @@ class HostAccess {
   runtime::Error writeDevice(Block& block, std::size_t offset,
                              const std::byte* source, std::size_t bytes,
                              runtime::Stream stream);
-  void beginHostAccess(const Locked& locked, Block& block) noexcept
-      REQUIRES(pager_lock);
-  void endHostAccess(Block& block) noexcept;
 
   PagerCore& core_;
   Residency& residency_;
   BlockTable& table_;
+  Mirror& mirror_;
   Recomputer& recomputer_;
   CallPins& pins_;
 };

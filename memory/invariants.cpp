@@ -73,6 +73,7 @@ void InvariantWalker::checkBlocks(const Locked& locked) const {
     CHAMELEON_CHECK(state != BlockState::kFetching && block->claims == 0,
                     "a move or a begin() was left half done");
     core_.records.check(*block);
+    mirror_.check(locked, *block);
     if (RecomputeRecords::isHeld(*block)) held_bytes += block->bytes;
     CHAMELEON_CHECK(
         (block->device != nullptr) == (state == BlockState::kResident),

@@ -16,6 +16,7 @@
 
 #include "memory/block_table.h"
 #include "memory/call/call_memory.h"
+#include "memory/mirror/mirror.h"
 #include "memory/pager_core.h"
 #include "memory/residency.h"
 
@@ -25,8 +26,12 @@ class InvariantWalker {
  public:
   // REQUIRES: all outlive it.
   InvariantWalker(PagerCore& core, Residency& residency, BlockTable& table,
-                  CallMemory& memory)
-      : core_(core), residency_(residency), table_(table), memory_(memory) {}
+                  const Mirror& mirror, CallMemory& memory)
+      : core_(core),
+        residency_(residency),
+        table_(table),
+        mirror_(mirror),
+        memory_(memory) {}
 
   void check(int level);
 
@@ -50,6 +55,7 @@ class InvariantWalker {
   PagerCore& core_;
   Residency& residency_;
   BlockTable& table_;
+  const Mirror& mirror_;
   CallMemory& memory_;
   std::atomic<std::uint64_t> every_{0};
   std::atomic<std::uint64_t> calls_checked_{0};

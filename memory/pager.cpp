@@ -34,6 +34,7 @@ Pager::Pager(runtime::DeviceRuntime& runtime, const Limits& limits,
       meter_(core_),
       residency_(core_, meter_.timer()),
       table_(core_, residency_, this, std::move(space)),
+      mirror_(core_, residency_),
       compaction_(core_, residency_),
       recomputer_(core_, meter_, residency_, table_),
       room_(core_, meter_, residency_, table_, compaction_, recomputer_),
@@ -42,20 +43,21 @@ Pager::Pager(runtime::DeviceRuntime& runtime, const Limits& limits,
       kernel_room_(core_, residency_, table_, compaction_, room_, memory_),
       overwrites_(core_, residency_),
       plans_(core_, meter_, residency_, table_, compaction_, room_),
-      walker_(core_, residency_, table_, memory_),
+      walker_(core_, residency_, table_, mirror_, memory_),
       pins_({.core = core_,
              .meter = meter_,
              .plans = plans_,
              .stress = stress_,
              .recomputer = recomputer_,
              .residency = residency_,
+             .mirror = mirror_,
              .table = table_,
              .room = room_,
              .kernel_room = kernel_room_,
              .memory = memory_,
              .overwrites = overwrites_,
              .walker = walker_}),
-      host_access_(core_, residency_, table_, recomputer_, pins_),
+      host_access_(core_, residency_, table_, mirror_, recomputer_, pins_),
       budgets_(core_, meter_, residency_, table_, compaction_, room_,
                recomputer_),
       policy_(core_, meter_, table_, plans_) {}
@@ -114,6 +116,17 @@ Error Pager::begin(Call& call, runtime::Stream stream,
                    const OpIdentity* identity) {
   const OpKind kind{.name = op, .memory = memory, .may_retry = may_retry};
   return begin(call, {kind, stream, operands, identity});
+}
+
+Result<BlockValue> Pager::mirror(const MirrorCopy& copy, BlockValue had,
+                                 runtime::Stream stream) {
+  if (mirror_.add(copy, had) == Mirror::Added::kInUse) {
+    if (Error error = read(*copy.block, copy.offset, copy.destination,
+                           copy.bytes, stream)) {
+      return error;
+    }
+  }
+  return had;
 }
 
 // ---- on request ------------------------------------------------------------
@@ -209,6 +222,7 @@ Stats Pager::stats() {
   stats.clean_evictions = counters.clean_evictions.load();
   stats.bytes_in = counters.bytes_in.load();
   stats.bytes_out = counters.bytes_out.load();
+  stats.mirrored_bytes = counters.mirrored_bytes.load();
   stats.prefetched_bytes = counters.prefetched_bytes.load();
   stats.prefetch_hits = counters.prefetch_hits.load();
   const runtime::ComputeTimes times = core_.runtime.computeTimes();
@@ -251,9 +265,10 @@ void Pager::resetStats() {
   counters.run_base = core_.profiler.counts();
   for (std::atomic<std::int64_t>* counter :
        {&counters.faults, &counters.evictions, &counters.clean_evictions,
-        &counters.bytes_in, &counters.bytes_out, &counters.prefetched_bytes,
-        &counters.prefetch_hits, &counters.stall_ns, &counters.compactions,
-        &counters.dropped_bytes, &counters.rerun_ops, &counters.rerun_ns}) {
+        &counters.bytes_in, &counters.bytes_out, &counters.mirrored_bytes,
+        &counters.prefetched_bytes, &counters.prefetch_hits, &counters.stall_ns,
+        &counters.compactions, &counters.dropped_bytes, &counters.rerun_ops,
+        &counters.rerun_ns}) {
     counter->store(0, std::memory_order_relaxed);
   }
   counters.times_base = core_.runtime.computeTimes();

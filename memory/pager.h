@@ -50,6 +50,7 @@
 #include "memory/host_access.h"
 #include "memory/invariants.h"
 #include "memory/limits.h"
+#include "memory/mirror/mirror.h"
 #include "memory/op_request.h"
 #include "memory/pager_call.h"
 #include "memory/pager_core.h"
@@ -170,6 +171,17 @@ class Pager {
     return host_access_.write(block, offset, source, bytes, stream);
   }
 
+  // ---- mirror --------------------------------------------------------------
+  // Copies of blocks as they are now, behind and beside what ops do (Mirror).
+  // Bytes go to their destination until finishMirror() returns, at the latest;
+  // those of a block that is in use at once, as by read(). `had`: the value
+  // that the destination has. Returns the one that it gets: if it is the same
+  // one, nothing is copied; of what was in use it is not known. Errors: as
+  // read(). REQUIRES: as Mirror::add().
+  runtime::Result<BlockValue> mirror(const MirrorCopy& copy, BlockValue had,
+                                     runtime::Stream stream);
+  runtime::Error finishMirror() { return mirror_.finish(); }
+
   // ---- control -------------------------------------------------------------
   Budgets& budgets() noexcept { return budgets_; }
   PolicyControl& policy() noexcept { return policy_; }
@@ -235,6 +247,7 @@ class Pager {
   Meter meter_;
   Residency residency_;
   BlockTable table_;
+  Mirror mirror_;
   Compaction compaction_;
   Recomputer recomputer_;
   RoomFinder room_;

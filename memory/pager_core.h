@@ -12,6 +12,7 @@
 //   Meter            steps, timed ops, the link
 //   Residency        evicts, fetches, moves, writes back and drops blocks
 //   BlockTable       birth and death
+//   Mirror           copies of blocks, to go back to
 //   Compaction       moves inside HBM, to make one hole of many
 //   Recomputer       records of ops, and runs them again; is the LastResort
 //   RoomFinder       extents in HBM, whatever it takes; asks the LastResort

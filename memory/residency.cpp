@@ -69,8 +69,7 @@ Residency::Evicted Residency::beginEvict(const Locked& locked, Block& block,
   // makes this fail.
   if (!block.word.compare_exchange_strong(
           word,
-          Block::stateBits(BlockState::kEvicting) |
-              (word & Block::kRecordedBit),
+          Block::stateBits(BlockState::kEvicting) | (word & Block::kKeptBits),
           std::memory_order_acq_rel)) {
     if (!clean) core_.host_pool->free(place.extent, {});
     return Evicted::kBusy;
@@ -243,7 +242,7 @@ bool Residency::slide(const Locked& locked, Extent& extent, std::size_t offset,
 
 void Residency::beginWriteBack(const Locked& locked, Block& block) {
   std::uint64_t word = block.word.load(std::memory_order_acquire);
-  if ((word & ~Block::kRecordedBit) != Block::kIdle) return; // or in use
+  if ((word & ~Block::kKeptBits) != Block::kIdle) return; // or in use
   Shortage shortage;
   const HostPool::Place place = host_.hole(locked, block.rounded_bytes);
   if (place.extent == nullptr) return;
@@ -263,7 +262,7 @@ bool Residency::drop(const Locked& locked, Block& block) {
                          state == BlockState::kEvicting;
   if (!has_bytes || Block::pinsOf(word) > 0 || block.claims > 0 ||
       block.awaited > 0 || block.host_pins > 0 || block.host_writing ||
-      !core_.records.droppable(block) ||
+      block.isMirrored() || !core_.records.droppable(block) ||
       !fits(RecomputeRecords::makerOf(block), core_.admission.budgetBytes()) ||
       !block.word.compare_exchange_strong(
           word,

@@ -7,6 +7,7 @@
 #include "memory/call/call_memory.h"
 #include "memory/call/kernel_room.h"
 #include "memory/call/overwrites.h"
+#include "memory/mirror/mirror.h"
 #include "memory/residency.h"
 #include "memory/room/out_of_memory.h"
 #include "memory/room/room_finder.h"
@@ -180,6 +181,10 @@ void BeginAttempt::commit(const Locked& locked) {
   for (WantedBlock& wanted : wanted_) {
     Block& block = *wanted.block;
     block.last_use_tick.store(call_.tick, std::memory_order_relaxed);
+    // mutant: mirror-before-write
+    if (wanted.write && block.isMirrored()) {
+      parts_.mirror.finishBefore(locked, block, waits_);
+    }
     if (wanted.missing) {
       if (wanted.overwrite && block.host.extent != nullptr) {
         Overwrites::setOldBytesAside(locked, call_, block);

@@ -10,6 +10,7 @@ class CallMemory;
 class InvariantWalker;
 class KernelRoom;
 class Meter;
+class Mirror;
 class Overwrites;
 struct PagerCore;
 class PlanRunner;
@@ -25,6 +26,7 @@ struct CallParts {
   StressHooks& stress;
   Recomputer& recomputer;
   Residency& residency;
+  Mirror& mirror;
   BlockTable& table;
   RoomFinder& room;
   KernelRoom& kernel_room;

@@ -12,6 +12,7 @@
 #include "memory/call/overwrites.h"
 #include "memory/figures/meter.h"
 #include "memory/invariants.h"
+#include "memory/mirror/mirror.h"
 #include "memory/plan_runner.h"
 #include "memory/recompute/recomputer.h"
 #include "memory/residency.h"
@@ -136,7 +137,7 @@ inline std::size_t CallPins::unpin(Block& block) noexcept {
       // mutant: unlocked-host-copy
       good = Block::stateOf(word) == BlockState::kResident &&
              (operand.access == Access::kRead ||
-              (word & (Block::kHostCopyBit | Block::kRecordedBit)) == 0);
+              (word & (Block::kHostCopyBit | Block::kKeptBits)) == 0);
     } while (good && !block.word.compare_exchange_weak(
                          word, word + 1, std::memory_order_acquire,
                          std::memory_order_relaxed));
@@ -399,6 +400,7 @@ void CallPins::lookAtBegin(const CallState& call) {
     }
   }
   if (parts_.walker.isOn()) parts_.walker.checkOperands(call);
+  if (core_.runtime.modelsTime()) parts_.mirror.advance();
 }
 
 void CallPins::report(CallState& call) noexcept {

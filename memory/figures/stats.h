@@ -25,6 +25,7 @@ namespace chameleon::memory {
   X(clean_evictions)     /* of these: without a copy */              \
   X(bytes_in)            /* copied from the host to HBM */           \
   X(bytes_out)           /* copied from HBM to the host */           \
+  X(mirrored_bytes)      /* copied so that runs can go back */       \
   X(prefetched_bytes)    /* fetched ahead of need */                 \
   X(prefetch_hits)       /* blocks fetched so and then used */       \
   X(stall_ns)            /* compute waited for bytes */              \

@@ -36,6 +36,11 @@ class Transfers {
     return submit(kCopyOut, copies, fence, done);
   }
 
+  // No copy from HBM to the host is under way.
+  bool outIsIdle() {
+    return streams_.poll({last_[1].load(std::memory_order_relaxed)});
+  }
+
  private:
   runtime::Error submit(StreamIndex index,
                         std::span<const runtime::Copy> copies,

@@ -23,6 +23,7 @@ class Mutation:
 
 GONE = ""
 _RANDOM = ("memory_pager_random_test", "memory_pager_async_test")
+_MIRROR = ("memory_mirror_test", *_RANDOM)
 _RERUN = (
     "memory_recomputer_test",
     "memory_recomputer_scarcity_test",
@@ -140,6 +141,48 @@ MUTATIONS = (
         _RANDOM,
     ),
     Mutation(
+        "a mirror copies what the host is still being given",
+        "mirror-host-ready",
+        GONE,
+        _MIRROR,
+    ),
+    Mutation(
+        "a mirror is whole before its last copy has passed",
+        "mirror-passed-early",
+        ("&& core_.streams.passed(entry->done)", ""),
+        _MIRROR,
+    ),
+    Mutation(
+        "a write is not ordered behind a mirror's copy of the old value",
+        "mirror-write-wait",
+        GONE,
+        _MIRROR,
+    ),
+    Mutation(
+        "a mirror copies a block before its last write",
+        "mirror-writes",
+        GONE,
+        _MIRROR,
+    ),
+    Mutation(
+        "who gets a block's room does not wait for the mirror's copy of it",
+        "mirror-use",
+        GONE,
+        _MIRROR,
+    ),
+    Mutation(
+        "a block stays marked once its mirror's copies have passed",
+        "mirror-bit",
+        GONE,
+        ("memory_mirror_test",),
+    ),
+    Mutation(
+        "an op writes a block that a mirror has not copied",
+        "mirror-before-write",
+        ("wanted.write && block.isMirrored()", "false"),
+        ("memory_mirror_test",),
+    ),
+    Mutation(
         "the host writes a copy that is being read",
         "host-write-wait",
         "Error error;",
@@ -203,7 +246,7 @@ MUTATIONS = (
     Mutation(
         "without the lock a write leaves the host copy clean",
         "unlocked-host-copy",
-        ("(Block::kHostCopyBit | Block::kRecordedBit)", "Block::kRecordedBit"),
+        ("(Block::kHostCopyBit | Block::kKeptBits)", "Block::kKeptBits"),
         ("memory_pager_test",),
     ),
     Mutation(

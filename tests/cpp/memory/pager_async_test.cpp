@@ -21,11 +21,18 @@ constexpr std::size_t kLargest = 40 * kKiB;
 
 class PagerAsyncTest : public ::testing::Test {
  protected:
+  // What a mirror has of a tensor, and should have.
+  struct Mirrored {
+    std::vector<std::byte> bytes;
+    std::vector<std::byte> expected;
+    BlockValue value{};
+  };
   struct Tensor {
     Block* block;
     std::uint64_t low;  // seed of the first half's bytes
     std::uint64_t high; // of the second half's
     std::size_t stream; // the only one that writes it
+    std::shared_ptr<Mirrored> mirrored{};
   };
   static std::vector<std::byte> bytesOf(const Tensor& tensor) {
     const std::size_t bytes = tensor.block->bytes;
@@ -63,7 +70,7 @@ class PagerAsyncTest : public ::testing::Test {
   Tensor make(std::size_t bytes, std::uint64_t seed, std::size_t stream) {
     runtime::Result<Block*> block = pager->createBlock(bytes);
     EXPECT_TRUE(block.ok());
-    Tensor tensor{*block, seed, seed, stream};
+    Tensor tensor{*block, seed, seed, stream, nullptr};
     fill(tensor, seed);
     fillHigh(tensor, seed);
     return tensor;
@@ -95,7 +102,7 @@ class PagerAsyncTest : public ::testing::Test {
   Tensor clone(const Tensor& from, std::size_t stream) {
     const Operand operand{from.block, Access::kRead};
     const std::size_t bytes = from.block->bytes;
-    Tensor result{nullptr, from.low, from.high, stream};
+    Tensor result{nullptr, from.low, from.high, stream, nullptr};
     Call call;
     do {
       EXPECT_TRUE(pager
@@ -129,11 +136,33 @@ class PagerAsyncTest : public ::testing::Test {
     ASSERT_EQ(bytes, bytesOf(tensor));
   }
 
+  void mirror(Tensor& tensor) {
+    const std::size_t bytes = tensor.block->bytes;
+    if (tensor.mirrored == nullptr) {
+      tensor.mirrored = std::make_shared<Mirrored>();
+      tensor.mirrored->bytes.resize(bytes);
+    }
+    tensor.mirrored->expected = bytesOf(tensor);
+    runtime::Result<BlockValue> value = pager->mirror(
+        {tensor.block, 0, bytes, tensor.mirrored->bytes.data()},
+        tensor.mirrored->value, FakeRuntime::compute(tensor.stream));
+    ASSERT_TRUE(value.ok());
+    tensor.mirrored->value = *value;
+    mirrored_.push_back(tensor.mirrored);
+  }
+
+  void finishMirror() {
+    ASSERT_TRUE(pager->finishMirror().ok());
+    for (const auto& each : mirrored_) ASSERT_EQ(each->bytes, each->expected);
+    mirrored_.clear();
+  }
+
   support::QueuedRuntime& device() { return *device_; }
 
   std::unique_ptr<Pager> pager;
   OpMemory clone_memory_;
   std::vector<std::unique_ptr<std::vector<std::byte>>> constants_;
+  std::vector<std::shared_ptr<Mirrored>> mirrored_; // under way
 
  private:
   std::unique_ptr<support::QueuedRuntime> device_ = make_queues();
@@ -228,6 +257,13 @@ TEST_F(PagerAsyncTest, RandomOrders) {
           }
           break;
       }
+      if (below(8) == 0 && mirrored_.empty()) {
+        for (Tensor& tensor : tensors) {
+          if (below(4) != 0) mirror(tensor);
+        }
+      } else if (below(16) == 0) {
+        finishMirror();
+      }
       // Any queue may run a little, or all of it.
       for (std::uint64_t i = 0, n = below(3); i < n; ++i) {
         const Stream streams[] = {
@@ -238,6 +274,7 @@ TEST_F(PagerAsyncTest, RandomOrders) {
       }
       pager->invariants().check(below(32) == 0 ? 3 : 2);
     }
+    finishMirror();
     for (const Tensor& tensor : tensors) {
       expect(tensor);
       pager->release(tensor.block);

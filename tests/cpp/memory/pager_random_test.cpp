@@ -20,10 +20,17 @@ constexpr std::size_t kLargestBlock = 48 * kKiB;
 class PagerRandomTest : public PagerTest,
                         public ::testing::WithParamInterface<int> {
  protected:
+  // What a mirror has of a tensor, and should have.
+  struct Mirrored {
+    std::vector<std::byte> bytes;
+    std::vector<std::byte> expected;
+    BlockValue value{};
+  };
   struct Tensor {
     Block* block;
     std::vector<std::byte> bytes;
     bool written;
+    std::shared_ptr<Mirrored> mirrored{};
   };
 
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
@@ -47,7 +54,8 @@ class PagerRandomTest : public PagerTest,
 
   void createOne() {
     const std::size_t bytes = 1 + below(kLargestBlock);
-    tensors_.push_back({create(bytes), std::vector<std::byte>(bytes), false});
+    tensors_.push_back(
+        {create(bytes), std::vector<std::byte>(bytes), false, nullptr});
   }
 
   void releaseOne() {
@@ -112,7 +120,7 @@ class PagerRandomTest : public PagerTest,
           runtime::Result<Block*> block =
               pager->adopt(call, output, output_bytes);
           ASSERT_TRUE(block.ok());
-          pending_ = {*block, pattern(output_bytes, seed), true};
+          pending_ = {*block, pattern(output_bytes, seed), true, nullptr};
         }
         if (written != nullptr) {
           written->bytes = pattern(written->bytes.size(), seed + 1);
@@ -156,6 +164,30 @@ class PagerRandomTest : public PagerTest,
     }
   }
 
+  // Of some tensors, or of what is under way the end.
+  void mirror() {
+    if (!mirrored_.empty()) {
+      ASSERT_FALSE(failed(pager->finishMirror()));
+      for (const auto& each : mirrored_) ASSERT_EQ(each->bytes, each->expected);
+      mirrored_.clear();
+      return;
+    }
+    for (Tensor& tensor : tensors_) {
+      if (!tensor.written || below(3) == 0) continue;
+      if (tensor.mirrored == nullptr) {
+        tensor.mirrored = std::make_shared<Mirrored>();
+        tensor.mirrored->bytes.resize(tensor.bytes.size());
+      }
+      tensor.mirrored->expected = tensor.bytes;
+      runtime::Result<BlockValue> value = pager->mirror(
+          {tensor.block, 0, tensor.bytes.size(), tensor.mirrored->bytes.data()},
+          tensor.mirrored->value, stream_);
+      ASSERT_TRUE(value.ok()) << value.error().message();
+      tensor.mirrored->value = *value;
+      mirrored_.push_back(tensor.mirrored);
+    }
+  }
+
   void changeLimits() {
     if (below(2) == 0) {
       const Error error = pager->budgets().setHbmBudget(
@@ -174,7 +206,10 @@ class PagerRandomTest : public PagerTest,
 
   void step() {
     if (tensors_.size() < 10) createOne();
-    switch (below(16)) {
+    switch (below(18)) {
+      case 16:
+        mirror();
+        break;
       case 0:
       case 1:
         createOne();
@@ -217,6 +252,7 @@ class PagerRandomTest : public PagerTest,
   Stream stream_;
   std::vector<Tensor> tensors_;
   Tensor pending_;
+  std::vector<std::shared_ptr<Mirrored>> mirrored_; // under way
   std::vector<std::byte*> foreign_;
   std::array<OpMemory, 4> memories_;
 };
@@ -240,6 +276,7 @@ TEST_P(PagerRandomTest, AgreesWithTheModel) {
       foreign_.erase(foreign_.begin());
     }
   }
+  if (!mirrored_.empty()) mirror();
   for (const Tensor& tensor : tensors_) {
     if (!tensor.written) continue;
     std::vector<std::byte> bytes(tensor.bytes.size());

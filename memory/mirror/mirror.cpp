@@ -1,0 +1,249 @@
+#include "memory/mirror/mirror.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "backend/runtime/check.h"
+#include "memory/host_pin.h"
+#include "memory/room/out_of_memory.h"
+
+namespace chameleon::memory {
+
+using runtime::Error;
+
+Mirror::Added Mirror::add(const MirrorCopy& copy, BlockValue& value) {
+  Block& block = *copy.block;
+  CHAMELEON_CHECK(
+      copy.offset <= block.bytes && copy.bytes <= block.bytes - copy.offset,
+      "a mirror copy past the end of a block");
+  const PagerLock locked(core_);
+  residency_.settle(locked, block);
+  std::uint64_t word = block.word.load(std::memory_order_acquire);
+  const bool resident = Block::stateOf(word) == BlockState::kResident;
+  const bool on_host = !resident && block.host.extent != nullptr;
+  const BlockValue now{block.identity.load(std::memory_order_relaxed),
+                       block.version.load(std::memory_order_acquire)};
+  if (Block::pinsOf(word) == 0 && !block.host_writing && value == now) {
+    return Added::kUnchanged;
+  }
+  value = {};
+  // No thread without the lock writes it from here on.
+  if (block.host_writing || (!resident && !on_host) ||
+      Block::pinsOf(word) != 0 ||
+      !block.word.compare_exchange_strong(word, word | Block::kMirroredBit,
+                                          std::memory_order_acq_rel)) {
+    return Added::kInUse;
+  }
+  value = now;
+  const auto last = last_.try_emplace(&block, kNone).first;
+  Entry& entry = entries_.emplace_back();
+  entry.copy = copy;
+  entry.earlier = last->second;
+  last->second = entries_.size() - 1;
+  core_.counters.mirrored_bytes.fetch_add(static_cast<std::int64_t>(copy.bytes),
+                                          std::memory_order_relaxed);
+  if (core_.runtime.modelsTime()) {
+    core_.watched.store(true, std::memory_order_relaxed); // calls advance()
+  }
+  return Added::kLater;
+}
+
+Error Mirror::finish() {
+  for (;;) {
+    Entry* entry = nullptr;
+    Position before;                   // a host wait for this
+    const std::byte* source = nullptr; // on the host
+    std::size_t from_bytes = 0;
+    std::size_t piece_bytes = 0;
+    {
+      PagerLock locked(core_);
+      entry = first(locked);
+      if (entry == nullptr) return end(locked);
+      Block& block = *entry->copy.block;
+      if (entry->leftBytes() == 0 || block.device != nullptr) {
+        if (entry->leftBytes() > 0) submitPiece(locked);
+        before = entry->done;
+      } else if (block.host.extent != nullptr) {
+        // mutant: mirror-host-ready
+        before = block.host.ready;
+        from_bytes = entry->copied_bytes;
+        piece_bytes = std::min(kHostPieceBytes, entry->leftBytes());
+        source = block.host.address + entry->copy.offset + from_bytes;
+        pin_host_copy(locked, core_, block);
+      } else {
+        fail(locked, lost_error(core_, block));
+      }
+    }
+    Error error = core_.streams.synchronize(before);
+    if (source != nullptr) {
+      if (!error && core_.runtime.holdsData()) {
+        std::memcpy(entry->copy.destination + from_bytes, source, piece_bytes);
+      }
+      unpin_host_copy(core_, *entry->copy.block);
+    }
+    const PagerLock locked(core_);
+    if (error) {
+      fail(locked, std::move(error));
+    } else if (!entry->passed) {
+      entry->copied_bytes =
+          std::max(entry->copied_bytes, from_bytes + piece_bytes);
+      // mutant: mirror-passed-early
+      if (entry->leftBytes() == 0 && core_.streams.passed(entry->done)) {
+        pass(locked, *entry);
+      }
+    }
+  }
+}
+
+Error Mirror::end(PagerLock& locked) {
+  Error error = std::exchange(failure_, {});
+  Position last;
+  for (Entry& entry : entries_) {
+    if (entry.done.word > last.word) last = entry.done;
+    if (!entry.passed) pass(locked, entry);
+  }
+  entries_.clear();
+  last_.clear();
+  first_ = 0;
+  locked.unlock();
+  // Destinations of a mirror that failed may go, too.
+  (void)core_.streams.synchronize(last).ok();
+  return error;
+}
+
+void Mirror::finishBefore(const Locked& locked, Block& block,
+                          Fence& waits) noexcept {
+  const auto last = last_.find(&block);
+  if (last == last_.end()) return;
+  for (std::size_t i = last->second; i != kNone; i = entries_[i].earlier) {
+    Entry& entry = entries_[i];
+    if (entry.passed) continue;
+    if (entry.leftBytes() > 0 && !failure_) {
+      block.device != nullptr ? submitRest(locked, entry)
+                              : copyRestFromHost(locked, entry);
+    }
+    // mutant: mirror-write-wait
+    core_.uses().addTo(waits, entry.done);
+    pass(locked, entry);
+  }
+}
+
+void Mirror::advance() {
+  const PagerLock locked(core_);
+  if (entries_.empty()) return;
+  while (Entry* const entry = first(locked)) {
+    const Block& block = *entry->copy.block;
+    if (entry->leftBytes() > 0 && block.device == nullptr) {
+      if (block.host_pins > 0) break; // finish() is at it
+      copyRestFromHost(locked, *entry);
+    }
+    if (entry->leftBytes() > 0 || !core_.streams.poll(entry->done)) break;
+    pass(locked, *entry);
+  }
+  if (first(locked) != nullptr && residency_.transfers().outIsIdle()) {
+    submitPiece(locked);
+  }
+}
+
+Mirror::Entry* Mirror::first(const Locked& /*locked*/) noexcept {
+  if (failure_) return nullptr;
+  while (first_ < entries_.size() && entries_[first_].passed) ++first_;
+  return first_ < entries_.size() ? &entries_[first_] : nullptr;
+}
+
+// Of as many entries in a row as are in HBM and fit in.
+void Mirror::submitPiece(const Locked& locked) noexcept {
+  std::size_t left_bytes = kPieceBytes;
+  for (std::size_t i = first_; i < entries_.size() && left_bytes > 0; ++i) {
+    Entry& entry = entries_[i];
+    if (entry.passed || entry.leftBytes() == 0) continue;
+    if (entry.copy.block->device == nullptr) break;
+    const std::size_t bytes = std::min(left_bytes, entry.leftBytes());
+    take(locked, entry, bytes);
+    left_bytes -= bytes;
+  }
+  submit(locked);
+}
+
+void Mirror::submitRest(const Locked& locked, Entry& entry) noexcept {
+  take(locked, entry, entry.leftBytes());
+  submit(locked);
+}
+
+void Mirror::take(const Locked& /*locked*/, Entry& entry, std::size_t bytes) {
+  const MirrorCopy& copy = entry.copy;
+  copies_.push_back(
+      {copy.destination + entry.copied_bytes,
+       copy.block->device_address + copy.offset + entry.copied_bytes, bytes});
+  entry.copied_bytes += bytes;
+  taken_.push_back(&entry);
+}
+
+void Mirror::submit(const Locked& locked) noexcept {
+  if (copies_.empty()) return;
+  Fence before;
+  for (const Entry* entry : taken_) {
+    // mutant: mirror-writes
+    core_.uses().addTo(before, core_.uses().writesOf(*entry->copy.block));
+  }
+  Position done;
+  Error error = residency_.transfers().out(copies_, before, done);
+  for (Entry* entry : taken_) {
+    if (done.none()) continue; // nothing was submitted
+    entry->done = done;
+    // mutant: mirror-use
+    core_.uses().stamp(*entry->copy.block, done); // who gets its extent waits
+  }
+  copies_.clear();
+  taken_.clear();
+  if (error) fail(locked, std::move(error));
+}
+
+void Mirror::copyRestFromHost(const Locked& locked, Entry& entry) noexcept {
+  const MirrorCopy& copy = entry.copy;
+  const HostPlace& place = copy.block->host;
+  if (place.extent == nullptr) {
+    fail(locked, lost_error(core_, *copy.block));
+    return;
+  }
+  Error error = core_.streams.synchronize(place.ready);
+  if (error) {
+    fail(locked, std::move(error));
+    return;
+  }
+  if (core_.runtime.holdsData()) {
+    std::memcpy(copy.destination + entry.copied_bytes,
+                place.address + copy.offset + entry.copied_bytes,
+                entry.leftBytes());
+  }
+  entry.copied_bytes = copy.bytes;
+}
+
+// The block's last one frees it for who writes it.
+void Mirror::pass(const Locked& /*locked*/, Entry& entry) noexcept {
+  entry.passed = true;
+  Block& block = *entry.copy.block;
+  for (std::size_t i = last_.at(&block); i != kNone; i = entries_[i].earlier) {
+    if (!entries_[i].passed) return;
+  }
+  // mutant: mirror-bit
+  block.word.fetch_and(~Block::kMirroredBit, std::memory_order_acq_rel);
+}
+
+void Mirror::check(const Locked& /*locked*/, const Block& block) const {
+  bool expected = false;
+  const auto last = last_.find(&block);
+  for (std::size_t i = last == last_.end() ? kNone : last->second; i != kNone;
+       i = entries_[i].earlier) {
+    expected = expected || !entries_[i].passed;
+  }
+  CHAMELEON_CHECK(block.isMirrored() == expected,
+                  "the mirrored bit without a copy to come, or a copy without");
+}
+
+void Mirror::fail(const Locked& /*locked*/, Error error) noexcept {
+  if (!failure_) failure_ = std::move(error);
+}
+
+} // namespace chameleon::memory

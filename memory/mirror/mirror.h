@@ -1,0 +1,119 @@
+// Copies of blocks as they were at one moment, to memory of the caller's: what
+// a training can go back to (torch_chameleon.elastic). Nobody waits for them
+// but finish(): bytes leave while nothing else does, and what an op is about to
+// write leaves before it, at the latest. So no copy has a later value.
+//
+// A block in HBM is copied by the queue of copies out, piece by piece, so that
+// what is evicted meanwhile waits for one piece only; what is on the host is
+// copied by the thread that is in finish().
+//
+// Invariant: Block::kMirroredBit is set exactly while a copy of the block is
+// not known to have passed. So who writes the block comes for the lock. It is
+// not dropped meanwhile, and dies only afterwards.
+//
+// Tests: mirror_test.cpp.
+//
+// Thread safety: methods take the pager's lock, or need it where they take a
+// Locked. add() and finish() are for one thread at a time; ops run beside them
+// on any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "memory/pager_core.h"
+#include "memory/residency.h"
+
+namespace chameleon::memory {
+
+// Bytes of a block, and where they go.
+struct MirrorCopy {
+  Block* block;
+  std::size_t offset;
+  std::size_t bytes;
+  std::byte* destination;
+};
+
+// Which value of which block: two that are equal are the same bytes. Identity 0
+// is that of no block.
+struct BlockValue {
+  std::uint64_t identity = 0;
+  std::uint64_t version = 0;
+  bool operator==(const BlockValue&) const = default;
+};
+
+class Mirror {
+ public:
+  // What an eviction waits for: 0.6 ms of a link of 50 GB/s.
+  static constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
+  // What a writer waits for, where the bytes are on the host.
+  static constexpr std::size_t kHostPieceBytes = std::size_t{4} << 20;
+
+  // REQUIRES: both outlive it.
+  Mirror(PagerCore& core, Residency& residency)
+      : core_(core), residency_(residency) {}
+
+  enum class Added {
+    kLater,     // by finish(), or before the next op that writes the block
+    kUnchanged, // `value` is what the destination has
+    kInUse,     // or without bytes: nothing was done, the caller reads it
+  };
+  // The bytes as they are now. `value`: of what the destination has; of what it
+  // will have. REQUIRES: nobody else writes the destination until finish() has
+  // returned. The block may be released before.
+  Added add(const MirrorCopy& copy, BlockValue& value);
+  // Copies what was not copied yet, and waits for all of it. An error: nothing
+  // can be said of the destinations.
+  runtime::Error finish();
+  // The block is about to be written: what was not copied yet is copied, or
+  // submitted. `waits` gets what the writer has to wait for.
+  void finishBefore(const Locked& locked, Block& block, Fence& waits) noexcept
+      REQUIRES(pager_lock);
+  // Submits a piece, unless a copy out is under way: as finish() does beside
+  // the ops, for a runtime that models time, where threads have none.
+  void advance();
+
+  // Aborts unless the invariant holds for the block.
+  void check(const Locked& locked, const Block& block) const
+      REQUIRES(pager_lock);
+
+ private:
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  struct Entry {
+    MirrorCopy copy{};
+    std::size_t earlier = kNone;  // entry of the same block, or kNone
+    std::size_t copied_bytes = 0; // or submitted
+    Position done;                // the last copy that was submitted
+    bool passed = false;
+    std::size_t leftBytes() const { return copy.bytes - copied_bytes; }
+  };
+  // The first entry that has not passed; null: there is none, or one failed.
+  Entry* first(const Locked& locked) noexcept REQUIRES(pager_lock);
+  void submitPiece(const Locked& locked) noexcept REQUIRES(pager_lock);
+  void submitRest(const Locked& locked, Entry& entry) noexcept
+      REQUIRES(pager_lock);
+  void submit(const Locked& locked) noexcept REQUIRES(pager_lock);
+  void take(const Locked& locked, Entry& entry, std::size_t bytes)
+      REQUIRES(pager_lock);
+  void copyRestFromHost(const Locked& locked, Entry& entry) noexcept
+      REQUIRES(pager_lock);
+  void pass(const Locked& locked, Entry& entry) noexcept REQUIRES(pager_lock);
+  void fail(const Locked& locked, runtime::Error error) noexcept
+      REQUIRES(pager_lock);
+  // All have passed, or one failed.
+  runtime::Error end(PagerLock& locked) REQUIRES(pager_lock);
+
+  PagerCore& core_;
+  Residency& residency_;
+  std::vector<Entry> entries_ GUARDED_BY(pager_lock);
+  std::unordered_map<const Block*, std::size_t> last_ GUARDED_BY(pager_lock);
+  std::size_t first_ GUARDED_BY(pager_lock) = 0;
+  runtime::Error failure_ GUARDED_BY(pager_lock);
+  // The batch that is made up, and whose it is.
+  std::vector<runtime::Copy> copies_ GUARDED_BY(pager_lock);
+  std::vector<Entry*> taken_ GUARDED_BY(pager_lock);
+};
+
+} // namespace chameleon::memory
