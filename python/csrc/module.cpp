@@ -26,6 +26,7 @@
 #include "python/csrc/default_device.h"
 #include "python/csrc/distributed_bindings.h"
 #include "python/csrc/kineto_profiler.h"
+#include "python/csrc/mirror_bindings.h"
 #include "python/csrc/pagers.h"
 #include "python/csrc/phase_hooks.h"
 #include "python/csrc/plan_bindings.h"
@@ -321,6 +322,7 @@ PYBIND11_MODULE(_C, m) {
   python::bind_allocation_history(m);
   python::bind_profiler(m);
   python::bind_plan(m);
+  python::bind_mirror(m);
   python::bind_slowdown(m);
   bind_tensors(m);
   python::bind_distributed(m);

@@ -195,6 +195,17 @@ def redirect_new_kernels() -> None: ...
 def redirected_ops() -> list[str]: ...
 def set_slowdown_error(type: type[RuntimeError]) -> None: ...  # raised for it
 
+# ---- mirror
+
+# From now on the tensor's bytes, as they are now, go to this address: until
+# finish_mirror() returns, and before the next op that writes the tensor. `had`:
+# which value is there; if that has not changed nothing is copied. Returns the
+# one that will be there; (0, 0): unknown. None: it cannot be done.
+def mirror(
+    tensor: torch.Tensor, address: int, had: tuple[int, int]
+) -> tuple[int, int] | None: ...
+def finish_mirror() -> None: ...
+
 class Residence:
     """Pins tensors in HBM and aliases them with native tensors."""
 

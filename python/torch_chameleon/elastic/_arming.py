@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torch_chameleon.elastic import chaos
-from torch_chameleon.elastic._copies import Copies
+from torch_chameleon.elastic._copies import Copies, Value
 from torch_chameleon.elastic._slot import Slot
 from torch_chameleon.elastic._training import Training
 
@@ -83,13 +83,21 @@ class _Halfway:
         self._copies = copies
         self._failure = failure
 
-    def fill(
-        self, blocks: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
-    ) -> None:
+    def begin(
+        self,
+        blocks: Sequence[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
+        had: Sequence[Value],
+    ) -> list[Value]:
         half = len(blocks) // 2
-        self._copies.fill(blocks[:half], tensors[:half])
+        first = self._copies.begin(blocks[:half], tensors[:half], had[:half])
         self._failure.come()
-        self._copies.fill(blocks[half:], tensors[half:])
+        return first + self._copies.begin(
+            blocks[half:], tensors[half:], had[half:]
+        )
+
+    def finish(self) -> None:
+        self._copies.finish()
 
 
 def _kill(training: Training) -> None:

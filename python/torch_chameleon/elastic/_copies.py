@@ -5,27 +5,67 @@ from typing import Protocol
 
 import torch
 
+from torch_chameleon import _C
+
+Value = tuple[int, int]  # names a tensor's value
+UNKNOWN: Value = (0, 0)
+
 
 class Copies(Protocol):
     """Fills blocks of the keeper's memory with tensors' values."""
 
-    def fill(
-        self, blocks: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
-    ) -> None:
-        """Returns when all are filled.
+    def begin(
+        self,
+        blocks: Sequence[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
+        had: Sequence[Value],
+    ) -> list[Value]:
+        """The blocks get the values that the tensors have now.
 
         Args:
-            blocks: Memory, as bytes.
+            blocks: Memory, as bytes, that nobody else writes until `finish`
+                returns.
             tensors: As many, on any device.
+            had: The value that each block has.
+
+        Returns:
+            The value that each block gets. If it is the one that the block has,
+            the block is left alone, unless it is UNKNOWN.
         """
 
+    def finish(self) -> None:
+        """Returns when all are filled. Another thread may call it."""
 
-class DirectCopies:
-    """Each tensor is copied from where it is, on the calling thread."""
 
-    def fill(
-        self, blocks: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
-    ) -> None:
+class MirrorCopies:
+    """Tensors of chameleon leave while the link is idle; others at once.
+
+    What an op is about to write is copied before it.
+    """
+
+    def begin(
+        self,
+        blocks: Sequence[torch.Tensor],
+        tensors: Sequence[torch.Tensor],
+        had: Sequence[Value],
+    ) -> list[Value]:
         """See `Copies`."""
-        for block, tensor in zip(blocks, tensors, strict=True):
-            block.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        return [
+            _begin(*each) for each in zip(blocks, tensors, had, strict=True)
+        ]
+
+    def finish(self) -> None:
+        """See `Copies`."""
+        _C.finish_mirror()
+
+
+def _begin(block: torch.Tensor, tensor: torch.Tensor, had: Value) -> Value:
+    is_plain = tensor.is_contiguous() and not (
+        tensor.is_neg() or tensor.is_conj()
+    )
+    if tensor.device.type == "chameleon" and is_plain and tensor.numel() > 0:
+        value = _C.mirror(tensor, block.data_ptr(), had)
+        if value is not None:
+            return value
+    block.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+    return UNKNOWN

@@ -4,7 +4,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from torch_chameleon.elastic._checkpoints import Checkpoints
-from torch_chameleon.elastic._copies import Copies, DirectCopies
+from torch_chameleon.elastic._copies import Copies, MirrorCopies, Value
 from torch_chameleon.elastic._found import Found
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._image import Image
@@ -35,7 +35,7 @@ class Generations:
             group: The ranks.
             checkpoints: The last resort, if there is one.
         """
-        self.copies: Copies = DirectCopies()
+        self.copies: Copies = MirrorCopies()
         self._own, self._memories = memories
         self._group = group
         self._checkpoints = checkpoints
@@ -74,7 +74,7 @@ class Generations:
         return found
 
     def commit(self, snapshot: Snapshot, steps: int) -> None:
-        """Copies a snapshot; a thread computes its checksums.
+        """Begins to copy a snapshot; a thread waits for it, and seals it.
 
         Args:
             snapshot: What to keep.
@@ -87,14 +87,18 @@ class Generations:
         sizes = [each.numel() * each.itemsize for each in snapshot.tensors]
         slot = self._newest = self._free_slot()
         self._number += 1
-        blocks = slot.begin(self._number, steps, snapshot.index, sizes)
         began = time.monotonic()
-        self.copies.fill(blocks, snapshot.tensors)
+        blocks, had = slot.begin(self._number, steps, snapshot.index, sizes)
+        values = self.copies.begin(blocks, snapshot.tensors, had)
         self._own.ledger.measured(
             commit_s=time.monotonic() - began, kept_bytes=sum(sizes)
         )
         # A process that ends waits for it, too: no error costs a commit.
-        self._pending = self._thread.submit(slot.seal)
+        self._pending = self._thread.submit(self._finish, slot, values)
+
+    def _finish(self, slot: Slot, values: list[Value]) -> None:
+        self.copies.finish()
+        slot.seal(values)
 
     def settle(self) -> None:
         """Waits until the last commit is whole on this rank."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from torch_chameleon.elastic._copies import UNKNOWN, Value
+
 _MAGIC = 0x32306E6F656C6D63  # names this layout
 _PAGE = 4096
 _ALIGNMENT = 64
@@ -34,6 +36,10 @@ class Slot:
             descriptor: The file's, open as long as the slot is used.
         """
         self._descriptor = descriptor
+        # What blocks hold, and its checksum, by where they are: since `seal`,
+        # and since the one before.
+        self._sealed: dict[tuple[int, int], tuple[Value, int]] = {}
+        self._before = self._sealed
         size = os.fstat(descriptor).st_size
         if size < _PAGE:
             os.ftruncate(descriptor, _PAGE)
@@ -56,7 +62,7 @@ class Slot:
 
     def begin(
         self, generation: int, steps: int, index: bytes, sizes: Sequence[int]
-    ) -> list[torch.Tensor]:
+    ) -> tuple[list[torch.Tensor], list[Value]]:
         """Drops what is there and makes room.
 
         Args:
@@ -67,8 +73,10 @@ class Slot:
 
         Returns:
             The blocks, as bytes; the caller fills them and then calls `seal`.
+            And the value that each has by now, as that said.
         """
         self.discard()
+        sealed, self._sealed = self._sealed, {}
         table_end = _PAGE + 8 * _ROW * len(sizes)
         end = table_end + len(index)
         rows: list[tuple[int, int]] = []
@@ -87,14 +95,28 @@ class Slot:
             at = self._row(number)
             words[at], words[at + 1] = row
         self._map[table_end : table_end + len(index)] = index
-        return [self._bytes[at : at + size] for at, size in rows]
+        blocks = [self._bytes[at : at + size] for at, size in rows]
+        self._before = sealed
+        unknown = UNKNOWN, 0
+        return blocks, [sealed.get(row, unknown)[0] for row in rows]
 
-    def seal(self) -> None:
-        """Computes the checksums of filled blocks; commits."""
+    def seal(self, values: Sequence[Value] = ()) -> None:
+        """Computes the checksums of filled blocks; commits.
+
+        Args:
+            values: Of all blocks, if they are known. A block that had this
+                value before keeps its checksum.
+        """
         words = self._words
         for number in range(words[_BLOCKS]):
             at = self._row(number)
-            words[at + 2] = self._sum(words[at], words[at + 1])
+            row = words[at], words[at + 1]
+            value = values[number] if values else UNKNOWN
+            had, checksum = self._before.get(row, (UNKNOWN, 0))
+            if value == UNKNOWN or value != had:
+                checksum = self._sum(*row)
+            words[at + 2] = checksum
+            self._sealed[row] = value, checksum
         words[_CHECKSUM] = self._sum_of_head()
         words[_COMMIT] = words[_GENERATION]
 
@@ -134,6 +156,7 @@ class Slot:
     def empty(self) -> None:
         """Gives the memory back. No view of it may be used any more."""
         self.discard()
+        self._sealed = {}
         self._resize(_PAGE)
 
     def _open(self, size: int) -> None:

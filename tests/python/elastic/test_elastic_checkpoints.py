@@ -185,7 +185,7 @@ def test_others_read_all_of_it(tmp_path):
         assert writer.newest() is None  # the other's is not there yet
         tensor = torch.full((3,), float(rank))
         snapshot = Snapshot({"it": {"is": tensor}}, rank, 2)
-        (block,) = slot.begin(5, 7, snapshot.index, [12])
+        (block,), _ = slot.begin(5, 7, snapshot.index, [12])
         block.copy_(tensor.view(torch.uint8))
         slot.seal()
         assert writer.is_due(7)
@@ -207,7 +207,7 @@ def test_a_damaged_generation_is_not_written(tmp_path, caplog):
     memory = Memory(Memory.create(0))
     checkpoints = Checkpoints(tmp_path, 1, memory.ledger, Group(0, 1))
     slot = memory.slots[0]
-    (block,) = slot.begin(1, 1, b"", [8])
+    (block,), _ = slot.begin(1, 1, b"", [8])
     slot.seal()
     block[3] ^= 1
     checkpoints.write(slot)

@@ -72,7 +72,7 @@ def test_a_commit_that_was_interrupted_is_none(rank):
     state = committed(rank, 2)
 
     class Dies:
-        def fill(self, blocks, tensors):
+        def begin(self, blocks, tensors, had):
             blocks[0].zero_()
             raise KeyboardInterrupt
 

@@ -25,7 +25,7 @@ def blocks_of(seed, sizes):
 
 def write(slot, generation, sizes, index=b"what it is"):
     """Returns what it wrote; the commit is missing."""
-    blocks = slot.begin(generation, 10 * generation, index, sizes)
+    blocks, _ = slot.begin(generation, 10 * generation, index, sizes)
     wrote = blocks_of(generation, sizes)
     for block, values in zip(blocks, wrote, strict=True):
         block.copy_(values)
@@ -59,7 +59,7 @@ def test_another_process_finds_what_was_sealed(file):
 
 
 def test_a_block_begins_where_a_cache_line_does(file):
-    blocks = Slot(file).begin(1, 0, b"x", [1, 3, 64, 5])
+    blocks, _ = Slot(file).begin(1, 0, b"x", [1, 3, 64, 5])
     assert [block.data_ptr() % 64 for block in blocks] == [0] * 4
     assert [block.numel() for block in blocks] == [1, 3, 64, 5]
 

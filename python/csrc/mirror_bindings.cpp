@@ -1,0 +1,65 @@
+#include "python/csrc/mirror_bindings.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <pybind11/stl.h>
+
+#include "backend/torch/deferred_work.h"
+#include "backend/torch/device.h"
+#include "backend/torch/error.h"
+#include "backend/torch/storage.h"
+#include "backend/torch/stream.h"
+#include "memory/pager.h"
+
+namespace py = pybind11;
+
+namespace chameleon::python {
+
+namespace {
+
+using Value = std::pair<std::uint64_t, std::uint64_t>; // a BlockValue
+
+std::optional<Value> mirror(const at::Tensor& tensor, std::uintptr_t address,
+                            const Value& had) {
+  TORCH_CHECK_VALUE(tensor.device().type() == backend::kChameleon &&
+                        tensor.is_contiguous() && !tensor.is_neg() &&
+                        !tensor.is_conj(),
+                    "mirror: a contiguous chameleon tensor is needed");
+  backend::refuse_after_fork();
+  const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
+  backend::finish_deferred_work_on(storage);
+  memory::Block* const block = backend::block_of(storage);
+  const std::size_t offset =
+      static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
+  if (block == nullptr || offset + tensor.nbytes() > storage.nbytes()) {
+    return std::nullopt;
+  }
+  const memory::BlockValue value =
+      backend::value_or_throw(block->pager->mirror(
+          {block, offset, tensor.nbytes(),
+           reinterpret_cast<std::byte*>(address)},
+          {had.first, had.second},
+          backend::current_stream(tensor.device().index())));
+  return Value{value.identity, value.version};
+}
+
+void finish_mirror() {
+  for (c10::DeviceIndex i = 0; i < backend::device_count(); ++i) {
+    if (auto* const used = backend::context_if_used(i)) {
+      backend::throw_if(used->pager->finishMirror());
+    }
+  }
+}
+
+} // namespace
+
+void bind_mirror(py::module_& m) {
+  m.def("mirror", &mirror, py::call_guard<py::gil_scoped_release>());
+  m.def("finish_mirror", &finish_mirror,
+        py::call_guard<py::gil_scoped_release>());
+}
+
+} // namespace chameleon::python
