@@ -8,6 +8,7 @@ plain `torchrun --max-restarts` does as well.
 """
 
 from torch_chameleon.elastic._explaining import explain
+from torch_chameleon.elastic._shares import shares
 from torch_chameleon.elastic._state import State
 
-__all__ = ["State", "explain"]
+__all__ = ["State", "explain", "shares"]

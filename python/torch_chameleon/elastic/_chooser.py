@@ -33,6 +33,7 @@ class Chooser:
             options.repair_seconds,
             options.lost_devices or self._failed_at_once(failure),
             failure.restart_s,
+            options.allow_fewer_samples,
         )
         _log.warning("chameleon: a rank failed: %s", outlook.line())
         best = outlook.best
@@ -41,6 +42,8 @@ class Chooser:
         if best.ranks < failure.now.ranks:
             self._last = None  # ranks have other numbers now
             lose_device(failure.rank, failure.now.ranks)
+            if not best.is_fewer:
+                options.shares = best.ranks
         if best.name == FROM_CHECKPOINT:
             failure.forget()
         options.nproc_per_node = str(best.ranks)

@@ -5,6 +5,7 @@ import weakref
 
 from torch_chameleon.elastic._outlook import Outlook
 from torch_chameleon.elastic._pricing import REPAIR_S, price
+from torch_chameleon.elastic._shares import may_be_fewer
 from torch_chameleon.elastic._training import Training
 
 REPAIR_VARIABLE = "CHAMELEON_REPAIR_SECONDS"
@@ -48,4 +49,6 @@ def explain(repair_seconds: float | None = None) -> Outlook:
         )
     if repair_seconds is None:
         repair_seconds = float(os.environ.get(REPAIR_VARIABLE, REPAIR_S))
-    return price(training.situation(), repair_seconds)
+    return price(
+        training.situation(), repair_seconds, may_take_fewer=may_be_fewer()
+    )

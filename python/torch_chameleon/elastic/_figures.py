@@ -8,6 +8,7 @@ class Figures(NamedTuple):
 
     step_s: float = 0  # from commit to commit, the median of the last ones
     slowdown: float = 0  # of a step with a rank less, by the model
+    longer: float = 0  # the same of a step of the ranks' own samples
     commit_s: float = 0  # of a copy into the keeper's memory
     restore_s: float = 0  # of one out of it
     kept_bytes: float = 0

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from torch_chameleon import _C, chameleon
 from torch_chameleon._config import config
@@ -65,7 +66,11 @@ class Measuring:
         began = time.monotonic()
         found = slowdown(self._device, self._world, self.is_sharded)
         if found is not None:
-            self._ledger.measured(slowdown=found)
+            kept = self._ledger.figures.kept_bytes if self.is_sharded else 0
+            self._ledger.measured(
+                slowdown=found,
+                longer=longer(self._device, self._world, kept) or 0,
+            )
         took = time.monotonic() - began
         self._due = began + max(_SHARE * took, 1)
 
@@ -94,18 +99,56 @@ def slowdown(device: int, world: int, is_sharded: bool) -> float | None:
     least = float(now)
     if is_sharded:
         least /= more
-    if config.hbm_budget is None and _C.physical_device() == "cpu":
-        least *= more  # ranks that are left share the machine's memory
-    asked = now, round((now + least) / 2), round(least)
-    budgets = list(dict.fromkeys(asked))
+    if _memory_is_shared():
+        least *= more
+    found = _modelled(device, [now, round((now + least) / 2), round(least)])
+    if found is None:
+        return None
+    this, *then = found
+    return float(more * max([this, *filter(None, then)]) / this)
+
+
+def longer(device: int, world: int, sharded_bytes: float) -> float | None:
+    """What a step of the same ranks' samples takes with a rank less, by now's.
+
+    State that is sharded then is N / (N - 1) times as large on each rank; the
+    rest of the step has so much less room.
+
+    Args:
+        device: The device, whose last step is the model's.
+        world: How many ranks there are, at least 2.
+        sharded_bytes: How much of the state this rank has, if it is sharded.
+
+    Returns:
+        A factor; None: no step was recorded, or it would not fit by the model.
+    """
+    now = _C.swap_stats(device)["hbm_budget"]
+    least = now - round(sharded_bytes / (world - 1))
+    if _memory_is_shared():
+        least = max(least, now)
+    found = _modelled(device, [now, max(least, 1)])
+    if found is None or found[-1] is None:
+        return None
+    return float(max(found[-1], found[0]) / found[0])
+
+
+def _memory_is_shared() -> bool:
+    """Whether ranks that are left have what the lost one had, too."""
+    return config.hbm_budget is None and _C.physical_device() == "cpu"
+
+
+def _modelled(device: int, budgets: list[int]) -> list[Any] | None:
+    """What the last step would take within each; of the first one it is known.
+
+    Equal ones are asked about once, and answered once.
+    """
+    once = list(dict.fromkeys(budgets))
     try:
-        found = _C.what_if_here(device, lambda _: budgets)
+        found = _C.what_if_here(device, lambda _: once)
     except RuntimeError:
         return None
-    this, *then = (step and step["duration_ns"] for step in found["steps"])
-    if this is None:
-        return None
-    return float(more * max([this, *filter(None, then)]) / this)
+    times = [step and step["duration_ns"] for step in found["steps"]]
+    return None if times[0] is None else times
 
 
 def _age() -> float:

@@ -13,7 +13,8 @@ class Option(NamedTuple):
     ranks: int  # that go on
     recovery_s: float  # until all are back
     lost_s: float  # steps that are done again
-    slower_s: float  # longer steps until the repair
+    slower_s: float  # of the time until the repair, for samples not taken
+    is_fewer: bool = False  # samples a step: the lost ranks' are left out
 
     @property
     def price_s(self) -> float:

@@ -23,8 +23,10 @@ class Outlook(NamedTuple):
 
     @property
     def best(self) -> Option | None:
-        """The cheapest one."""
-        return min(self.options, key=lambda x: x.price_s, default=None)
+        """The cheapest one; of equals, to the millisecond, the first."""
+        return min(
+            self.options, key=lambda x: round(x.price_s, 3), default=None
+        )
 
     def line(self) -> str:
         """All numbers and the choice, for a log."""
@@ -42,7 +44,11 @@ class Outlook(NamedTuple):
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [_HEAD]
         rows += [
-            (x.name, *map(_seconds, (x.price_s, *x[2:]))) for x in self.options
+            (
+                x.name,
+                *map(_seconds, (x.price_s, x.recovery_s, x.lost_s, x.slower_s)),
+            )
+            for x in self.options
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [

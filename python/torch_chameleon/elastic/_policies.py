@@ -39,6 +39,8 @@ class InPlace:
 class Reshard:
     """The worker that failed is lost; the others go on with all of the state.
 
+    They take its samples, too, where a step may not have fewer.
+
     For one machine: the memory of the worker that is lost is there still.
     """
 
@@ -51,6 +53,9 @@ class Reshard:
             return None
         lose_device(failure.rank, ranks + 1)
         options.nproc_per_node = str(ranks)
+        if options.allow_fewer_samples:
+            return f"fewer samples on {ranks}"
+        options.shares = ranks
         return f"resharded onto {ranks}"
 
 

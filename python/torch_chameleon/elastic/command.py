@@ -30,6 +30,7 @@ from torch_chameleon.elastic._failures import AGENT, Failures
 from torch_chameleon.elastic._memory import Memory
 from torch_chameleon.elastic._policies import BUILT, NAMES
 from torch_chameleon.elastic._pricing import REPAIR_S
+from torch_chameleon.elastic._shares import SHARES_VARIABLE
 from torch_chameleon.elastic._situation import Situation
 from torch_chameleon.elastic._training import MIRROR_VARIABLE
 
@@ -75,6 +76,8 @@ def _launch(
     if not options.restarted_by_agents:
         restarts, options.max_restarts = options.max_restarts, 0
     while True:
+        if options.allow_fewer_samples:
+            os.environ[SHARES_VARIABLE] = str(options.shares)
         try:
             run(options)
             return 0
@@ -126,6 +129,7 @@ def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
     if ranks < 1:
         parser.error(f"--nproc-per-node = {ranks} is less than 1")
     options.nproc_per_node = str(ranks)
+    options.shares = ranks
     options.restarted_by_agents = most_nodes > 1
     if not options.restarted_by_agents:
         options.standalone = not options.rdzv_endpoint
@@ -188,5 +192,11 @@ def _parser() -> _script.CommandParser:
         "--lost-devices",
         action="store_true",
         help="a worker that fails has lost its device, for --policy auto",
+    )
+    add(
+        "--allow-fewer-samples",
+        action="store_true",
+        help="those that are left may go on with their own samples alone, for "
+        "--policy auto and reshard (scripts ask elastic.shares())",
     )
     return parser

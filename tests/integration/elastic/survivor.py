@@ -118,15 +118,15 @@ def spread(model, way, world):
     return fully_shard(model, mesh=mesh)
 
 
-def train(state, kind, rank, world):
-    """A step; one rank alone does the work of two."""
-    mine = range(rank, MICRO_BATCHES, world)
+def train(state, kind, rank):
+    """A step; one rank alone does the work of two, or its own."""
+    mine = range(rank, MICRO_BATCHES, torch_chameleon.elastic.shares())
     for each in mine:
         if hasattr(state.model, "set_requires_gradient_sync"):
             state.model.set_requires_gradient_sync(each == mine[-1])
         x, y = batch(kind, MICRO_BATCHES * state.step + each)
         loss = F.cross_entropy(state.model(x).flatten(0, -2), y.flatten())
-        (loss * world / MICRO_BATCHES).backward()
+        (loss / len(mine)).backward()  # ranks have equally many
     state.optimizer.step()
     state.optimizer.zero_grad()
     state.scheduler.step()
@@ -169,8 +169,10 @@ def main(kind, way, out):
     with open(out / f"lives.{rank}", "a") as file:
         file.write(f"{state.step} {world}\n")
     while state.step < STEPS:
-        train(state, kind, rank, world)
+        train(state, kind, rank)
         state.commit()
+    shares = torch_chameleon.elastic.shares()
+    (out / f"shares.{rank}").write_text(str(shares))
     found = {"digest": digest(state), "rates": scheduler.get_last_lr()}
     (out / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()

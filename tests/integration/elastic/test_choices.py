@@ -58,6 +58,23 @@ def test_a_lost_device_leaves_the_others(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", ["auto", "reshard"])
+def test_those_who_are_left_take_their_own_samples(policy, tmp_path):
+    command = ours(2, "--lost-devices", "--allow-fewer-samples", "--policy",
+                   policy)  # fmt: skip
+    printed, results = run(command, tmp_path, KIND, "ddp", "kill:1:3:backward")
+    assert [choice for _, choice in choices(printed)] == (
+        ["fewer samples on 1"] if policy == "auto" else []
+    )
+    assert last_line(printed).startswith(
+        "elastic: 1 failure (fewer samples on 1); "
+    )
+    assert lives(tmp_path)[-1][1] == 1
+    assert (tmp_path / "shares.0").read_text() == "2"
+    assert results[0] != without_failure(KIND, "ddp")[0]
+
+
+@pytest.mark.slow
 def test_a_rank_that_fails_at_once_has_no_device(tmp_path):
     failures = "kill:1:3:forward,kill:1:3:forward"
     printed = survive(tmp_path, failures, ranks_left=1)

@@ -82,6 +82,8 @@ def test_the_last_line():
 
 class Options:
     nproc_per_node = "3"
+    shares = 3
+    allow_fewer_samples = False
 
 
 FAILURE = Failure(0, Situation(3, 0, None, Figures()), [], 0)
@@ -97,7 +99,15 @@ def test_resharding_goes_on_with_one_rank_less():
     options, policy = Options(), Reshard()
     said = [policy.next_launch(options, FAILURE) for _ in range(3)]
     assert said == ["resharded onto 2", "resharded onto 1", None]
-    assert options.nproc_per_node == "1"
+    assert (options.nproc_per_node, options.shares) == ("1", 1)
+
+
+def test_or_with_fewer_samples():
+    options, policy = Options(), Reshard()
+    options.allow_fewer_samples = True
+    said = policy.next_launch(options, FAILURE)
+    assert said == "fewer samples on 2"
+    assert (options.nproc_per_node, options.shares) == ("2", 3)
 
 
 @pytest.fixture

@@ -28,7 +28,10 @@ def now(ranks=3, reached=10, in_memory=9, **figures):
 
 
 def prices(outlook):
-    return {x.name: (x.ranks, *x[2:]) for x in outlook.options}
+    return {
+        x.name: (x.ranks, x.recovery_s, x.lost_s, x.slower_s)
+        for x in outlook.options
+    }
 
 
 def test_the_formula():
@@ -37,7 +40,10 @@ def test_the_formula():
         "in place": (3, 4.25, 2, 0),
         "resharded onto 2": (2, 4.25, 2, pytest.approx(30)),
     }
-    assert outlook.impossible == {"from the checkpoint": "none is written"}
+    assert outlook.impossible == {
+        "from the checkpoint": "none is written",
+        "fewer samples on 2": "needs --allow-fewer-samples",
+    }
     assert outlook.best.name == "in place"
     assert outlook.best.price_s == 6.25
 
@@ -58,6 +64,41 @@ def test_a_lost_device_leaves_fewer_ranks():
     assert alone.best is None
 
 
+def fewer(**figures):
+    outlook = price(now(**figures), 90, True, may_take_fewer=True)
+    return outlook.best.name, outlook.best.slower_s
+
+
+def test_fewer_samples_cost_those_that_are_not_taken():
+    # A rank less takes a third less; resharding is 1.5 times as long, or more.
+    assert fewer() == ("fewer samples on 2", pytest.approx(30))
+    assert fewer(slowdown=1.8) == (
+        "fewer samples on 2", pytest.approx(90 * (1 - 2 / 3 / 1.2))
+    )  # fmt: skip
+    assert fewer(slowdown=1.8, longer=1.1) == (
+        "fewer samples on 2", pytest.approx(90 * (1 - 2 / 3 / 1.1))
+    )  # fmt: skip
+    assert fewer(longer=1.25) == ("resharded onto 2", pytest.approx(30))
+    alone = price(now(ranks=1), 90, may_take_fewer=True)
+    assert alone.impossible["fewer samples on 0"] == "no rank is left"
+
+
+def test_shares_stay_while_samples_are_fewer():
+    given = options(allow_fewer_samples=True, lost_devices=True)
+    chooser = Chooser()
+    assert chosen(chooser, given, 1, 10) == "fewer samples on 2"
+    assert (given.nproc_per_node, given.shares) == ("2", 3)
+    given.allow_fewer_samples = False
+    assert chosen(chooser, given, 1, 20) == "resharded onto 1"
+    assert (given.nproc_per_node, given.shares) == ("1", 1)
+
+
+def test_a_script_is_told_of_shares(monkeypatch):
+    assert elastic.shares() == 1
+    monkeypatch.setenv("CHAMELEON_SHARES", "3")
+    assert elastic.shares() == 3
+
+
 def test_the_checkpoint_is_for_those_who_have_nothing_else():
     saved = {"checkpoint_steps": 6, "checkpoint_s": 3}
     outlook = price(now(**saved), 90)
@@ -65,7 +106,11 @@ def test_the_checkpoint_is_for_those_who_have_nothing_else():
     assert outlook.best.name == "in place"
     forgot = price(now(in_memory=None, **saved), 90)
     assert forgot.best.name == "from the checkpoint"
-    assert forgot.impossible.keys() == {"in place", "resharded onto 2"}
+    assert forgot.impossible.keys() == {
+        "in place",
+        "fewer samples on 2",
+        "resharded onto 2",
+    }
     lost = price(now(in_memory=None, **saved), 90, is_device_lost=True)
     assert prices(lost)["from the checkpoint"][0] == 2
     # Nobody wrote any: the run begins again.
@@ -93,7 +138,11 @@ def test_a_situation_is_what_all_ranks_have():
 
 def options(**changed):
     made = argparse.Namespace(
-        nproc_per_node="3", repair_seconds=90, lost_devices=False
+        nproc_per_node="3",
+        shares=3,
+        repair_seconds=90,
+        lost_devices=False,
+        allow_fewer_samples=False,
     )
     vars(made).update(changed)
     return made
@@ -112,8 +161,9 @@ def test_a_rank_that_fails_twice_at_once_has_no_device(caplog):
     assert said == (
         "chameleon: a rank failed: in place 6.25 s (4.25 back + 2.00 steps "
         "lost + 0.00 slower); resharded onto 2 36.25 s (4.25 back + 2.00 "
-        "steps lost + 30.00 slower); from the checkpoint: none is written; a "
-        "step takes 2 s, 3 s with a rank less; chosen: in place"
+        "steps lost + 30.00 slower); fewer samples on 2: needs "
+        "--allow-fewer-samples; from the checkpoint: none is written; a step "
+        "takes 2 s, 3 s with a rank less; chosen: in place"
     )
     assert chosen(chooser, given, 2, 11) == "in place"  # another one
     assert chosen(chooser, given, 2, 13) == "in place"  # later
@@ -162,7 +212,7 @@ def modelled(monkeypatch, then, physical="cuda"):
     def model(device, choose):
         asked.extend(choose({}))
         times = [{"duration_ns": 10}, {"duration_ns": 11}, then]
-        return {"steps": times if len(asked) == 3 else times[:1]}
+        return {"steps": times[: len(asked)]}
 
     monkeypatch.setattr(_C, "what_if_here", model)
     return asked
@@ -185,6 +235,20 @@ def test_a_step_with_a_rank_less_is_the_plan_s_model(monkeypatch):
     assert _measuring.slowdown(0, 4, True) == pytest.approx(4 / 3 * 1.1)
 
 
+def test_sharded_state_leaves_less_room(monkeypatch):
+    asked = modelled(monkeypatch, None)
+    assert _measuring.longer(0, 4, 30) == pytest.approx(1.1)
+    assert asked == [100, 90]
+    asked = modelled(monkeypatch, None)
+    assert _measuring.longer(0, 4, 0) == 1
+    assert asked == [100]
+    asked = modelled(monkeypatch, None, "cpu")
+    unset = types.SimpleNamespace(hbm_budget=None)
+    monkeypatch.setattr(_measuring, "config", unset)
+    assert _measuring.longer(0, 4, 30) == 1
+    assert asked == [100]
+
+
 def test_nothing_is_modelled_where_no_step_was_recorded(monkeypatch):
     monkeypatch.setattr(_C, "swap_stats", lambda _: {"hbm_budget": 100})
 
@@ -193,6 +257,7 @@ def test_nothing_is_modelled_where_no_step_was_recorded(monkeypatch):
 
     monkeypatch.setattr(_C, "what_if_here", none_yet)
     assert _measuring.slowdown(0, 2, True) is None
+    assert _measuring.longer(0, 2, 1) is None
 
 
 def test_explain_prints_a_table(rank):
@@ -214,7 +279,9 @@ def test_explain_prints_a_table(rank):
         "option", "total", "back", "steps", "lost", "slower"
     ]  # fmt: skip
     assert in_place.startswith("in place")
-    assert rest[0].split("  ")[-1] == "no rank is left"
+    assert [row.split("  ")[-1] for row in rest[:2]] == [
+        "needs --allow-fewer-samples", "no rank is left"
+    ]  # fmt: skip
 
 
 def test_explain_needs_a_state_that_is_kept():
