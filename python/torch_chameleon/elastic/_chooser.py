@@ -16,8 +16,8 @@ _log = logging.getLogger("torch_chameleon.elastic")
 class Chooser:
     """A policy that does the cheapest of what can be done.
 
-    A device is taken to be lost where the user says so, or where the same rank
-    failed twice at once.
+    A device is taken to be lost where the user or its driver says so, or where
+    the same rank failed twice at once.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,9 @@ class Chooser:
         outlook = price(
             failure.now,
             options.repair_seconds,
-            options.lost_devices or self._failed_at_once(failure),
+            self._failed_at_once(failure)
+            or options.lost_devices
+            or failure.is_device_lost,
             failure.restart_s,
             options.allow_fewer_samples,
         )

@@ -1,10 +1,37 @@
-"""Which GPUs the workers of a machine see."""
+"""Which GPUs the workers of a machine see, and whether one is lost."""
 
 import os
+import pathlib
+import subprocess
+import sys
 
 import torch
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
+_PROBE = pathlib.Path(__file__).with_name("_probe.py")
+_TIMEOUT_S = 30
+# Of the driver's API: there is one, but no memory for a context, or another
+# process has it alone.
+_THERE = {0, 2, 46}
+
+
+def is_lost(rank: int, ranks: int) -> bool:
+    """Whether the driver has lost a rank's GPU.
+
+    Args:
+        rank: Which one has it, which is the local rank: there is one machine.
+        ranks: How many there are. Where several share a GPU nobody is asked.
+    """
+    if torch.cuda.device_count() < ranks:
+        return False
+    probe = subprocess.Popen(
+        [sys.executable, "-S", _PROBE, str(rank)], stderr=subprocess.DEVNULL
+    )
+    try:
+        return probe.wait(_TIMEOUT_S) not in _THERE
+    except subprocess.TimeoutExpired:
+        probe.kill()  # not waited for: a driver may never let go of it
+        return True
 
 
 def lose_device(rank: int, ranks: int) -> None:

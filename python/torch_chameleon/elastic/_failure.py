@@ -16,6 +16,7 @@ class Failure(NamedTuple):
     now: Situation
     memories: Sequence[Memory]
     restart_s: float  # until workers were back, after the last one; 0: unknown
+    is_device_lost: bool = False  # as its driver says
 
     def forget(self) -> None:
         """Drops all generations: who comes back reads the checkpoint."""

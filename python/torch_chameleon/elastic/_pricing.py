@@ -10,6 +10,7 @@ from torch_chameleon.elastic._option import FROM_CHECKPOINT, IN_PLACE, Option
 from torch_chameleon.elastic._outlook import Outlook
 from torch_chameleon.elastic._situation import Situation
 
+_ALIKE_S = 1e-3
 REPAIR_S = 3600.0  # a round number: how long it takes is the machine's owner's
 
 
@@ -50,7 +51,10 @@ def price(
     unsaved = "" if saved else "none is written"
     refused = "" if may_take_fewer else "needs --allow-fewer-samples"
     again_s = (now.reached - (now.in_memory or 0)) * figures.step_s
-    rest = (fewer, slower_s) if is_device_lost else (now.ranks, 0)
+    # Who goes on with fewer ranks takes fewer samples where that is no dearer.
+    takes_fewer = may_take_fewer and unsampled_s < slower_s + _ALIKE_S
+    smaller = (fewer, unsampled_s if takes_fewer else slower_s)
+    rest = smaller if is_device_lost else (now.ranks, 0.0)
     read_again_s = (now.reached - saved) * figures.step_s
     asked = [
         (
@@ -75,7 +79,14 @@ def price(
             alone or forgotten,
         ),
         (
-            Option(FROM_CHECKPOINT, rest[0], read_s, read_again_s, rest[1]),
+            Option(
+                FROM_CHECKPOINT,
+                rest[0],
+                read_s,
+                read_again_s,
+                rest[1],
+                is_fewer=is_device_lost and takes_fewer,
+            ),
             unsaved or (is_device_lost and alone) or "",
         ),
     ]

@@ -24,6 +24,7 @@ from torch_chameleon.elastic._checkpoints import (
     STEPS,
     STEPS_VARIABLE,
 )
+from torch_chameleon.elastic._devices import is_lost
 from torch_chameleon.elastic._explaining import REPAIR_VARIABLE
 from torch_chameleon.elastic._failure import Failure
 from torch_chameleon.elastic._failures import AGENT, Failures
@@ -84,11 +85,13 @@ def _launch(
         except ChildFailedError as error:
             ranks, done = int(options.nproc_per_node), None
             if restarts:
+                rank = Failure.first(error)
                 failure = Failure(
-                    Failure.first(error),
+                    rank,
                     Situation.of(memories[:ranks], ranks),
                     memories,
                     failures.restart_s(),
+                    is_lost(rank, ranks),
                 )
                 done = policy.next_launch(options, failure)
             failures.chose(done or "given up")

@@ -3,6 +3,8 @@
 import argparse
 import logging
 import os
+import shutil
+import subprocess
 import types
 
 import pytest
@@ -183,6 +185,71 @@ def test_survivors_do_not_see_the_gpu_that_is_lost(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     _devices.lose_device(0, 3)  # they share GPUs
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2"
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """Makes a driver whose second GPU gives an answer, after some seconds."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+    def make(answer, seconds=0):
+        source, library = tmp_path / "cuda.c", tmp_path / "cuda.so"
+        source.write_text(f"""
+            unsigned sleep(unsigned);
+            int cuInit(unsigned flags) {{ return 0; }}
+            int cuDeviceGet(int* device, int number) {{
+                *device = number;
+                return 0;
+            }}
+            int cuDevicePrimaryCtxRetain(void** context, int device) {{
+                if (device == 1) sleep({seconds});
+                return device == 1 ? {answer} : 0;
+            }}""")
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-o", library, source], check=True
+        )
+        monkeypatch.setenv("CHAMELEON_TEST_CUDA_DRIVER", str(library))
+
+    return make
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize(
+    ("answer", "lost"), [(0, False), (2, False), (46, False), (214, True),
+                         (999, True)],
+)  # fmt: skip
+def test_a_driver_says_whether_a_gpu_is_lost(answer, lost, driver):
+    driver(answer)
+    assert _devices.is_lost(1, 2) == lost
+    assert not _devices.is_lost(0, 2)
+    assert not _devices.is_lost(1, 3)  # they share GPUs
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_driver_that_hangs_has_lost_it(driver, monkeypatch):
+    driver(0, seconds=60)
+    monkeypatch.setattr(_devices, "_TIMEOUT_S", 0.2)
+    assert _devices.is_lost(1, 2)
+
+
+def test_without_a_driver_nobody_can_say(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CHAMELEON_TEST_CUDA_DRIVER", "nowhere.so")
+    assert not _devices.is_lost(1, 2)
+
+
+def test_a_device_that_its_driver_lost_is_lost():
+    given = options()
+    failure = Failure(1, now(3, 10), [], 0, is_device_lost=True)
+    assert Chooser().next_launch(given, failure) == "resharded onto 2"
+
+
+def test_a_checkpoint_on_fewer_ranks_has_fewer_samples_too():
+    given = options(allow_fewer_samples=True, lost_devices=True)
+    forgot = now(3, 10, in_memory=None, checkpoint_steps=8)
+    done = Chooser().next_launch(given, Failure(1, forgot, [], 0))
+    assert done == "from the checkpoint"
+    assert (given.nproc_per_node, given.shares) == ("2", 3)
 
 
 @pytest.mark.parametrize(
