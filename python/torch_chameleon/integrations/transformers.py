@@ -20,8 +20,9 @@ import transformers
 
 from torch_chameleon import _ranks, chameleon
 from torch_chameleon.integrations import accelerate
+from torch_chameleon.integrations.elastic_callback import ElasticCallback
 
-__all__ = ["DeviceRng", "OnChameleon", "TrainingArguments"]
+__all__ = ["DeviceRng", "ElasticCallback", "OnChameleon", "TrainingArguments"]
 
 
 class OnChameleon:
