@@ -10,10 +10,14 @@ from typing import Any
 
 import torch
 
+from torch_chameleon import _C, chameleon
+from torch_chameleon._config import config
 from torch_chameleon.elastic import chaos
 from torch_chameleon.elastic._copies import Copies, Value
 from torch_chameleon.elastic._slot import Slot
 from torch_chameleon.elastic._training import Training
+
+_FILLING_BYTES = 1 << 20
 
 
 def arm(training: Training) -> None:
@@ -30,7 +34,7 @@ def arm(training: Training) -> None:
         return
     life = training.memory.ledger.lives
     for failure in failures[life - 1 : life]:
-        if failure.rank == training.rank:
+        if failure.rank % training.world == training.rank:
             _Laid(failure, training)
 
 
@@ -109,7 +113,18 @@ def _stop(training: Training) -> None:
 
 
 def _raise(training: Training) -> None:
-    raise RuntimeError("chaos: an error that was asked for")
+    raise torch.AcceleratorError("chaos: an error that was asked for")
+
+
+def _fill(training: Training) -> None:
+    """No memory is free any more, and it takes some: the device refuses it."""
+    used = _C.swap_stats(chameleon.current_device())
+    config.recompute = "off"
+    config.host_budget = max(used["host_bytes"], 1)
+    config.hbm_budget = max(used["resident_bytes"], _FILLING_BYTES)
+    held = []
+    while True:
+        held.append(torch.ones(_FILLING_BYTES // 4, device="chameleon"))
 
 
 def _kill_sibling(training: Training) -> None:
@@ -150,6 +165,7 @@ _FAIL = {
     "kill": _kill,
     "stop": _stop,
     "error": _raise,
+    "full": _fill,
     "sibling": _kill_sibling,
     "flip": _flip,
     "tear": _tear,

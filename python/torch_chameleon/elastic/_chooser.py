@@ -43,7 +43,7 @@ class Chooser:
             return None
         if best.ranks < failure.now.ranks:
             self._last = None  # ranks have other numbers now
-            lose_device(failure.rank, failure.now.ranks)
+            lose_device(options, failure.rank, failure.now.ranks)
             if not best.is_fewer:
                 options.shares = best.ranks
         if best.name == FROM_CHECKPOINT:

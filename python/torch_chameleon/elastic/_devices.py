@@ -1,5 +1,6 @@
 """Which GPUs the workers of a machine see, and whether one is lost."""
 
+import argparse
 import os
 import pathlib
 import subprocess
@@ -34,12 +35,13 @@ def is_lost(rank: int, ranks: int) -> bool:
         return True
 
 
-def lose_device(rank: int, ranks: int) -> None:
+def lose_device(options: argparse.Namespace, rank: int, ranks: int) -> None:
     """Workers that are started from now on do not see a rank's GPU.
 
     Where several ranks share one it is not lost with a rank.
 
     Args:
+        options: The launcher's, which may change.
         rank: Which one has it, which is the local rank: there is one machine.
         ranks: How many there are.
     """
@@ -50,3 +52,4 @@ def lose_device(rank: int, ranks: int) -> None:
     visible = named.split(",") if named else [str(x) for x in range(count)]
     del visible[rank]
     os.environ[_VARIABLE] = ",".join(visible)
+    options.start_method = "spawn"  # a fork server keeps its environment

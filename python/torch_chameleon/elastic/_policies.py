@@ -51,7 +51,7 @@ class Reshard:
         ranks = int(options.nproc_per_node) - 1
         if not ranks:
             return None
-        lose_device(failure.rank, ranks + 1)
+        lose_device(options, failure.rank, ranks + 1)
         options.nproc_per_node = str(ranks)
         if options.allow_fewer_samples:
             return f"fewer samples on {ranks}"

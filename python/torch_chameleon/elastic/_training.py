@@ -99,6 +99,11 @@ class Training:
         """This process's; that of one that nobody keeps is 0."""
         return self._group.rank if self.generations else 0
 
+    @property
+    def world(self) -> int:
+        """How many ranks there are; nobody keeps more than one alone."""
+        return self._group.world if self.generations else 1
+
     def commit(self) -> None:
         """Commits all, if it is the turn."""
         self.steps += 1

@@ -31,7 +31,8 @@ VARIABLE = "CHAMELEON_CHAOS"
 KINDS = {
     "kill": "SIGKILL of the rank",
     "stop": "SIGSTOP of the rank, which then only times out",
-    "error": "an error is raised in the rank",
+    "error": "an error is raised in the rank, as a device raises it",
+    "full": "the rank fills its device and the host until there is no room",
     "sibling": "SIGKILL of another child of the launcher",
     "flip": "a bit of the rank's newest generation is flipped, then SIGKILL",
     "lose": "all of the rank's generations are gone, then SIGKILL",
@@ -49,7 +50,8 @@ class Failure(NamedTuple):
 
     Attributes:
         kind: One of KINDS.
-        rank: The rank that does it.
+        rank: The rank that does it. Where ranks are fewer by now, it is the
+            remainder.
         step: While so many steps are committed.
         phase: In the middle of which of PHASES.
     """

@@ -5,6 +5,7 @@ memory of the ranks, and says at the end what failed and what was lost.
 """
 
 import argparse
+import multiprocessing
 import os
 import sys
 
@@ -36,6 +37,14 @@ from torch_chameleon.elastic._situation import Situation
 from torch_chameleon.elastic._training import MIRROR_VARIABLE
 
 _RESTARTS = 3
+# With --start-method forkserver workers are copies of a process that has loaded
+# what takes long: all that trainings of several ranks use.
+_LOADED = (
+    "torch_chameleon",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     # The workers' own store instead of the agent's, which remembers where those
     # of their first life listened (pytorch#167288).
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    multiprocessing.set_forkserver_preload(list(_LOADED))
     memories = [Memory(each) for each in descriptors]
     failures = Failures(memories)
     metrics.configure(failures, AGENT)
@@ -78,7 +88,7 @@ def _launch(
         restarts, options.max_restarts = options.max_restarts, 0
     while True:
         if options.allow_fewer_samples:
-            os.environ[SHARES_VARIABLE] = str(options.shares)
+            _say_shares(options)
         try:
             run(options)
             return 0
@@ -99,6 +109,14 @@ def _launch(
                 print(error, file=sys.stderr, flush=True)
                 return 1
             restarts -= 1
+
+
+def _say_shares(options: argparse.Namespace) -> None:
+    """Tells the workers to come among how many a step is divided."""
+    shares = str(options.shares)
+    if os.environ.get(SHARES_VARIABLE, shares) != shares:
+        options.start_method = "spawn"  # a fork server keeps its environment
+    os.environ[SHARES_VARIABLE] = shares
 
 
 def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:

@@ -1,11 +1,12 @@
 """A training with a state, in one of several processes: started by an agent.
 
-Usage: survivor.py MODEL WAY OUT, with MODEL gpt, gpt_without_dropout or
-resnet, and WAY ddp or fsdp2. A step takes two micro-batches, however many ranks
-there are. Each life of a rank adds a line to OUT/lives.RANK, and the last one
-leaves OUT/RANK.json.
+Usage: survivor.py MODEL WAY OUT [STEPS [MICRO_BATCHES [WIDTH]]], with MODEL
+gpt, gpt_without_dropout or resnet, and WAY ddp or fsdp2. A step takes as many
+micro-batches, however many ranks there are. Each life of a rank adds a line to
+OUT/lives.RANK, and the last one leaves OUT/RANK.json.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 
-STEPS, MICRO_BATCHES = 6, 2
+STEPS, MICRO_BATCHES, WIDTHS = 6, 2, {"gpt": 24, "resnet": 8}
 CLASSES, TOKENS = 32, 16
 
 
@@ -48,7 +49,7 @@ class FeedForward(nn.Sequential):
         return x + super().forward(x)
 
 
-def gpt(width=24, dropout=0.1):
+def gpt(width, dropout=0.1):
     def block():
         yield Attention(width, dropout)
         yield FeedForward(
@@ -79,7 +80,7 @@ class Residual(nn.Module):
         return F.relu(x + self.body(x), inplace=True)
 
 
-def resnet(width=8):
+def resnet(width):
     return nn.Sequential(
         nn.Conv2d(3, width, 3),
         *(Residual(width) for _ in range(3)),
@@ -91,7 +92,7 @@ def resnet(width=8):
 
 MODELS = {
     "gpt": gpt,
-    "gpt_without_dropout": lambda: gpt(dropout=0.0),
+    "gpt_without_dropout": lambda width: gpt(width, dropout=0.0),
     "resnet": resnet,
 }
 
@@ -110,7 +111,10 @@ def batch(kind, number):
 
 def spread(model, way, world):
     if way == "ddp":
-        return DistributedDataParallel(model)
+        # More than two numbers are added in an order that depends on where
+        # they are in a bucket; and buckets are not made anew after a step
+        # where parameters may be unused.
+        return DistributedDataParallel(model, find_unused_parameters=world > 2)
     mesh = init_device_mesh("chameleon", (world,))
     for part in model:
         if any(True for _ in part.parameters()):
@@ -118,13 +122,13 @@ def spread(model, way, world):
     return fully_shard(model, mesh=mesh)
 
 
-def train(state, kind, rank):
-    """A step; one rank alone does the work of two, or its own."""
-    mine = range(rank, MICRO_BATCHES, torch_chameleon.elastic.shares())
+def train(state, kind, micro_batches, rank):
+    """A step; ranks that are left do the work of all, or their own."""
+    mine = range(rank, micro_batches, torch_chameleon.elastic.shares())
     for each in mine:
         if hasattr(state.model, "set_requires_gradient_sync"):
             state.model.set_requires_gradient_sync(each == mine[-1])
-        x, y = batch(kind, MICRO_BATCHES * state.step + each)
+        x, y = batch(kind, micro_batches * state.step + each)
         loss = F.cross_entropy(state.model(x).flatten(0, -2), y.flatten())
         (loss / len(mine)).backward()  # ranks have equally many
     state.optimizer.step()
@@ -151,16 +155,40 @@ def digest(state):
     return hasher.hexdigest()[:16]
 
 
-def main(kind, way, out):
+def memory():
+    """What the device used, within its budgets; files that the launcher has."""
+    stats = torch_chameleon.swap_stats()
+    assert stats["peak_host_bytes"] <= stats["host_budget"]
+    assert stats["peak_resident_bytes"] <= stats["hbm_budget"]
+    launcher, _, files = os.environ.get("CHAMELEON_KEEPER", "").partition(":")
+    held = files.replace(";", ",").count(",") + 1 if files else 0
+    kept = 0
+    for each in pathlib.Path(f"/proc/{launcher}/fd").glob("*") if files else []:
+        with contextlib.suppress(FileNotFoundError):  # another one, closed now
+            kept += "chameleon elastic" in os.readlink(each)
+    return {"evictions": stats["evictions"], "held": held, "kept": kept}
+
+
+def parameters(state):
+    """All of the model's, whole."""
+    return [
+        (each.full_tensor() if hasattr(each, "full_tensor") else each).cpu()
+        for each in state.model.parameters()
+    ]
+
+
+def main(kind, way, out, steps=STEPS, micro_batches=MICRO_BATCHES, width=None):
     torch.set_num_threads(1)
     torch_chameleon.config.physical_device = "cpu"
     torch.chameleon.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(timeout=timedelta(seconds=15))
     rank, world = dist.get_rank(), dist.get_world_size()
+    steps, micro_batches = int(steps), int(micro_batches)
     torch.manual_seed(0)
-    model = spread(MODELS[kind]().to("chameleon"), way, world)
+    model = MODELS[kind](int(width or WIDTHS[kind.partition("_")[0]]))
+    model = spread(model.to("chameleon"), way, world)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     torch.manual_seed(rank)
     state = torch_chameleon.elastic.State(
         model=model, optimizer=optimizer, scheduler=scheduler, step=0
@@ -168,12 +196,14 @@ def main(kind, way, out):
     out = pathlib.Path(out)
     with open(out / f"lives.{rank}", "a") as file:
         file.write(f"{state.step} {world}\n")
-    while state.step < STEPS:
-        train(state, kind, rank)
+    while state.step < steps:
+        train(state, kind, micro_batches, rank)
         state.commit()
+        used = memory()
     shares = torch_chameleon.elastic.shares()
     (out / f"shares.{rank}").write_text(str(shares))
     found = {"digest": digest(state), "rates": scheduler.get_last_lr()}
+    torch.save([parameters(state), used], out / f"{rank}.pt")
     (out / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 

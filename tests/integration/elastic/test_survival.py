@@ -58,17 +58,24 @@ def assert_nobody_is_left(mark):
         time.sleep(0.05)
 
 
+def marked(failures):
+    """An environment for failures, and what its processes are known by."""
+    mark = str(uuid.uuid4())
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TEST_MARK": mark,
+        chaos.VARIABLE: chaos.text(failures),
+    }
+    return environment, mark
+
+
 def run(command, folder, kind, way, failures=""):
     """Runs it to its end; what it printed, and what each rank has."""
-    mark = str(uuid.uuid4())
+    environment, mark = marked(chaos.parse(failures))
     done = subprocess.run(
         [*command, str(SCRIPT), kind, way, str(folder)],
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "TEST_MARK": mark,
-            chaos.VARIABLE: failures,
-        },
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=TIMEOUT_S,

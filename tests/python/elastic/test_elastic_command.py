@@ -160,3 +160,27 @@ def test_agents_of_several_machines_count_them(launches, capsys):
     assert command.main([*given, __file__]) == 1
     assert launches == [("3", 2)]
     assert "1 failure (given up)" in capsys.readouterr().out
+
+
+def test_a_fork_server_does_not_know_of_other_shares(monkeypatch, launches):
+    found = []
+
+    def run(options):
+        found.append((os.environ["CHAMELEON_SHARES"], options.start_method))
+        process = ProcessFailure(0, os.getpid(), 1, "")
+        raise ChildFailedError("train.py", {0: process})
+
+    monkeypatch.delenv("CHAMELEON_SHARES", raising=False)
+    monkeypatch.setattr(command, "run", run)
+    given = ["--nproc-per-node", "3", "--max-restarts", "1",
+             "--allow-fewer-samples", "--start-method",
+             "forkserver"]  # fmt: skip
+    monkeypatch.setitem(command.BUILT, "auto", Resharding)
+    assert command.main([*given, __file__]) == 1
+    assert found == [("3", "forkserver"), ("2", "spawn")]
+
+
+class Resharding:
+    def next_launch(self, options, failure):
+        options.nproc_per_node, options.shares = "2", 2
+        return "resharded onto 2"

@@ -177,14 +177,18 @@ def test_a_rank_that_fails_twice_at_once_has_no_device(caplog):
 def test_survivors_do_not_see_the_gpu_that_is_lost(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    _devices.lose_device(1, 4)
+    given = options(start_method="forkserver")
+    _devices.lose_device(given, 1, 4)
+    assert given.start_method == "spawn"  # it has another environment
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2,3"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    _devices.lose_device(2, 3)
+    _devices.lose_device(given, 2, 3)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    _devices.lose_device(0, 3)  # they share GPUs
+    given.start_method = "forkserver"
+    _devices.lose_device(given, 0, 3)  # they share GPUs
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,2"
+    assert given.start_method == "forkserver"
 
 
 @pytest.fixture
