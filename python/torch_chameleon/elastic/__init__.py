@@ -8,7 +8,8 @@ plain `torchrun --max-restarts` does as well.
 """
 
 from torch_chameleon.elastic._explaining import explain
+from torch_chameleon.elastic._replicas import manager
 from torch_chameleon.elastic._shares import shares
 from torch_chameleon.elastic._state import State
 
-__all__ = ["State", "explain", "shares"]
+__all__ = ["State", "explain", "manager", "shares"]

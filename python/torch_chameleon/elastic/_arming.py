@@ -14,6 +14,7 @@ from torch_chameleon import _C, chameleon
 from torch_chameleon._config import config
 from torch_chameleon.elastic import chaos
 from torch_chameleon.elastic._copies import Copies, Value
+from torch_chameleon.elastic._replicas import REPLICA_VARIABLE
 from torch_chameleon.elastic._slot import Slot
 from torch_chameleon.elastic._training import Training
 
@@ -32,9 +33,12 @@ def arm(training: Training) -> None:
     failures = chaos.parse(os.environ.get(chaos.VARIABLE, ""))
     if training.generations is None:
         return
+    replica = os.environ.get(REPLICA_VARIABLE)
+    if replica is not None:  # each has lives of its own
+        failures = [each for each in failures if each.rank == int(replica)]
     life = training.memory.ledger.lives
     for failure in failures[life - 1 : life]:
-        if failure.rank % training.world == training.rank:
+        if replica or failure.rank % training.world == training.rank:
             _Laid(failure, training)
 
 

@@ -45,11 +45,31 @@ def lose_device(options: argparse.Namespace, rank: int, ranks: int) -> None:
         rank: Which one has it, which is the local rank: there is one machine.
         ranks: How many there are.
     """
+    visible = _visible(ranks)
+    if visible:
+        del visible[rank]
+        os.environ[_VARIABLE] = ",".join(visible)
+        options.start_method = "spawn"  # a fork server keeps its environment
+
+
+def take_device(replica: int, replicas: int) -> None:
+    """This process, and whom it starts, see a replica's GPU alone.
+
+    Where several replicas share one they see all of them.
+
+    Args:
+        replica: Which one has it.
+        replicas: How many there are.
+    """
+    visible = _visible(replicas)
+    if visible:
+        os.environ[_VARIABLE] = visible[replica]
+
+
+def _visible(least: int) -> list[str]:
+    """The GPUs that workers see; none where they are fewer than so many."""
     count = torch.cuda.device_count()
-    if count < ranks:
-        return
+    if count < least:
+        return []
     named = os.environ.get(_VARIABLE)
-    visible = named.split(",") if named else [str(x) for x in range(count)]
-    del visible[rank]
-    os.environ[_VARIABLE] = ",".join(visible)
-    options.start_method = "spawn"  # a fork server keeps its environment
+    return named.split(",") if named else [str(x) for x in range(count)]

@@ -1,6 +1,7 @@
 """What failed, what was done about it, and what it cost."""
 
 import time
+from typing import NamedTuple
 
 from torch.distributed.elastic.metrics.api import MetricData, MetricHandler
 
@@ -9,6 +10,38 @@ from torch_chameleon.elastic._option import IN_PLACE
 
 AGENT = "torchelastic"  # the group of the agent's metrics
 _FAILED = (".failed", ".unhealthy")
+
+
+class Seen(NamedTuple):
+    """Failures of a run."""
+
+    options: list[str]  # what was done about each
+    seconds: list[float]  # until somebody was back
+    lost: int  # steps
+
+    def with_those_of(self, other: "Seen") -> "Seen":
+        """Those of two replicas.
+
+        Args:
+            other: What the other one has seen.
+        """
+        return Seen(
+            self.options + other.options,
+            self.seconds + other.seconds,
+            self.lost + other.lost,
+        )
+
+    def line(self) -> str:
+        """All of it in a sentence."""
+        count = len(self.options)
+        words = [_counted(count, "failure")]
+        if count:
+            words[0] += f" ({', '.join(self.options)})"
+        words.append(f"{_counted(self.lost, 'step')} lost")
+        if self.seconds:
+            took = ", ".join(f"{each:.1f} s" for each in self.seconds)
+            words.append(f"back after {took}")
+        return f"elastic: {'; '.join(words)}"
 
 
 class Failures(MetricHandler):
@@ -54,19 +87,11 @@ class Failures(MetricHandler):
         """How long it took until workers were back, the last time; 0: never."""
         return self._seconds[-1] if self._seconds else 0
 
-    def line(self) -> str:
-        """A run in a sentence, when it is over."""
+    def seen(self) -> Seen:
+        """What there was, when the run is over."""
         self._look()
-        count = len(self._options)
         lost = max(each.ledger.lost for each in self._memories)
-        words = [_counted(count, "failure")]
-        if count:
-            words[0] += f" ({', '.join(self._options)})"
-        words.append(f"{_counted(lost, 'step')} lost")
-        if self._seconds:
-            took = ", ".join(f"{each:.1f} s" for each in self._seconds)
-            words.append(f"back after {took}")
-        return f"elastic: {'; '.join(words)}"
+        return Seen(self._options, self._seconds, lost)
 
     def _look(self) -> None:
         """When the workers were back after the last failure."""

@@ -36,6 +36,16 @@ class InPlace:
         return IN_PLACE
 
 
+class Heal:
+    """The replica that failed is started again; the others bring it back."""
+
+    def next_launch(
+        self, options: argparse.Namespace, failure: Failure
+    ) -> str | None:
+        """See `Policy`."""
+        return "healed"
+
+
 class Reshard:
     """The worker that failed is lost; the others go on with all of the state.
 
@@ -73,7 +83,8 @@ class Checkpoint:
 BUILT: dict[str, type[Policy]] = {
     "auto": Chooser,
     "in-place": InPlace,
+    "heal": Heal,
     "reshard": Reshard,
     "checkpoint": Checkpoint,
 }
-NAMES = ("auto", "in-place", "heal", "reshard", "checkpoint")
+NAMES = tuple(BUILT)

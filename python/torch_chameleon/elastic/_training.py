@@ -20,7 +20,18 @@ MIRROR_VARIABLE = "CHAMELEON_MIRROR_STEPS"
 # No names of objects, which are identifiers.
 _NUMBERS, _RANDOM = "its numbers", "its random numbers"
 
+_STEPS = "its steps"
+
 _log = logging.getLogger("torch_chameleon.elastic")
+
+
+def is_manager(each: Any) -> bool:
+    """Whether it is torchft's, which has the state of others for us.
+
+    Args:
+        each: One of the objects.
+    """
+    return hasattr(each, "register_state_dict_fn")
 
 
 class Training:
@@ -43,6 +54,11 @@ class Training:
         self._every = _environment.steps(MIRROR_VARIABLE, 1)
         self._random = RandomNumbers()
         self._checked = False
+        for each in objects.values():
+            if is_manager(each):
+                each.register_state_dict_fn(  # type: ignore[attr-defined]
+                    "torch_chameleon", self.take, self.share
+                )
 
     def come_back(self, memories: Memories) -> None:
         """Loads what earlier lives committed, if any; commits go there.
@@ -93,6 +109,31 @@ class Training:
             ledger.measured(reading_s=ledger.figures.reading_s + seconds)
         else:
             ledger.measured(restore_s=seconds)
+
+    def share(self) -> dict[str, Any]:
+        """What a replica that heals gets: all but random numbers."""
+        return {
+            _STEPS: self.steps,
+            _NUMBERS: dict(self.numbers),
+            **{x: self.objects[x].state_dict() for x in self._alike()},
+        }
+
+    def take(self, state: dict[str, Any]) -> None:
+        """Becomes what another replica is.
+
+        Args:
+            state: What it shares.
+        """
+        for name in self._alike():
+            self.objects[name].load_state_dict(state[name])
+        self.numbers.update(state[_NUMBERS])
+        self.steps = state[_STEPS]
+        if self.generations is not None:
+            self.memory.ledger.reached = self.steps
+
+    def _alike(self) -> list[str]:
+        """Objects that are alike in all replicas: all but their managers."""
+        return [x for x, y in self.objects.items() if not is_manager(y)]
 
     @property
     def rank(self) -> int:

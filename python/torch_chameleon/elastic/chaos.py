@@ -51,7 +51,7 @@ class Failure(NamedTuple):
     Attributes:
         kind: One of KINDS.
         rank: The rank that does it. Where ranks are fewer by now, it is the
-            remainder.
+            remainder; with `--policy heal` it is the replica.
         step: While so many steps are committed.
         phase: In the middle of which of PHASES.
     """

@@ -8,6 +8,7 @@ import argparse
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 
 from torch.distributed.elastic.metrics import api as metrics
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -19,7 +20,7 @@ from torch.distributed.run import (
 )
 
 from torch_chameleon import _script
-from torch_chameleon.elastic import _keeper
+from torch_chameleon.elastic import _healing, _keeper
 from torch_chameleon.elastic._checkpoints import (
     FOLDER_VARIABLE,
     STEPS,
@@ -28,7 +29,7 @@ from torch_chameleon.elastic._checkpoints import (
 from torch_chameleon.elastic._devices import is_lost
 from torch_chameleon.elastic._explaining import REPAIR_VARIABLE
 from torch_chameleon.elastic._failure import Failure
-from torch_chameleon.elastic._failures import AGENT, Failures
+from torch_chameleon.elastic._failures import AGENT, Failures, Seen
 from torch_chameleon.elastic._memory import Memory
 from torch_chameleon.elastic._policies import BUILT, NAMES
 from torch_chameleon.elastic._pricing import REPAIR_S
@@ -59,6 +60,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     _check(parser, options)
+    if options.policy == "heal":
+        return _healing.launch(options, _agent)
+    return _agent(options, lambda seen: print(seen.line(), flush=True))
+
+
+def _agent(options: argparse.Namespace, tell: Callable[[Seen], None]) -> int:
+    """Runs torch's agent, again and again if it must be.
+
+    Args:
+        options: The launcher's.
+        tell: Is told what was seen, at the end.
+
+    Returns:
+        The exit status.
+    """
     ranks = int(options.nproc_per_node)
     descriptors = [Memory.create(rank) for rank in range(ranks)]
     os.environ[_keeper.KEEPER_VARIABLE] = _keeper.address(descriptors)
@@ -77,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _launch(options, memories, failures)
     finally:
-        print(failures.line(), flush=True)
+        tell(failures.seen())
 
 
 def _launch(
@@ -121,10 +137,11 @@ def _say_shares(options: argparse.Namespace) -> None:
 
 def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
     """Refuses what is wrong, and fills in what torchrun would not."""
-    if options.policy not in BUILT:
+    if options.policy == "heal" and (why_not := _healing.why_not()):
+        parser.error(f"--policy heal: {why_not}")
+    if options.policy == "heal" and options.checkpoint is not None:
         parser.error(
-            f"--policy {options.policy} is not built yet; what is: "
-            f"{', '.join(BUILT)}"
+            "--policy heal takes no --checkpoint: replicas would write to one"
         )
     if options.policy == "checkpoint" and options.checkpoint is None:
         parser.error("--policy checkpoint needs --checkpoint FOLDER")

@@ -1,6 +1,7 @@
 """`python -m torch_chameleon elastic`: what it refuses, what it says."""
 
 import os
+import sys
 
 import pytest
 from torch.distributed.elastic.metrics.api import MetricData
@@ -8,9 +9,9 @@ from torch.distributed.elastic.multiprocessing.errors import (
     ChildFailedError,
     ProcessFailure,
 )
-from torch_chameleon.elastic import command
+from torch_chameleon.elastic import _healing, command
 from torch_chameleon.elastic._failure import Failure
-from torch_chameleon.elastic._failures import Failures
+from torch_chameleon.elastic._failures import Failures, Seen
 from torch_chameleon.elastic._figures import Figures
 from torch_chameleon.elastic._memory import Memory
 from torch_chameleon.elastic._policies import InPlace, Reshard
@@ -20,8 +21,7 @@ from torch_chameleon.elastic._situation import Situation
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--policy", "heal"], "--policy heal is not built yet; what is: "
-         "auto, in-place, reshard, checkpoint"),
+        (["--policy", "heal"], "--policy heal: torchft cannot be imported"),
         (["--policy", "checkpoint"], "checkpoint needs --checkpoint FOLDER"),
         (["--checkpoint-steps", "0"], "--checkpoint-steps = 0 is less than 1"),
 
@@ -36,7 +36,10 @@ from torch_chameleon.elastic._situation import Situation
         (["--nnodes", "2", "--policy", "reshard"], "is for one machine"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_a_sentence(options, sentence, capsys):
+def test_what_is_wrong_is_said_in_a_sentence(
+    options, sentence, capsys, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "torchft", None)
     before = dict(os.environ)
     with pytest.raises(SystemExit) as ended:
         command.main([*options, __file__])
@@ -63,18 +66,18 @@ def test_the_last_line():
         each.ledger.back(0, 0)
     failures = Failures(memories)
     failures.emit(MetricData(0, "torchelastic", "workers.default.healthy", 1))
-    assert failures.line() == "elastic: no failures; no steps lost"
+    assert failures.seen().line() == "elastic: no failures; no steps lost"
     failed(failures)
     memories[0].ledger.back(3, 4)
     failed(failures)
-    assert failures.line() == (
+    assert failures.seen().line() == (
         "elastic: 2 failures (in place, in place); 1 step lost; back after "
         "0.0 s"
     )
     failures.chose("given up")
     for each in memories:
         each.ledger.back(2, 4)
-    assert failures.line() == (
+    assert failures.seen().line() == (
         "elastic: 2 failures (in place, given up); 3 steps lost; back after "
         "0.0 s, 0.0 s"
     )
@@ -184,3 +187,18 @@ class Resharding:
     def next_launch(self, options, failure):
         options.nproc_per_node, options.shares = "2", 2
         return "resharded onto 2"
+
+
+def test_replicas_write_no_checkpoints(capsys, monkeypatch):
+    monkeypatch.setattr(_healing, "why_not", str)
+    with pytest.raises(SystemExit):
+        command.main(["--policy", "heal", "--checkpoint", ".", __file__])
+    assert "--policy heal takes no --checkpoint" in capsys.readouterr().err
+
+
+def test_what_replicas_saw_is_in_one_line():
+    seen = Seen(["healed"], [1.0], 1).with_those_of(Seen([], [], 0))
+    assert seen.with_those_of(Seen(["healed"], [2.0], 0)).line() == (
+        "elastic: 2 failures (healed, healed); 1 step lost; "
+        "back after 1.0 s, 2.0 s"
+    )

@@ -191,6 +191,15 @@ def test_survivors_do_not_see_the_gpu_that_is_lost(monkeypatch):
     assert given.start_method == "forkserver"
 
 
+def test_a_replica_sees_its_gpu(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    _devices.take_device(2, 3)  # they share GPUs
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,6"
+    _devices.take_device(1, 2)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "6"
+
+
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     """Makes a driver whose second GPU gives an answer, after some seconds."""

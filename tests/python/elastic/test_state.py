@@ -1,6 +1,7 @@
 """What a user sees of a state: its lines, and what it says of wrong ones."""
 
 import random
+import sys
 
 import pytest
 import torch
@@ -288,3 +289,43 @@ def test_a_script_that_makes_other_things(rank):
         rank.state(layer=torch.nn.Linear(4, 4, bias=False), step=0)
     with pytest.raises(ValueError, match="there was no other when"):
         rank.state(other=torch.nn.Linear(4, 4), step=0)
+
+
+class Manager:
+    """Stands for torchft's."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def register_state_dict_fn(self, key, load_state_dict, state_dict):
+        self.load, self.save = load_state_dict, state_dict
+
+    def state_dict(self):
+        return {"step": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["step"]
+
+
+def test_a_replica_that_heals_is_what_another_one_is(rank):
+    models = [torch.nn.Linear(3, 2).to("chameleon") for _ in range(2)]
+    managers = [Manager(), Manager()]
+    ours, theirs = (
+        rank.state(model=model, manager=manager, step=0)
+        for model, manager in zip(models, managers, strict=True)
+    )
+    theirs.step = managers[1].steps = 5
+    managers[0].load(managers[1].save())
+    assert ours.step == 5
+    assert same_bits(models[0].weight, models[1].weight)
+    assert managers[0].steps == 0  # torchft's own affair
+
+
+def test_there_is_no_manager_without_a_lighthouse(monkeypatch):
+    monkeypatch.delenv("TORCHFT_LIGHTHOUSE", raising=False)
+    with pytest.raises(RuntimeError, match="no launcher has a lighthouse"):
+        elastic.manager()
+    monkeypatch.setenv("TORCHFT_LIGHTHOUSE", "http://localhost:1")
+    monkeypatch.setitem(sys.modules, "torchft", None)
+    with pytest.raises(RuntimeError, match="torchft cannot be imported"):
+        elastic.manager()
