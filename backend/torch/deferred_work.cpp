@@ -19,6 +19,10 @@ void detail::finish_deferred_work_on_slow(const c10::StorageImpl& storage) {
   if (stays == 0) deferred.finish_on(storage);
 }
 
+void detail::leave_bytes_to_deferred_work_slow(c10::StorageImpl& storage) {
+  if (stays == 0) deferred.take_bytes(storage);
+}
+
 void detail::finish_deferred_work_if_full_slow(const DeviceContext& device) {
   if (stays == 0) deferred.finish_if_full(device);
 }

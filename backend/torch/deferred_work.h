@@ -24,6 +24,7 @@ namespace detail {
 extern std::atomic<bool> work_is_deferred;
 void finish_deferred_work_slow();
 void finish_deferred_work_on_slow(const c10::StorageImpl& storage);
+void leave_bytes_to_deferred_work_slow(c10::StorageImpl& storage);
 void finish_deferred_work_if_full_slow(const DeviceContext& device);
 } // namespace detail
 
@@ -46,6 +47,14 @@ inline void finish_deferred_work() {
 inline void finish_deferred_work_on(const c10::StorageImpl& storage) {
   if (has_deferred_work()) [[unlikely]]
     detail::finish_deferred_work_on_slow(storage);
+}
+
+// Nobody else will see the bytes of `storage` any more. What was deferred on it
+// takes them along, and frees them when it is done; then `storage` is empty.
+// Executes nothing, so that giving up memory never needs some.
+inline void leave_bytes_to_deferred_work(c10::StorageImpl& storage) {
+  if (has_deferred_work()) [[unlikely]]
+    detail::leave_bytes_to_deferred_work_slow(storage);
 }
 
 // Before an op on `device`: all of it, where the live bytes are near the limit.
@@ -76,6 +85,7 @@ inline void set_work_deferred(bool deferred) noexcept {
 struct DeferredWork {
   void (*finish)();
   void (*finish_on)(const c10::StorageImpl& storage);
+  void (*take_bytes)(c10::StorageImpl& storage);
   void (*finish_if_full)(const DeviceContext& device);
 };
 void set_deferred_work(DeferredWork work);

@@ -38,7 +38,12 @@ c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index) {
 }
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {
-  finish_deferred_work_on(storage);
+  if (bytes > 0) {
+    finish_deferred_work_on(storage);
+  } else {
+    // mutant: emptied-operand
+    leave_bytes_to_deferred_work(storage);
+  }
   const c10::DeviceIndex index = storage.device().index();
   memory::Block* block = block_of(storage);
   const std::size_t kept =

@@ -65,7 +65,8 @@ inline c10::DataPtr own_block(memory::Block* block, c10::DeviceIndex index) {
 c10::DataPtr allocate_block(std::size_t bytes, c10::DeviceIndex index);
 
 // untyped_storage().resize_(): keeps the StorageImpl and the common prefix of
-// the bytes; 0 gives the memory back at once.
+// the bytes; 0 gives the memory back at once, but for what deferred work needs
+// of it.
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes);
 
 } // namespace chameleon::backend

@@ -13,6 +13,8 @@
 #include <c10/util/Half.h>
 
 #include "backend/torch/storage.h"
+#include "kernels/call_arguments.h"
+#include "kernels/lists/list_ops.h"
 #include "kernels/tensor_access.h"
 
 namespace chameleon::kernels {
@@ -270,18 +272,14 @@ std::size_t list_length(const OpTraits& traits, const Stack& stack) {
 
 backend::DeviceContext* device_of_lists(const OpTraits& traits,
                                         const Stack& stack) {
-  const std::size_t base = stack.size() - traits.argument_count;
-  for (const ArgumentTraits& argument : traits.arguments) {
-    const c10::IValue& value = stack[base + argument.index];
-    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
-    for (const c10::IValue& element : value.toListRef()) {
-      if (!element.isTensor()) continue;
-      const c10::TensorImpl& tensor = *element.unsafeToTensorImpl();
-      if (!backend::is_chameleon(tensor)) continue;
-      return &backend::context(tensor.device().index(), traits.name);
-    }
-  }
-  return nullptr;
+  backend::DeviceContext* device = nullptr;
+  each_listed(traits, stack, [&](const c10::IValue& element) {
+    if (!is_device_tensor(element)) return true;
+    device = &backend::context(element.unsafeToTensorImpl()->device().index(),
+                               traits.name);
+    return false;
+  });
+  return device;
 }
 
 } // namespace chameleon::kernels

@@ -124,13 +124,18 @@ void execute(ListRun& run, const c10::StorageImpl* storage) {
   if (run.isDone()) forget(run);
 }
 
+// The only one that uses `storage`; null: none. REQUIRES: the lock.
+ListRun* run_on(const c10::StorageImpl& storage) {
+  for (const auto& run : pending().runs) {
+    if (run->uses(storage)) return run.get();
+  }
+  return nullptr;
+}
+
 // REQUIRES: the lock. But for `keeps`, which has `storage` as an operand.
 void execute_on(const c10::StorageImpl& storage, const ListRun* keeps) {
-  for (const auto& run : pending().runs) {
-    if (run.get() != keeps && run->uses(storage)) {
-      return execute(*run, &storage); // no other run uses it
-    }
-  }
+  ListRun* const run = run_on(storage);
+  if (run != nullptr && run != keeps) execute(*run, &storage);
 }
 
 // REQUIRES: the lock.
@@ -161,6 +166,13 @@ void finish_on(const c10::StorageImpl& storage) {
   if (is_executing || backend::is_in_bad_fork()) return;
   const Lock lock;
   execute_on(storage, nullptr);
+}
+
+void take_bytes(c10::StorageImpl& storage) {
+  if (!has_deferred_op(storage)) return;
+  if (is_executing || backend::is_in_bad_fork()) return;
+  const Lock lock;
+  if (ListRun* const run = run_on(storage)) run->takeBytes(storage);
 }
 
 bool goes_with(const ListRun& run, const backend::DeviceContext& device,
@@ -249,7 +261,8 @@ std::size_t deferred_op_count() {
 
 void register_deferred_lists(memory::WaitHooks hooks) {
   wait_hooks = hooks;
-  backend::set_deferred_work({&finish, &finish_on, &finish_if_full});
+  backend::set_deferred_work(
+      {&finish, &finish_on, &take_bytes, &finish_if_full});
 }
 
 } // namespace chameleon::kernels

@@ -21,7 +21,7 @@
 //   - A result's data_ptr(), a logical address that nobody can read from, is
 //     another one after the run was executed.
 //   - Gradients that the program drops after the step are freed when their
-//     parameters are updated.
+//     parameters are updated; so are bytes of a storage that is resized to 0.
 //   - Running out of memory, and a device that fails, are reported by whoever
 //     needs the bytes; statistics and options report nothing. The message names
 //     the list op. Where memory is short, the op was first tried on fewer and

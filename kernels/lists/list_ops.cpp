@@ -140,21 +140,6 @@ class Lists {
   std::optional<std::size_t> scalars_;
 };
 
-// True: `visit` said so of each element of the op's lists of tensors; where it
-// says false, the rest is not looked at.
-template <typename Visit>
-bool each_listed(const OpTraits& traits, const Stack& stack, Visit visit) {
-  const std::size_t base = stack.size() - traits.argument_count;
-  for (const ArgumentTraits& argument : traits.arguments) {
-    const c10::IValue& value = stack[base + argument.index];
-    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
-    for (const c10::IValue& element : value.toListRef()) {
-      if (!visit(element)) return false;
-    }
-  }
-  return true;
-}
-
 std::size_t operand_bytes(const OpTraits& traits, const Stack& stack) {
   std::size_t bytes = 0;
   each_listed(traits, stack, [&](const c10::IValue& element) {

@@ -16,6 +16,22 @@
 
 namespace chameleon::kernels {
 
+// True: `visit` said so of each element of the op's lists of tensors; where it
+// says false, the rest is not looked at.
+template <typename Visit>
+bool each_listed(const OpTraits& traits, const torch::jit::Stack& stack,
+                 Visit visit) {
+  const std::size_t base = stack.size() - traits.argument_count;
+  for (const ArgumentTraits& argument : traits.arguments) {
+    const c10::IValue& value = stack[base + argument.index];
+    if (argument.kind != ArgumentKind::kTensorList || !value.isList()) continue;
+    for (const c10::IValue& element : value.toListRef()) {
+      if (!visit(element)) return false;
+    }
+  }
+  return true;
+}
+
 // Operand bytes of a chunk, at most, unless it is one element.
 std::size_t chunk_bytes_of(const backend::DeviceContext& device);
 

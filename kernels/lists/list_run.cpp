@@ -56,6 +56,12 @@ at::Tensor alias_of(const at::Tensor& outer) {
                                outer.device()));
 }
 
+c10::Storage storage_with(c10::DataPtr data, std::size_t bytes) {
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, std::move(data),
+      backend::device_allocator(), /*resizable=*/true));
+}
+
 // Of a promise: nothing yet.
 void set_deferred(const at::Tensor& operand, bool deferred) {
   if (memory::Block* const block = backend::block_of(storage_of(operand))) {
@@ -72,11 +78,10 @@ void release_promise(void* context) noexcept {
 // they are counted and have an address, but is not to be used: its deleter is
 // not that of a chameleon storage.
 at::Tensor promise_of(const at::Tensor& like, memory::Block* block) {
-  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), like.nbytes(),
-      c10::DataPtr(block->logical_address, block, &release_promise,
-                   like.device()),
-      backend::device_allocator(), /*resizable=*/true));
+  c10::Storage storage =
+      storage_with(c10::DataPtr(block->logical_address, block, &release_promise,
+                                like.device()),
+                   like.nbytes());
   at::Tensor promised = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       like.dtype());
@@ -254,6 +259,18 @@ std::vector<ListRun::Slot> ListRun::own(
 
 bool ListRun::uses(const c10::StorageImpl& storage) const {
   return slots_.contains(&storage);
+}
+
+void ListRun::takeBytes(c10::StorageImpl& storage) {
+  const auto known = slots_.extract(&storage);
+  at::Tensor& tensor = operands_[known.mapped()].tensor;
+  const c10::Device device = storage.device();
+  c10::Storage own = storage_with(
+      storage.set_data_ptr(c10::DataPtr(nullptr, device)), storage.nbytes());
+  storage.set_nbytes(0);
+  slots_.emplace(own.unsafeGetStorageImpl(), known.mapped());
+  tensor = at::Tensor(
+      make_outer(*tensor.unsafeGetTensorImpl(), std::move(own), device));
 }
 
 std::size_t ListRun::chunkEnd(std::size_t first, std::size_t most_bytes) const {

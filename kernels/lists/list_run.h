@@ -63,6 +63,9 @@ class ListRun {
   // The same for the indices of `storage` alone, and a few after them.
   // REQUIRES: uses(storage).
   void executeOn(const c10::StorageImpl& storage);
+  // Leaves `storage` empty: what is left of the run goes on with its bytes in a
+  // storage of the run's own. REQUIRES: uses(storage).
+  void takeBytes(c10::StorageImpl& storage);
   bool isDone() const noexcept { return left_ == 0; }
   // An op failed inside its kernel, so that execute() cannot go on; what it
   // writes is undefined, and what comes after it did not take place.

@@ -214,7 +214,7 @@ def write(p):
 def exchange(p):
     parameter = p.parameter()
     old = parameter.detach()
-    how = p.draws.randrange(5)
+    how = p.draws.randrange(6)
     with torch.no_grad():
         if how == 0:
             parameter.data = torch.full_like(parameter, 0.01)
@@ -229,9 +229,15 @@ def exchange(p):
             storage.resize_(size // 2)
             storage.resize_(size)
             parameter.view(-1)[parameter.numel() // 2 :].zero_()
+        elif how == 4:
+            storage = parameter.untyped_storage()
+            size = storage.nbytes()
+            storage.resize_(0)
+            storage.resize_(size)
+            parameter.fill_(0.03)
         else:
             parameter.grad = torch.full_like(parameter, 0.1)
-    p.held = [*p.held[-3:], *([] if how == 3 else [old])]
+    p.held = [*p.held[-3:], *([] if how in (3, 4) else [old])]
 
 
 def read(p):

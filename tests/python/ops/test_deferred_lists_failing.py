@@ -55,6 +55,43 @@ def test_no_room_inside_the_kernel_keeps_all(seen):
     assert all_same([x.cpu() for x in xs], expected)
 
 
+def test_an_emptied_storage_needs_no_room():
+    """Its op writes others, too: it runs later, on bytes of its own."""
+    xs, expected = put_off()
+    ys = tensors("chameleon", 1)
+    torch._foreach_add_(ys, xs)
+    made = torch._foreach_add(xs, ys)
+    pins = torch.zeros(2 * MIB, dtype=torch.uint8, device="chameleon")
+    with torch_chameleon.resident(pins):
+        with pytest.raises(torch.OutOfMemoryError):
+            xs[1].cpu()  # and its chunk was begun
+        for emptied in (xs[0], xs[1], made[2]):
+            emptied.untyped_storage().resize_(0)
+            assert emptied.untyped_storage().nbytes() == 0
+            assert not _testing.has_deferred_op(emptied)
+        assert _testing.deferred_op_count() == 3
+    for emptied, value in ((xs[0], 7.0), (made[2], 8.0)):
+        emptied.untyped_storage().resize_(emptied.numel() * 4)
+        emptied.fill_(value)
+    sums = [a + b for a, b in zip(expected, tensors("cpu", 1), strict=True)]
+    assert all_same(ys, sums)
+    totals = [a + b for a, b in zip(expected, sums, strict=True)]
+    assert all_same([*made[:2], *made[3:]], [*totals[:2], *totals[3:]])
+    assert all_same(xs[2:], expected[2:])
+    assert _testing.deferred_op_count() == 0
+    assert same_bits(xs[0], torch.full_like(expected[0], 7.0))
+    assert same_bits(made[2], torch.full_like(expected[0], 8.0))
+
+
+def test_bytes_of_an_emptied_storage_die_with_its_op():
+    xs, _ = put_off()
+    for x in xs:
+        x.untyped_storage().resize_(0)
+    assert _testing.deferred_op_count() == 1
+    torch.chameleon.synchronize()
+    assert torch.chameleon.memory_allocated() == 0
+
+
 def test_a_higher_limit_helps(tight):
     xs, ys = tensors("chameleon"), tensors("chameleon", 1)
     pins = tensors("chameleon", 2, count=14)
