@@ -57,9 +57,9 @@ at::Tensor alias_of(const at::Tensor& outer) {
 }
 
 c10::Storage storage_with(c10::DataPtr data, std::size_t bytes) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+  return {c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), bytes, std::move(data),
-      backend::device_allocator(), /*resizable=*/true));
+      backend::device_allocator(), /*resizable=*/true)};
 }
 
 // Of a promise: nothing yet.
