@@ -159,6 +159,12 @@ class DeviceRuntime {
   // as before. REQUIRES: no submitted work still uses the slab, be it the part
   // that stays.
   virtual void freeHost(std::byte* address, std::size_t bytes) noexcept = 0;
+  // Memory that is not ours: copies to and from it become asynchronous, from
+  // some time on. A hint. / It is as it was before. REQUIRES: whole pages that
+  // stay mapped until then; the same ones; and that no submitted work uses
+  // them.
+  virtual void pin(std::byte* /*address*/, std::size_t /*bytes*/) {}
+  virtual void unpin(std::byte* /*address*/, std::size_t /*bytes*/) noexcept {}
   // The host waits until every slab has been pinned, or was refused: for who
   // measures copies. Slabs are usable before.
   virtual void awaitPinning() {}

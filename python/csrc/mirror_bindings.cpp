@@ -37,12 +37,10 @@ std::optional<Value> mirror(const at::Tensor& tensor, std::uintptr_t address,
   if (block == nullptr || offset + tensor.nbytes() > storage.nbytes()) {
     return std::nullopt;
   }
-  const memory::BlockValue value =
-      backend::value_or_throw(block->pager->mirror(
-          {block, offset, tensor.nbytes(),
-           reinterpret_cast<std::byte*>(address)},
-          {had.first, had.second},
-          backend::current_stream(tensor.device().index())));
+  const memory::BlockValue value = backend::value_or_throw(block->pager->mirror(
+      {block, offset, tensor.nbytes(), reinterpret_cast<std::byte*>(address)},
+      {had.first, had.second},
+      backend::current_stream(tensor.device().index())));
   return Value{value.identity, value.version};
 }
 
@@ -54,11 +52,27 @@ void finish_mirror() {
   }
 }
 
+void pin_memory(c10::DeviceIndex index, std::uintptr_t address,
+                std::size_t bytes) {
+  backend::context(index, "pin_memory()")
+      .runtime->pin(reinterpret_cast<std::byte*>(address), bytes);
+}
+
+void unpin_memory(c10::DeviceIndex index, std::uintptr_t address,
+                  std::size_t bytes) {
+  if (auto* const used = backend::context_if_used(index)) {
+    used->runtime->unpin(reinterpret_cast<std::byte*>(address), bytes);
+  }
+}
+
 } // namespace
 
 void bind_mirror(py::module_& m) {
   m.def("mirror", &mirror, py::call_guard<py::gil_scoped_release>());
   m.def("finish_mirror", &finish_mirror,
+        py::call_guard<py::gil_scoped_release>());
+  m.def("pin_memory", &pin_memory, py::call_guard<py::gil_scoped_release>());
+  m.def("unpin_memory", &unpin_memory,
         py::call_guard<py::gil_scoped_release>());
 }
 

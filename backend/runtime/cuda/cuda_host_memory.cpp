@@ -85,22 +85,22 @@ CudaHostMemory::~CudaHostMemory() {
   for (const auto& [base, slab] : slabs_) {
     populator_.remove(base);
     unregister(*slab);
-    close_address_space(slab->base, slab->bytes);
+    if (slab->is_ours) close_address_space(slab->base, slab->bytes);
   }
 }
 
 Error CudaHostMemory::allocate(std::byte* address, std::size_t bytes) {
   if (Error error = open_address_space(address, bytes)) return error;
   advise(address, bytes, numa_node_);
-  add(address, bytes);
+  add(address, bytes, /*is_ours=*/true);
   return {};
 }
 
-void CudaHostMemory::add(std::byte* base, std::size_t bytes) {
+void CudaHostMemory::add(std::byte* base, std::size_t bytes, bool is_ours) {
   populator_.add(base, bytes);
   std::unique_lock lock(mutex_);
   auto& slab = slabs_[base];
-  slab = std::make_unique<Slab>(Slab{base, bytes});
+  slab = std::make_unique<Slab>(Slab{base, bytes, is_ours});
   if (!options_.background) {
     while (!slab->done) registerChunk(*slab, lock);
     return;
@@ -111,6 +111,15 @@ void CudaHostMemory::add(std::byte* base, std::size_t bytes) {
 }
 
 void CudaHostMemory::free(std::byte* address, std::size_t bytes) noexcept {
+  const std::unique_ptr<Slab> slab = take(address, bytes);
+  close_address_space(address, bytes);
+  // A registration cannot become smaller.
+  const auto kept = static_cast<std::size_t>(address - slab->base);
+  if (kept != 0) add(slab->base, kept, /*is_ours=*/true);
+}
+
+std::unique_ptr<CudaHostMemory::Slab> CudaHostMemory::take(
+    std::byte* address, std::size_t bytes) noexcept {
   std::unique_ptr<Slab> slab;
   {
     std::unique_lock lock(mutex_);
@@ -130,10 +139,7 @@ void CudaHostMemory::free(std::byte* address, std::size_t bytes) noexcept {
     registered_bytes_ -= slab->registered_bytes;
   }
   unregister(*slab);
-  close_address_space(address, bytes);
-  // A registration cannot become smaller.
-  const auto kept = static_cast<std::size_t>(address - slab->base);
-  if (kept != 0) add(slab->base, kept);
+  return slab;
 }
 
 CudaHostMemory::Run CudaHostMemory::runAt(const std::byte* address,

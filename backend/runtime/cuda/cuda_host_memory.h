@@ -59,6 +59,15 @@ class CudaHostMemory {
   // part that stays is registered anew.
   void free(std::byte* address, std::size_t bytes) noexcept;
 
+  // Memory of others, as if it were a slab: it is populated and registered, and
+  // stays mapped. REQUIRES: see DeviceRuntime::pin().
+  void pin(std::byte* address, std::size_t bytes) {
+    add(address, bytes, /*is_ours=*/false);
+  }
+  void unpin(std::byte* address, std::size_t bytes) noexcept {
+    (void)take(address, bytes);
+  }
+
   // How many of the `bytes` from `address` on may be one copy, and whether
   // these are registered; what is not ours counts as not registered. A run of
   // ours ends with its chunk: the driver takes no copy that lies in two
@@ -79,13 +88,17 @@ class CudaHostMemory {
   struct Slab {
     std::byte* base;
     std::size_t bytes;
+    bool is_ours;                     // by allocate()
     std::size_t registered_bytes = 0; // from the base on, whole chunks
     bool busy = false;                // the thread is at a chunk
     bool done = false;                // registered as far as it goes
   };
 
-  void add(std::byte* base, std::size_t bytes); // populates and registers it
-  void run();                                   // the thread
+  // Populates and registers it.
+  void add(std::byte* base, std::size_t bytes, bool is_ours);
+  // The slab that ends there is none any more, and not registered.
+  std::unique_ptr<Slab> take(std::byte* address, std::size_t bytes) noexcept;
+  void run(); // the thread
   // Registers the next chunk once it is populated, unless the slab is about to
   // go. REQUIRES `lock` held and !slab.done; gives it up meanwhile.
   using Mutex = RankedMutex<LockRank::kRuntimePart>;

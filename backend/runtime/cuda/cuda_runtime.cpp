@@ -188,6 +188,13 @@ class Runtime final : public CudaRuntime, private UseGuard {
   void freeHost(std::byte* address, std::size_t bytes) noexcept override {
     if (!forked()) parts_->host->free(address, bytes);
   }
+  void pin(std::byte* address, std::size_t bytes) override {
+    CHAMELEON_CHECK(is_in_pages(address, bytes), "what is pinned has pages");
+    if (!forked()) parts_->host->pin(address, bytes);
+  }
+  void unpin(std::byte* address, std::size_t bytes) noexcept override {
+    if (!forked()) parts_->host->unpin(address, bytes);
+  }
   void awaitPinning() override {
     if (!forked()) parts_->host->awaitRegistration();
   }

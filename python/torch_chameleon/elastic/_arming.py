@@ -107,6 +107,9 @@ class _Halfway:
     def finish(self) -> None:
         self._copies.finish()
 
+    def forget(self, memory: torch.Tensor) -> None:
+        self._copies.forget(memory)
+
 
 def _kill(training: Training) -> None:
     os.kill(os.getpid(), signal.SIGKILL)

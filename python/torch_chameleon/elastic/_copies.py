@@ -1,5 +1,6 @@
 """Where the bytes of a commit come from."""
 
+import mmap
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -36,12 +37,24 @@ class Copies(Protocol):
     def finish(self) -> None:
         """Returns when all are filled. Another thread may call it."""
 
+    def forget(self, memory: torch.Tensor) -> None:
+        """Memory of which blocks were parts is about to go.
+
+        Args:
+            memory: All of it, as bytes.
+        """
+
 
 class MirrorCopies:
     """Tensors of chameleon leave while the link is idle; others at once.
 
-    What an op is about to write is copied before it.
+    What an op is about to write is copied before it. The memory is pinned for
+    the device, so that it can write there by itself.
     """
+
+    def __init__(self) -> None:
+        """Knows of no memory yet."""
+        self._pinned: dict[int, tuple[int, int]] = {}  # device, bytes
 
     def begin(
         self,
@@ -50,6 +63,10 @@ class MirrorCopies:
         had: Sequence[Value],
     ) -> list[Value]:
         """See `Copies`."""
+        for block, tensor in zip(blocks, tensors, strict=True):
+            if tensor.device.type == "chameleon":
+                self._pin(block, tensor.device.index)
+                break
         return [
             _begin(*each) for each in zip(blocks, tensors, had, strict=True)
         ]
@@ -57,6 +74,22 @@ class MirrorCopies:
     def finish(self) -> None:
         """See `Copies`."""
         _C.finish_mirror()
+
+    def forget(self, memory: torch.Tensor) -> None:
+        """See `Copies`."""
+        address = memory.untyped_storage().data_ptr()
+        device, size = self._pinned.pop(address, (0, 0))
+        if size:
+            _C.unpin_memory(device, address, size)
+
+    def _pin(self, block: torch.Tensor, device: int) -> None:
+        """Pins all of the memory that a block is in, once."""
+        memory = block.untyped_storage()
+        address = memory.data_ptr()
+        if address not in self._pinned:
+            size = -(-memory.nbytes() // mmap.PAGESIZE) * mmap.PAGESIZE
+            _C.pin_memory(device, address, size)
+            self._pinned[address] = device, size
 
 
 def _begin(block: torch.Tensor, tensor: torch.Tensor, had: Value) -> Value:

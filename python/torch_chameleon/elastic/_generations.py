@@ -3,6 +3,8 @@
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import torch
+
 from torch_chameleon.elastic._checkpoints import Checkpoints
 from torch_chameleon.elastic._copies import Copies, MirrorCopies, Value
 from torch_chameleon.elastic._found import Found
@@ -37,6 +39,8 @@ class Generations:
         """
         self.copies: Copies = MirrorCopies()
         self._own, self._memories = memories
+        for slot in self._own.slots:
+            slot.before_unmapping = self._forget
         self._group = group
         self._checkpoints = checkpoints
         self._newest: Slot | None = None  # what was committed last
@@ -95,6 +99,9 @@ class Generations:
         )
         # A process that ends waits for it, too: no error costs a commit.
         self._pending = self._thread.submit(self._finish, slot, values)
+
+    def _forget(self, memory: torch.Tensor) -> None:
+        self.copies.forget(memory)
 
     def _finish(self, slot: Slot, values: list[Value]) -> None:
         self.copies.finish()

@@ -3,7 +3,7 @@
 import mmap
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -35,6 +35,8 @@ class Slot:
         Args:
             descriptor: The file's, open as long as the slot is used.
         """
+        # Called with all of the memory, before it is mapped anew.
+        self.before_unmapping: Callable[[torch.Tensor], None] = lambda _: None
         self._descriptor = descriptor
         # What blocks hold, and its checksum, by where they are: since `seal`,
         # and since the one before.
@@ -168,6 +170,7 @@ class Slot:
     def _resize(self, size: int) -> None:
         """To this many bytes; views of what was there must not be used."""
         if size != len(self._map):
+            self.before_unmapping(self._bytes)
             os.ftruncate(self._descriptor, size)
             self._open(size)
 

@@ -93,6 +93,12 @@ class EmulatedRuntime final : public QueuedRuntime {
     host_bytes_ -= bytes;
     runtime_->freeHost(address, bytes);
   }
+  void pin(std::byte* address, std::size_t bytes) override {
+    runtime_->pin(address, bytes);
+  }
+  void unpin(std::byte* address, std::size_t bytes) noexcept override {
+    runtime_->unpin(address, bytes);
+  }
   void awaitPinning() override { runtime_->awaitPinning(); }
   runtime::TransferGaps transferGaps() const noexcept override {
     return runtime_->transferGaps();

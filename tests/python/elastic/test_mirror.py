@@ -1,5 +1,7 @@
 """A commit has the values of its moment, and copies what has changed."""
 
+import mmap
+
 import pytest
 import torch
 import torch_chameleon
@@ -145,6 +147,29 @@ def test_what_the_device_does_not_know_has_no_value():
     block = torch.zeros(64, dtype=torch.uint8)
     assert copies.begin([block], [torch.ones(16)], [UNKNOWN]) == [UNKNOWN]
     assert block.view(torch.float32).tolist() == [1] * 16
+
+
+def test_the_memory_is_pinned_until_it_is_mapped_anew(rank, monkeypatch):
+    pinned = []
+
+    def pin(device, address, size):
+        assert address % mmap.PAGESIZE == size % mmap.PAGESIZE == 0
+        pinned.append((device, address, size))
+
+    monkeypatch.setattr(_C, "pin_memory", pin)
+    monkeypatch.setattr(_C, "unpin_memory", lambda *each: pinned.remove(each))
+    kept = Named(x=values("chameleon", 8, 6))
+    state = rank.state(kept=kept)
+    for _ in range(4):
+        state.commit()
+        rank.settle()
+    assert len(pinned) == 2
+    kept.state["y"] = values("chameleon", 4096)
+    for _ in range(2):
+        state.commit()
+        rank.settle()
+    assert len(pinned) == 2
+    assert all(size > 4096 * 4 for _, _, size in pinned)
 
 
 def test_a_commit_after_a_failed_one_copies_all(rank):

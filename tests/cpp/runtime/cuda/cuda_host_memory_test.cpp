@@ -126,6 +126,29 @@ TEST_F(CudaHostMemoryTest, WhatStaysOfASlabIsRegisteredAnew) {
   EXPECT_EQ(driver->pinnedBytes(), 0u);
 }
 
+TEST_F(CudaHostMemoryTest, MemoryOfOthersStaysMapped) {
+  open();
+  constexpr std::size_t kBytes = 3 * kMiB + kPageBytes;
+  void* const mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  auto* const bytes = static_cast<std::byte*>(mapped);
+  bytes[kBytes - 1] = std::byte{7};
+  host->pin(bytes, kBytes);
+  host->awaitRegistration();
+  EXPECT_EQ(host->registeredBytes(), kBytes);
+  EXPECT_TRUE(registered(bytes + kBytes - 1));
+  host->unpin(bytes, kBytes);
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+  EXPECT_FALSE(host->runAt(bytes, 1).ours);
+  EXPECT_EQ(bytes[kBytes - 1], std::byte{7});
+  host->pin(bytes, kBytes);
+  host.reset(); // what is left is unregistered, and stays
+  EXPECT_EQ(driver->pinnedBytes(), 0u);
+  EXPECT_EQ(bytes[kBytes - 1], std::byte{7});
+  munmap(mapped, kBytes);
+}
+
 TEST_F(CudaHostMemoryTest, SlabsOfSeveralThreads) {
   open();
   std::vector<std::thread> threads;
