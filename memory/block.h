@@ -171,7 +171,7 @@ struct Block {
   std::atomic<std::uint64_t> released_at{kAlive};
   std::uint64_t prefetched_tick = 0;
   // An op on it was deferred, by who calls the pager: who uses the bytes lets
-  // that run first. Nothing to the pager.
+  // that run first. To the pager it is nothing but that a mirror awaits it.
   std::atomic<bool> has_deferred_op{false};
 
   // ---- links, guarded by the pager's lock (next_released: by whoever took

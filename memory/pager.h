@@ -176,11 +176,16 @@ class Pager {
   // Bytes go to their destination until finishMirror() returns, at the latest;
   // those of a block that is in use at once, as by read(). `had`: the value
   // that the destination has. Returns the one that it gets: if it is the same
-  // one, nothing is copied; of what was in use it is not known. Errors: as
+  // one, nothing is copied; of what is in use or awaits a
+  // deferred op it is not known. Errors: as
   // read(). REQUIRES: as Mirror::add().
   runtime::Result<BlockValue> mirror(const MirrorCopy& copy, BlockValue had,
                                      runtime::Stream stream);
-  runtime::Error finishMirror() { return mirror_.finish(); }
+  // False: the rest awaits deferred ops.
+  runtime::Result<bool> finishMirror() { return mirror_.finish(); }
+  // What was deferred on the block (Block::has_deferred_op) has run, or will
+  // not; before anybody else uses it.
+  void deferredOpDone(Block& block) noexcept { mirror_.deferredOpDone(block); }
 
   // ---- control -------------------------------------------------------------
   Budgets& budgets() noexcept { return budgets_; }

@@ -65,6 +65,7 @@ c10::Storage storage_with(c10::DataPtr data, std::size_t bytes) {
 // Of a promise: nothing yet.
 void set_deferred(const at::Tensor& operand, bool deferred) {
   if (memory::Block* const block = backend::block_of(storage_of(operand))) {
+    if (!deferred) block->pager->deferredOpDone(*block);
     block->has_deferred_op.store(deferred, std::memory_order_release);
   }
 }

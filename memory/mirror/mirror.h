@@ -3,13 +3,14 @@
 // but finish(): bytes leave while nothing else does, and what an op is about to
 // write leaves before it, at the latest. So no copy has a later value.
 //
-// A block in HBM is copied by the queue of copies out, piece by piece, so that
-// what is evicted meanwhile waits for one piece only; what is on the host is
-// copied by the thread that is in finish().
+// A block in HBM is copied by the queue of copies out, piece by piece while
+// nothing is evicted; what is on the host is copied by the thread that is in
+// finish(). Where an op on the block was deferred, the block's value is the one
+// after it, and is copied from then on.
 //
 // Invariant: Block::kMirroredBit is set exactly while a copy of the block is
-// not known to have passed. So who writes the block comes for the lock. It is
-// not dropped meanwhile, and dies only afterwards.
+// not known to have passed and awaits no deferred op. So who writes the block
+// comes for the lock. It is not dropped meanwhile, and dies only afterwards.
 //
 // Tests: mirror_test.cpp.
 //
@@ -18,6 +19,7 @@
 // on any.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_map>
@@ -46,11 +48,6 @@ struct BlockValue {
 
 class Mirror {
  public:
-  // What an eviction waits for: 0.6 ms of a link of 50 GB/s.
-  static constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
-  // What a writer waits for, where the bytes are on the host.
-  static constexpr std::size_t kHostPieceBytes = std::size_t{4} << 20;
-
   // REQUIRES: both outlive it.
   Mirror(PagerCore& core, Residency& residency)
       : core_(core), residency_(residency) {}
@@ -61,12 +58,16 @@ class Mirror {
     kInUse,     // or without bytes: nothing was done, the caller reads it
   };
   // The bytes as they are now. `value`: of what the destination has; of what it
-  // will have. REQUIRES: nobody else writes the destination until finish() has
-  // returned. The block may be released before.
+  // will have, unless that awaits a deferred op. REQUIRES: nobody writes the
+  // block meanwhile, and nobody else the destination until all is finished. The
+  // block may be released before.
   Added add(const MirrorCopy& copy, BlockValue& value);
-  // Copies what was not copied yet, and waits for all of it. An error: nothing
-  // can be said of the destinations.
-  runtime::Error finish();
+  // Copies what was not copied yet, and waits for it. False: the rest awaits
+  // deferred ops. An error: nothing can be said of the destinations.
+  runtime::Result<bool> finish();
+  // Before others may write the block: what was deferred on it has run, or will
+  // not. Without the lock where nothing awaits that.
+  void deferredOpDone(Block& block) noexcept;
   // The block is about to be written: what was not copied yet is copied, or
   // submitted. `waits` gets what the writer has to wait for.
   void finishBefore(const Locked& locked, Block& block, Fence& waits) noexcept
@@ -86,10 +87,13 @@ class Mirror {
     std::size_t earlier = kNone;  // entry of the same block, or kNone
     std::size_t copied_bytes = 0; // or submitted
     Position done;                // the last copy that was submitted
+    bool awaits_op = false;
     bool passed = false;
     std::size_t leftBytes() const { return copy.bytes - copied_bytes; }
   };
-  // The first entry that has not passed; null: there is none, or one failed.
+
+  // The first entry to be copied, or whose copies have not passed; null: there
+  // is none, or one failed.
   Entry* first(const Locked& locked) noexcept REQUIRES(pager_lock);
   void submitPiece(const Locked& locked) noexcept REQUIRES(pager_lock);
   void submitRest(const Locked& locked, Entry& entry) noexcept
@@ -102,15 +106,21 @@ class Mirror {
   void pass(const Locked& locked, Entry& entry) noexcept REQUIRES(pager_lock);
   void fail(const Locked& locked, runtime::Error error) noexcept
       REQUIRES(pager_lock);
+  // Nothing of others was copied out for a while.
+  bool isQuiet(const Locked& locked) noexcept REQUIRES(pager_lock);
   // All have passed, or one failed.
-  runtime::Error end(PagerLock& locked) REQUIRES(pager_lock);
+  runtime::Result<bool> end(PagerLock& locked) REQUIRES(pager_lock);
 
   PagerCore& core_;
   Residency& residency_;
   std::vector<Entry> entries_ GUARDED_BY(pager_lock);
   std::unordered_map<const Block*, std::size_t> last_ GUARDED_BY(pager_lock);
   std::size_t first_ GUARDED_BY(pager_lock) = 0;
+  std::atomic<std::size_t> awaiting_{0}; // entries; changed under the lock
   runtime::Error failure_ GUARDED_BY(pager_lock);
+  Position sent_ GUARDED_BY(pager_lock); // our last copy out
+  Position seen_ GUARDED_BY(pager_lock); // the last one of others
+  std::int64_t quiet_since_ns_ GUARDED_BY(pager_lock) = 0;
   // The batch that is made up, and whose it is.
   std::vector<runtime::Copy> copies_ GUARDED_BY(pager_lock);
   std::vector<Entry*> taken_ GUARDED_BY(pager_lock);

@@ -36,9 +36,9 @@ class Transfers {
     return submit(kCopyOut, copies, fence, done);
   }
 
-  // No copy from HBM to the host is under way.
-  bool outIsIdle() {
-    return streams_.poll({last_[1].load(std::memory_order_relaxed)});
+  // The last copy from HBM to the host.
+  Position lastOut() const noexcept {
+    return {last_[1].load(std::memory_order_relaxed)};
   }
 
  private:

@@ -13,6 +13,7 @@
 #include "backend/torch/storage.h"
 #include "backend/torch/stream.h"
 #include "memory/pager.h"
+#include "python/csrc/pagers.h"
 
 namespace py = pybind11;
 
@@ -30,8 +31,11 @@ std::optional<Value> mirror(const at::Tensor& tensor, std::uintptr_t address,
                     "mirror: a contiguous chameleon tensor is needed");
   backend::refuse_after_fork();
   const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
-  backend::finish_deferred_work_on(storage);
-  memory::Block* const block = backend::block_of(storage);
+  memory::Block* block = backend::block_of(storage);
+  if (block == nullptr && storage.nbytes() > 0) { // a result that was deferred
+    backend::finish_deferred_work_on(storage);
+    block = backend::block_of(storage);
+  }
   const std::size_t offset =
       static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
   if (block == nullptr || offset + tensor.nbytes() > storage.nbytes()) {
@@ -44,12 +48,14 @@ std::optional<Value> mirror(const at::Tensor& tensor, std::uintptr_t address,
   return Value{value.identity, value.version};
 }
 
-void finish_mirror() {
+bool finish_mirror() {
+  bool all = true;
   for (c10::DeviceIndex i = 0; i < backend::device_count(); ++i) {
     if (auto* const used = backend::context_if_used(i)) {
-      backend::throw_if(used->pager->finishMirror());
+      all = backend::value_or_throw(used->pager->finishMirror()) && all;
     }
   }
+  return all;
 }
 
 void pin_memory(c10::DeviceIndex index, std::uintptr_t address,
@@ -71,6 +77,10 @@ void bind_mirror(py::module_& m) {
   m.def("mirror", &mirror, py::call_guard<py::gil_scoped_release>());
   m.def("finish_mirror", &finish_mirror,
         py::call_guard<py::gil_scoped_release>());
+  m.def("finish_deferred", [] {
+    const py::gil_scoped_release no_gil;
+    finish_deferred_work();
+  });
   m.def("pin_memory", &pin_memory, py::call_guard<py::gil_scoped_release>());
   m.def("unpin_memory", &unpin_memory,
         py::call_guard<py::gil_scoped_release>());

@@ -200,11 +200,12 @@ def set_slowdown_error(type: type[RuntimeError]) -> None: ...  # raised for it
 # From now on the tensor's bytes, as they are now, go to this address: until
 # finish_mirror() returns, and before the next op that writes the tensor. `had`:
 # which value is there; if that has not changed nothing is copied. Returns the
-# one that will be there; (0, 0): unknown. None: it cannot be done.
+# one that will be there; (0, 0): unknown. An op that was deferred counts. None: it cannot be done.
 def mirror(
     tensor: torch.Tensor, address: int, had: tuple[int, int]
 ) -> tuple[int, int] | None: ...
-def finish_mirror() -> None: ...
+def finish_mirror() -> bool: ...  # False: the rest awaits deferred ops
+def finish_deferred() -> None: ...  # runs all of them
 
 # Whole pages that stay mapped until they are unpinned: copies between them and
 # this device are asynchronous. A hint.

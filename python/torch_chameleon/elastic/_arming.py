@@ -107,6 +107,9 @@ class _Halfway:
     def finish(self) -> None:
         self._copies.finish()
 
+    def hurry(self) -> None:
+        self._copies.hurry()
+
     def forget(self, memory: torch.Tensor) -> None:
         self._copies.forget(memory)
 

@@ -1,6 +1,8 @@
 """Where the bytes of a commit come from."""
 
 import mmap
+import threading
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -10,6 +12,7 @@ from torch_chameleon import _C
 
 Value = tuple[int, int]  # names a tensor's value
 UNKNOWN: Value = (0, 0)
+_NAP_S = 0.001
 
 
 class Copies(Protocol):
@@ -35,7 +38,10 @@ class Copies(Protocol):
         """
 
     def finish(self) -> None:
-        """Returns when all are filled. Another thread may call it."""
+        """Returns when all are filled. Another thread calls it."""
+
+    def hurry(self) -> None:
+        """Does what `finish` would wait for: the caller waits for that."""
 
     def forget(self, memory: torch.Tensor) -> None:
         """Memory of which blocks were parts is about to go.
@@ -73,7 +79,14 @@ class MirrorCopies:
 
     def finish(self) -> None:
         """See `Copies`."""
-        _C.finish_mirror()
+        while not _C.finish_mirror():  # the rest awaits ops that were deferred
+            if not threading.main_thread().is_alive():
+                self.hurry()  # the process ends, and nobody else runs them
+            time.sleep(_NAP_S)
+
+    def hurry(self) -> None:
+        """See `Copies`."""
+        _C.finish_deferred()
 
     def forget(self, memory: torch.Tensor) -> None:
         """See `Copies`."""

@@ -110,6 +110,8 @@ class Generations:
     def settle(self) -> None:
         """Waits until the last commit is whole on this rank."""
         if self._pending is not None:
+            if not self._pending.done():
+                self.copies.hurry()
             self._pending.result()
 
     def wait(self) -> None:

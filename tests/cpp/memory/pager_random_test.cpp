@@ -167,7 +167,7 @@ class PagerRandomTest : public PagerTest,
   // Of some tensors, or of what is under way the end.
   void mirror() {
     if (!mirrored_.empty()) {
-      ASSERT_FALSE(failed(pager->finishMirror()));
+      ASSERT_TRUE(pager->finishMirror().ok());
       for (const auto& each : mirrored_) ASSERT_EQ(each->bytes, each->expected);
       mirrored_.clear();
       return;

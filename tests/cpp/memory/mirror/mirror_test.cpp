@@ -25,6 +25,12 @@ class MirrorTest : public PagerTest {
     return !(had == value_) || value_.identity == 0;
   }
 
+  void finish() {
+    const runtime::Result<bool> all = pager->finishMirror();
+    ASSERT_TRUE(all.ok()) << all.error().message();
+    EXPECT_TRUE(*all);
+  }
+
   BlockValue value_; // of the block that was mirrored last
 };
 
@@ -36,7 +42,7 @@ TEST_F(MirrorTest, HasWhatABlockWasAndNotWhatItBecomes) {
   EXPECT_TRUE(block->isMirrored());
   EXPECT_FALSE(failed(fill(block, 2)));
   EXPECT_FALSE(block->isMirrored());
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   EXPECT_EQ(destination, pattern(kBytes, 1));
   EXPECT_FALSE(failed(expect(block, 2)));
   EXPECT_EQ(pager->stats().mirrored_bytes, static_cast<std::int64_t>(kBytes));
@@ -49,7 +55,7 @@ TEST_F(MirrorTest, AReaderLeavesItForLater) {
   EXPECT_TRUE(mirror(block, destination));
   EXPECT_FALSE(failed(expect(block, 1)));
   EXPECT_TRUE(block->isMirrored());
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   EXPECT_FALSE(block->isMirrored());
   EXPECT_EQ(destination, pattern(kBytes, 1));
 }
@@ -77,7 +83,7 @@ TEST_F(MirrorTest, WhereverTheBytesAre) {
             EXPECT_FALSE(failed(fill(block, 4)));
           }
           check();
-          EXPECT_FALSE(failed(pager->finishMirror()));
+          finish();
           EXPECT_EQ(destination, pattern(kBytes, 3));
           EXPECT_FALSE(failed(expect(block, written ? 4 : 3)));
           pager->release(block);
@@ -99,7 +105,7 @@ TEST_F(MirrorTest, AHostThreadWritesAfterTheCopy) {
     const std::vector<std::byte> bytes = pattern(kBytes, 2);
     EXPECT_FALSE(
         failed(pager->write(*block, 0, bytes.data(), kBytes, kStream)));
-    EXPECT_FALSE(failed(pager->finishMirror()));
+    finish();
     EXPECT_EQ(destination, pattern(kBytes, 1));
     EXPECT_FALSE(failed(expect(block, 2)));
   }
@@ -111,21 +117,21 @@ TEST_F(MirrorTest, WhatIsUnchangedIsNotCopiedAgain) {
   std::vector<std::byte> destination;
   EXPECT_TRUE(mirror(block, destination));
   const BlockValue first = value_;
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   EXPECT_FALSE(failed(pager->evict(*block)));
   EXPECT_FALSE(mirror(block, destination, first));
   EXPECT_FALSE(block->isMirrored());
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   EXPECT_EQ(pager->stats().mirrored_bytes, static_cast<std::int64_t>(kBytes));
   EXPECT_FALSE(failed(fill(block, 2)));
   EXPECT_TRUE(mirror(block, destination, first));
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   EXPECT_EQ(destination, pattern(kBytes, 2));
   const BlockValue second = value_;
   const std::vector<std::byte> bytes = pattern(1, 3);
   EXPECT_FALSE(failed(pager->write(*block, 0, bytes.data(), 1, kStream)));
   EXPECT_TRUE(mirror(block, destination, second));
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   EXPECT_EQ(destination[0], bytes[0]);
 }
 
@@ -136,13 +142,13 @@ TEST_F(MirrorTest, AnotherBlockIsNotUnchanged) {
   std::vector<std::byte> destination;
   EXPECT_TRUE(mirror(block, destination));
   const BlockValue had = value_;
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   pager->release(block);
   pager->trim();
   Block* const other = filled(kBytes, 2);
   EXPECT_EQ(other, block);
   EXPECT_TRUE(mirror(other, destination, had));
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   EXPECT_EQ(destination, pattern(kBytes, 2));
 }
 
@@ -158,7 +164,7 @@ TEST_F(MirrorTest, PartsOfABlockAreCopiesOfTheirOwn) {
                     .ok());
   }
   EXPECT_FALSE(failed(fill(block, 2)));
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   EXPECT_EQ(destination, pattern(kBytes, 1));
 }
 
@@ -175,7 +181,7 @@ TEST_F(MirrorTest, APinnedBlockIsReadAtOnce) {
   EXPECT_EQ(value_, BlockValue{}); // it may change while it is pinned
   EXPECT_EQ(destination, pattern(kBytes, 1));
   pager->end(call);
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
 }
 
 TEST_F(MirrorTest, ABlockThatDiesIsCopiedFirst) {
@@ -187,7 +193,7 @@ TEST_F(MirrorTest, ABlockThatDiesIsCopiedFirst) {
   for (std::uint64_t seed = 10; seed < 14; ++seed) {
     pager->release(filled(kBytes, seed)); // none gets its bytes
   }
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   EXPECT_EQ(destination, pattern(kBytes, 1));
   pager->trim();
   EXPECT_EQ(pager->levels().resident_bytes, 0u);
@@ -204,7 +210,7 @@ TEST_F(MirrorTest, OpsRunBesideIt) {
     for (std::size_t i = 0; i < kBlocks; ++i) {
       EXPECT_TRUE(mirror(blocks[i], destinations[i]));
     }
-    std::thread finishing([&] { EXPECT_FALSE(failed(pager->finishMirror())); });
+    std::thread finishing([&] { finish(); });
     for (std::size_t i = 0; i < kBlocks; ++i) {
       EXPECT_FALSE(failed(expect(blocks[i], 100 * round + i)));
       EXPECT_FALSE(failed(fill(blocks[i], 100 * (round + 1) + i)));
@@ -214,6 +220,33 @@ TEST_F(MirrorTest, OpsRunBesideIt) {
       EXPECT_EQ(destinations[i], pattern(kBytes, 100 * round + i)) << i;
     }
   }
+}
+
+// The value is the one after what was deferred, and not an older one.
+TEST_F(MirrorTest, ADeferredOpIsWaitedFor) {
+  open(kMiB);
+  Block* const block = filled(kBytes, 1);
+  Block* const other = filled(kBytes, 5);
+  std::vector<std::byte> destination;
+  std::vector<std::byte> elsewhere;
+  block->has_deferred_op = true;
+  EXPECT_TRUE(mirror(block, destination));
+  EXPECT_EQ(value_, BlockValue{});
+  EXPECT_TRUE(mirror(other, elsewhere));
+  EXPECT_FALSE(block->isMirrored());
+  runtime::Result<bool> all = pager->finishMirror();
+  ASSERT_TRUE(all.ok());
+  EXPECT_FALSE(*all);
+  EXPECT_FALSE(other->isMirrored());
+  EXPECT_EQ(elsewhere, pattern(kBytes, 5));
+  EXPECT_FALSE(failed(fill(block, 2))); // what was deferred
+  pager->deferredOpDone(*block);
+  block->has_deferred_op = false;
+  EXPECT_TRUE(block->isMirrored());
+  EXPECT_FALSE(failed(fill(block, 3)));
+  finish();
+  EXPECT_EQ(destination, pattern(kBytes, 2));
+  EXPECT_EQ(elsewhere, pattern(kBytes, 5));
 }
 
 // A copy that fails costs the mirror, and nothing else.
@@ -226,11 +259,11 @@ TEST_F(MirrorTest, ACopyThatFailsIsSaidAtTheEnd) {
   FaultInjection::instance().arm(runtime::FaultPoint::kCopy, 1, false);
   EXPECT_FALSE(failed(fill(block, 2)));
   FaultInjection::instance().disarmAll();
-  EXPECT_TRUE(failed(pager->finishMirror()));
+  EXPECT_FALSE(pager->finishMirror().ok());
   EXPECT_FALSE(block->isMirrored());
   EXPECT_FALSE(failed(expect(block, 2)));
   EXPECT_TRUE(mirror(block, destination));
-  EXPECT_FALSE(failed(pager->finishMirror()));
+  finish();
   EXPECT_EQ(destination, pattern(kBytes, 2));
 }
 
