@@ -400,7 +400,7 @@ void CallPins::lookAtBegin(const CallState& call) {
     }
   }
   if (parts_.walker.isOn()) parts_.walker.checkOperands(call);
-  if (core_.runtime.modelsTime()) parts_.mirror.advance();
+  if (core_.runtime.modelsTime()) parts_.mirror.advance(call.stream);
 }
 
 void CallPins::report(CallState& call) noexcept {

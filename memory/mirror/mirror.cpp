@@ -181,9 +181,13 @@ void Mirror::finishBefore(const Locked& locked, Block& block,
   }
 }
 
-void Mirror::advance() {
+void Mirror::advance(StreamIndex stream) {
+  {
+    const PagerLock locked(core_);
+    if (entries_.empty()) return;
+  }
+  (void)core_.streams.synchronize(core_.streams.advance(stream)).ok();
   const PagerLock locked(core_);
-  if (entries_.empty()) return;
   while (Entry* const entry = first(locked)) {
     const Block& block = *entry->copy.block;
     if (entry->leftBytes() > 0 && block.device == nullptr) {

@@ -72,9 +72,10 @@ class Mirror {
   // submitted. `waits` gets what the writer has to wait for.
   void finishBefore(const Locked& locked, Block& block, Fence& waits) noexcept
       REQUIRES(pager_lock);
-  // Submits a piece, unless a copy out is under way: as finish() does beside
-  // the ops, for a runtime that models time, where threads have none.
-  void advance();
+  // Before an op on `stream`, where time is modelled and threads have none:
+  // does what finish() would have done beside the ops so far. The host waits
+  // for the ops before, as its clock stands still where it runs ahead of them.
+  void advance(StreamIndex stream);
 
   // Aborts unless the invariant holds for the block.
   void check(const Locked& locked, const Block& block) const
