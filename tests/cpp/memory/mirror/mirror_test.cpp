@@ -26,7 +26,7 @@ class MirrorTest : public PagerTest {
   }
 
   void finish() {
-    const runtime::Result<bool> all = pager->finishMirror();
+    runtime::Result<bool> all = pager->finishMirror();
     ASSERT_TRUE(all.ok()) << all.error().message();
     EXPECT_TRUE(*all);
   }
