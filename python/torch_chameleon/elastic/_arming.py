@@ -155,7 +155,8 @@ def _flip(training: Training) -> None:
 
 def _lose(training: Training) -> None:
     _newest(training)  # is whole by now
-    for slot in training.memory.slots:
+    memory = training.memory
+    for slot in (*memory.slots, *memory.partner_slots):
         slot.discard()
     _kill(training)
 

@@ -21,7 +21,7 @@ class Failure(NamedTuple):
     def forget(self) -> None:
         """Drops all generations: who comes back reads the checkpoint."""
         for memory in self.memories:
-            for slot in memory.slots:
+            for slot in (*memory.slots, *memory.partner_slots):
                 slot.discard()
 
     @staticmethod

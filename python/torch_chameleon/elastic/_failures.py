@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch.distributed.elastic.metrics.api import MetricData, MetricHandler
 
 from torch_chameleon.elastic._memory import Memory
-from torch_chameleon.elastic._option import IN_PLACE
+from torch_chameleon.elastic._option import FROM_PARTNER, IN_PLACE
 
 AGENT = "torchelastic"  # the group of the agent's metrics
 _FAILED = (".failed", ".unhealthy")
@@ -61,6 +61,7 @@ class Failures(MetricHandler):
         self._options: list[str] = []
         self._times: list[float] = []  # of failures
         self._seconds: list[float] = []  # until somebody was back
+        self._fetches = 0  # that were seen
 
     def emit(self, metric_data: MetricData) -> None:
         """See `MetricHandler`.
@@ -96,8 +97,12 @@ class Failures(MetricHandler):
     def _look(self) -> None:
         """When the workers were back after the last failure."""
         back_at = max(each.ledger.back_at for each in self._memories)
+        fetches = max(each.ledger.fetches for each in self._memories)
         if self._times and back_at > self._times[-1]:
             self._seconds.append(back_at - self._times[-1])
+            if fetches > self._fetches:
+                self._options[-1] = FROM_PARTNER
+        self._fetches = fetches
 
 
 def _counted(number: int, what: str) -> str:

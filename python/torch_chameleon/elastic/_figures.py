@@ -18,6 +18,8 @@ class Figures(NamedTuple):
     )
     checkpoint_s: float = 0  # of writing it
     reading_s: float = 0  # of coming back from one
+    partner_s: float = 0  # of a copy to the partner's memory, in the background
+    fetch_s: float = 0  # of one from another rank's memory, to come back
 
     def worst(self, other: "Figures") -> "Figures":
         """Of two ranks: all wait for the slowest, and need what both have.

@@ -11,6 +11,7 @@ from torch_chameleon.elastic._found import Found
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._image import Image
 from torch_chameleon.elastic._keeper import Memories
+from torch_chameleon.elastic._partners import Partners
 from torch_chameleon.elastic._slot import Slot
 from torch_chameleon.elastic._snapshot import Snapshot
 
@@ -20,8 +21,8 @@ class Generations:
 
     A generation counts when every rank has it whole. Only then does any of
     them begin the next one, in the place of the one before: whenever all are
-    killed, there is one that all of them have. A third slot stands in for one
-    that is being written to disk.
+    killed, there is one that all of them have. Further slots stand in for those
+    that are being written to disk, or copied to a partner.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Generations:
         memories: Memories,
         group: Group,
         checkpoints: Checkpoints | None = None,
+        partners: Partners | None = None,
     ):
         """Takes over what earlier lives of the rank left.
 
@@ -36,6 +38,7 @@ class Generations:
             memories: Those that this process can see.
             group: The ranks.
             checkpoints: The last resort, if there is one.
+            partners: Who has copies, if there are any.
         """
         self.copies: Copies = MirrorCopies()
         self._own, self._memories = memories
@@ -43,6 +46,7 @@ class Generations:
             slot.before_unmapping = self._forget
         self._group = group
         self._checkpoints = checkpoints
+        self._partners = partners
         self._newest: Slot | None = None  # what was committed last
         self._number = 0  # of the last generation
         self._pending: Future[None] | None = None
@@ -54,7 +58,12 @@ class Generations:
         Where there is none, it is the newest checkpoint. The ledger is told.
         All ranks call it, once.
         """
-        usable = self._usable()
+        images = {
+            slot: image for slot in self._own.slots if (image := Image.of(slot))
+        }
+        if self._partners is not None:
+            images = self._partners.fetch(images)
+        usable = self._usable(images)
         numbers = [found.number for found in usable]
         reached = max(each.ledger.reached for each in self._memories)
         steps = max((found.steps for found in usable), default=0)
@@ -63,7 +72,7 @@ class Generations:
         reached = max(each[-1] for each in said)
         shared = set.intersection(*(set(each[:-1]) for each in said))
         self._number = max(shared, default=0)
-        for slot in self._own.slots:
+        for slot in (*self._own.slots, *self._own.partner_slots):
             if slot.generation > self._number:
                 slot.discard()
         found = next((x for x in usable if x.number == self._number), None)
@@ -92,7 +101,13 @@ class Generations:
         slot = self._newest = self._free_slot()
         self._number += 1
         began = time.monotonic()
-        blocks, had = slot.begin(self._number, steps, snapshot.index, sizes)
+        blocks, had = slot.begin(
+            self._number,
+            steps,
+            snapshot.index,
+            sizes,
+            self._partners.life if self._partners else 0,
+        )
         values = self.copies.begin(blocks, snapshot.tensors, had)
         self._own.ledger.measured(
             commit_s=time.monotonic() - began, kept_bytes=sum(sizes)
@@ -126,7 +141,10 @@ class Generations:
             slot, checkpoints = self._newest, self._checkpoints
             assert slot is not None
             is_due = checkpoints is not None and checkpoints.is_due(slot.steps)
-            self._group.meet()
+            if self._partners is None:
+                self._group.meet()
+            else:
+                self._partners.meet(slot)
             if checkpoints is not None and is_due:
                 checkpoints.write(slot)
 
@@ -136,6 +154,8 @@ class Generations:
         taken = [newest]
         if self._checkpoints is not None and self._checkpoints.source:
             taken.append(self._checkpoints.source)
+        if self._partners is not None:
+            taken += self._partners.taken
         free = [each for each in self._own.slots if each not in taken]
         free.sort(key=lambda each: each.generation)
         *stale, found = free
@@ -143,13 +163,10 @@ class Generations:
             each.empty()
         return found
 
-    def _usable(self) -> list[Found]:
+    def _usable(self, own: dict[Slot, Image]) -> list[Found]:
         """Generations of which this process has all that it needs."""
         usable = []
-        for slot in self._own.slots:
-            image = Image.of(slot)
-            if image is None:
-                continue
+        for slot, image in own.items():
             place = self._group.rank, self._group.world
             if (image.rank, image.world) == place:
                 images = [image]

@@ -8,7 +8,7 @@ from torch_chameleon.elastic._figures import Figures
 
 _PAGE = 4096
 _FIGURES = slice(-len(Figures._fields), None)  # behind the counts
-_REACHED, _LOST, _BACK_AT, _LIVES = range(4)
+_REACHED, _LOST, _BACK_AT, _LIVES, _FETCHES = range(5)
 
 
 class Ledger:
@@ -51,6 +51,15 @@ class Ledger:
     def lives(self) -> int:
         """How many processes of this rank have made a state."""
         return self._words[_LIVES]
+
+    @property
+    def fetches(self) -> int:
+        """How often some rank's state came from another rank's memory."""
+        return self._words[_FETCHES]
+
+    @fetches.setter
+    def fetches(self, times: int) -> None:
+        self._words[_FETCHES] = times
 
     @property
     def figures(self) -> Figures:

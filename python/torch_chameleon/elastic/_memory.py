@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from torch_chameleon.elastic._ledger import Ledger
 from torch_chameleon.elastic._slot import Slot
 
-FILES = 4  # of a rank: three slots and a ledger
+_SLOTS, _PARTNER_SLOTS = 5, 2
+FILES = _SLOTS + _PARTNER_SLOTS + 1  # of a rank: a ledger, too
 
 
 class Memory:
     """Generations and a ledger, in files that only descriptors name.
 
-    The generation before is kept until the new one is whole. A third slot is
-    empty but for the time in which one is written to disk.
+    The generation before is kept until the new one is whole. Further slots are
+    empty but for the time in which one is written to disk, or copied to a
+    partner, or is the last one that partners have. In two more are copies of
+    the generations of the rank whose partner this one is.
     """
 
     def __init__(self, descriptors: Sequence[int]):
@@ -24,8 +27,9 @@ class Memory:
             descriptors: Theirs, which become the memory's.
         """
         weakref.finalize(self, _close, descriptors)
-        *slots, ledger = descriptors
-        self.slots = [Slot(descriptor) for descriptor in slots]
+        *files, ledger = descriptors
+        slots = [Slot(descriptor) for descriptor in files]
+        self.slots, self.partner_slots = slots[:_SLOTS], slots[_SLOTS:]
         self.ledger = Ledger(ledger)
 
     @staticmethod

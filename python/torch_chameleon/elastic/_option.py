@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 IN_PLACE = "in place"
 FROM_CHECKPOINT = "from the checkpoint"
+FROM_PARTNER = "from a partner"
 
 
 class Option(NamedTuple):

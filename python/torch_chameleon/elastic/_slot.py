@@ -9,15 +9,22 @@ import torch
 
 from torch_chameleon.elastic._copies import UNKNOWN, Value
 
-_MAGIC = 0x32306E6F656C6D63  # names this layout
+_MAGIC = 0x33306E6F656C6D63  # names this layout
 _PAGE = 4096
 _ALIGNMENT = 64
 _ROW = 3  # words of a block in the table: offset, bytes, checksum
 # The header's words. The commit word is the generation's number once all else
 # is in place, and 0 until then.
-_LAYOUT, _COMMIT, _GENERATION, _STEPS, _BLOCKS, _INDEX_BYTES, _CHECKSUM = range(
-    7
-)
+(
+    _LAYOUT,
+    _COMMIT,
+    _GENERATION,
+    _STEPS,
+    _BLOCKS,
+    _INDEX_BYTES,
+    _CHECKSUM,
+    _LIFE,
+) = _WORDS = range(8)
 
 
 class Slot:
@@ -62,8 +69,18 @@ class Slot:
         """How many steps had been committed, or skipped, with this one."""
         return self._words[_STEPS]
 
+    @property
+    def life(self) -> int:
+        """Of the training in which it was written, as the writer says."""
+        return self._words[_LIFE]
+
     def begin(
-        self, generation: int, steps: int, index: bytes, sizes: Sequence[int]
+        self,
+        generation: int,
+        steps: int,
+        index: bytes,
+        sizes: Sequence[int],
+        life: int = 0,
     ) -> tuple[list[torch.Tensor], list[Value]]:
         """Drops what is there and makes room.
 
@@ -72,6 +89,7 @@ class Slot:
             steps: What `steps` is from now on.
             index: What the blocks are.
             sizes: Bytes of each block.
+            life: What `life` is from now on.
 
         Returns:
             The blocks, as bytes; the caller fills them and then calls `seal`.
@@ -93,6 +111,7 @@ class Slot:
         words[_STEPS] = steps
         words[_BLOCKS] = len(rows)
         words[_INDEX_BYTES] = len(index)
+        words[_LIFE] = life
         for number, row in enumerate(rows):
             at = self._row(number)
             words[at], words[at + 1] = row
@@ -151,6 +170,37 @@ class Slot:
             blocks.append(self._bytes[start : start + length])
         return self._map[table_end : table_end + words[_INDEX_BYTES]], blocks
 
+    @property
+    def head(self) -> list[int]:
+        """What `receive` has to know of it: as many numbers for any slot."""
+        return [len(self._map), *(self._words[at] for at in _WORDS)]
+
+    @property
+    def body(self) -> torch.Tensor:
+        """All bytes behind the header."""
+        return self._bytes[_PAGE:]
+
+    def receive(self, head: Sequence[int]) -> torch.Tensor:
+        """Drops what is there and makes room for what another slot has.
+
+        Args:
+            head: Of the other one.
+
+        Returns:
+            The body, which the caller fills and then calls `received`.
+        """
+        self.discard()
+        self._sealed = self._before = {}
+        size, *words = head
+        self._resize(size)
+        for at in _WORDS:
+            self._words[at] = 0 if at == _COMMIT else words[at]
+        return self.body
+
+    def received(self) -> None:
+        """Commits what was received; who reads it computes its checksums."""
+        self._words[_COMMIT] = self._words[_GENERATION]
+
     def discard(self) -> None:
         """Removes the commit word: there is no generation any more."""
         self._words[_COMMIT] = 0
@@ -187,7 +237,7 @@ class Slot:
         length = 8 * _ROW * words[_BLOCKS] + words[_INDEX_BYTES]
         head = b"".join(
             words[at].to_bytes(8, "little")
-            for at in (_GENERATION, _STEPS, _BLOCKS, _INDEX_BYTES)
+            for at in (_GENERATION, _STEPS, _BLOCKS, _INDEX_BYTES, _LIFE)
         )
         return zlib.crc32(self._view[_PAGE : _PAGE + length], zlib.crc32(head))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torch_chameleon.elastic import _checkpoints, _environment
+from torch_chameleon.elastic import _checkpoints, _environment, _partners
 from torch_chameleon.elastic._generations import Generations
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._keeper import Memories
@@ -77,6 +77,7 @@ class Training:
             memories,
             group,
             _checkpoints.from_environment(self.memory.ledger, group),
+            _partners.from_environment(group, self.memory),
         )
         for each in self.objects.values():
             if isinstance(each, torch.optim.Optimizer):

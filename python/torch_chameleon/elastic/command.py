@@ -31,6 +31,10 @@ from torch_chameleon.elastic._explaining import REPAIR_VARIABLE
 from torch_chameleon.elastic._failure import Failure
 from torch_chameleon.elastic._failures import AGENT, Failures, Seen
 from torch_chameleon.elastic._memory import Memory
+from torch_chameleon.elastic._partners import (
+    ONE_MACHINE_VARIABLE,
+    PARTNER_VARIABLE,
+)
 from torch_chameleon.elastic._policies import BUILT, NAMES
 from torch_chameleon.elastic._pricing import REPAIR_S
 from torch_chameleon.elastic._shares import SHARES_VARIABLE
@@ -80,6 +84,8 @@ def _agent(options: argparse.Namespace, tell: Callable[[Seen], None]) -> int:
     os.environ[_keeper.KEEPER_VARIABLE] = _keeper.address(descriptors)
     os.environ[MIRROR_VARIABLE] = str(options.mirror_steps)
     os.environ[REPAIR_VARIABLE] = str(options.repair_seconds)
+    if options.partner:
+        os.environ[PARTNER_VARIABLE] = "1"
     if options.checkpoint is not None:
         os.environ[FOLDER_VARIABLE] = os.path.abspath(options.checkpoint)
         os.environ[STEPS_VARIABLE] = str(options.checkpoint_steps)
@@ -169,6 +175,15 @@ def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
     options.nproc_per_node = str(ranks)
     options.shares = ranks
     options.restarted_by_agents = most_nodes > 1
+    if (
+        options.partner
+        and most_nodes == 1
+        and ONE_MACHINE_VARIABLE not in os.environ
+    ):
+        parser.error(
+            "--partner: with one machine a partner's memory is lost, too; it "
+            "needs several (--nnodes 2)"
+        )
     if not options.restarted_by_agents:
         options.standalone = not options.rdzv_endpoint
     elif options.policy == "auto":
@@ -204,6 +219,12 @@ def _parser() -> _script.CommandParser:
         default="auto",
         help="what is done when a worker fails; auto: the cheapest that can be "
         "(default: %(default)s)",
+    )
+    add(
+        "--partner",
+        action="store_true",
+        help="copy what is kept to the memory of another machine, too, for "
+        "when one dies",
     )
     add(
         "--checkpoint",

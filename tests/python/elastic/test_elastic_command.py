@@ -34,6 +34,7 @@ from torch_chameleon.elastic._situation import Situation
         (["--nproc-per-node", "x"], "Unsupported nproc_per_node value: x"),
         (["--nnodes", "a"], "invalid literal for int"),
         (["--nnodes", "2", "--policy", "reshard"], "is for one machine"),
+        (["--partner"], "--partner: with one machine a partner's memory is"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_a_sentence(
@@ -80,6 +81,21 @@ def test_the_last_line():
     assert failures.seen().line() == (
         "elastic: 2 failures (in place, given up); 3 steps lost; back after "
         "0.0 s, 0.0 s"
+    )
+
+
+def test_the_last_line_knows_whose_memory_it_was():
+    memories = [Memory(Memory.create(rank)) for rank in range(2)]
+    failures = Failures(memories)
+    failed(failures)
+    memories[0].ledger.back(3, 4)
+    memories[0].ledger.fetches += 1
+    failed(failures)
+    memories[0].ledger.back(5, 5)
+    failed(failures)
+    assert failures.seen().line() == (
+        "elastic: 3 failures (from a partner, in place, in place); "
+        "1 step lost; back after 0.0 s, 0.0 s"
     )
 
 

@@ -1,0 +1,267 @@
+"""Copies of generations in the memory of other machines."""
+
+import logging
+import os
+import secrets
+import threading
+import time
+
+from torch_chameleon.elastic._group import Group
+from torch_chameleon.elastic._holdings import Holding, Holdings, Key
+from torch_chameleon.elastic._image import Image
+from torch_chameleon.elastic._link import Link
+from torch_chameleon.elastic._memory import Memory
+from torch_chameleon.elastic._placement import partner_of, partnered, why_not
+from torch_chameleon.elastic._slot import Slot
+
+PARTNER_VARIABLE = "CHAMELEON_PARTNER"
+# A partner on the same machine will do.
+ONE_MACHINE_VARIABLE = "CHAMELEON_TEST_ONE_MACHINE"
+_BROKEN = -1
+_LIFE_BITS = 62
+
+_log = logging.getLogger("torch_chameleon.elastic")
+
+
+class Partners:
+    """Each rank's generations are in a rank's memory on another machine, too.
+
+    So Gemini (SOSP'23) places them. A thread copies one that is whole on all
+    ranks, and no step waits for it: those that all have meanwhile are left out.
+    Until all partners have it whole, all ranks keep the one before, and so do
+    its partners: when a machine is gone there is one of which every part is
+    somewhere.
+    """
+
+    def __init__(self, group: Group, memory: Memory, link: Link):
+        """Has copied nothing yet.
+
+        Args:
+            group: The ranks.
+            memory: Of this rank, where its generations and those copies are.
+            link: By which they go.
+        """
+        self.kept: Slot | None = None  # what partners have
+        self.source: Slot | None = None  # what they get now
+        self.life = 0  # of the training: since all ranks were started
+        self._group = group
+        self._memory = memory
+        self._link = link
+        self._begun = 0  # number of the generation that they get, or got last
+        self._over = 0  # the same, when this rank has sent and received it
+
+    @property
+    def taken(self) -> list[Slot]:
+        """Slots of this rank that must stay as they are."""
+        return [each for each in (self.kept, self.source) if each is not None]
+
+    def meet(self, slot: Slot) -> None:
+        """Returns when all ranks have called it; a copy may begin then.
+
+        Args:
+            slot: A generation that is whole on this rank.
+
+        Raises:
+            RuntimeError: One of them ended before.
+        """
+        over = min(each for (each,) in self._group.gather([self._over]))
+        if over == _BROKEN and self._over in (_BROKEN, self._begun):
+            self.source = None  # all others wait, for nothing
+        if over < self._begun:
+            return  # left out
+        self.kept = self.source or self.kept
+        self.source, self._begun = slot, slot.generation
+        kept = self.kept.generation if self.kept else -1
+        into = min(
+            (x for x in self._memory.partner_slots if x.generation != kept),
+            key=lambda each: each.generation,
+        )
+        self._link.start(
+            threading.Thread(
+                target=self._copy,
+                args=(slot, into),
+                name="chameleon elastic partner",
+                daemon=True,
+            )
+        )
+
+    def settle(self) -> None:
+        """Waits until this rank has sent and received what was begun."""
+        while self._over not in (self._begun, _BROKEN):
+            time.sleep(1e-3)
+
+    def _copy(self, slot: Slot, into: Slot) -> None:
+        rank, world = self._group.rank, self._group.world
+        began = time.monotonic()
+        try:
+            self._link.move(
+                (slot, partner_of(rank, world)), (into, partnered(rank, world))
+            )
+        except Exception as error:  # a network is no reason to stop
+            self._over = _BROKEN
+            _log.info(
+                "chameleon: no more copies to partners until workers are "
+                "started again: %s",
+                error,
+            )
+            return
+        took = time.monotonic() - began
+        self._memory.ledger.measured(partner_s=took)
+        self._over = slot.generation
+
+    def fetch(self, images: dict[Slot, Image]) -> dict[Slot, Image]:
+        """Gets this rank's part of what all can go back to. All ranks call it.
+
+        Args:
+            images: What is whole in this rank's own slots.
+
+        Returns:
+            What is to be used of them.
+
+        Raises:
+            RuntimeError: Another rank ended.
+        """
+        group, memory = self._group, self._memory
+        copies = {
+            slot: image
+            for slot in memory.partner_slots
+            if (image := Image.of(slot))
+        }
+        rows = [_holding(slot, images) for slot in memory.slots]
+        rows += [_holding(slot, copies, 1) for slot in memory.partner_slots]
+        words = [word for row in rows for word in row]
+        said = group.gather([secrets.randbits(_LIFE_BITS), *words])
+        self.life = said[0][0]
+        size = len(Holding._fields)
+        holdings = Holdings(
+            [
+                [
+                    Holding(*each[at : at + size])
+                    for at in range(1, len(each), size)
+                ]
+                for each in said
+            ]
+        )
+        others = {x: y for x, y in images.items() if y.world != group.world}
+        newest = holdings.newest
+        if newest is None:
+            return others
+        own = _slot_of(newest, group.rank, images)
+        moves = holdings.moves(newest)
+        if moves:
+            taken = self._move(moves, newest, {**copies, **images})
+            group.meet()  # all have theirs
+            if taken is not None:
+                own = taken
+                others.pop(own, None)
+                images.pop(own, None)
+                if image := Image.of(own):
+                    images[own] = image
+        copied = holdings.copied(newest)
+        if copied is not None:
+            self.kept = _slot_of(copied, group.rank, images)
+        if own in images:
+            others[own] = images[own]
+        return others
+
+    def _move(
+        self,
+        moves: list[tuple[int, int]],
+        newest: Key,
+        images: dict[Slot, Image],
+    ) -> Slot | None:
+        """Gives and gets what has to be; the slot where this rank's is then."""
+        began, rank, found = time.monotonic(), self._group.rank, None
+        for giver, taker in moves:
+            if rank not in (giver, taker):
+                continue
+            given = _slot_of(newest, taker, images)
+            if rank == taker:
+                found = self._unneeded(newest)
+            if giver == taker:
+                assert given is not None
+                assert found is not None
+                found.receive(given.head).copy_(given.body)
+                found.received()
+            elif rank == giver:
+                assert given is not None
+                self._link.move(sent=(given, taker))
+            else:
+                assert found is not None
+                self._link.move(received=(found, giver))
+        if moves:
+            ledger = self._memory.ledger
+            ledger.fetches += 1
+            ledger.measured(fetch_s=time.monotonic() - began)
+            if rank == 0:
+                _log.warning(
+                    "chameleon: %d of %d ranks had their state from a partner",
+                    len(moves),
+                    self._group.world,
+                )
+        return found
+
+    def _unneeded(self, newest: Key) -> Slot:
+        """One of this rank's slots that has not what others may need."""
+        return min(
+            (
+                slot
+                for slot in self._memory.slots
+                if (slot.generation, slot.life) != newest
+            ),
+            key=lambda each: each.generation,
+        )
+
+
+def _holding(
+    slot: Slot, images: dict[Slot, Image], is_copy: int = 0
+) -> Holding:
+    if slot not in images:
+        return Holding()
+    image = images[slot]
+    return Holding(slot.generation, slot.life, image.rank, image.world, is_copy)
+
+
+def _slot_of(key: Key, rank: int, images: dict[Slot, Image]) -> Slot | None:
+    """That which has a rank's image of a generation."""
+    return next(
+        (
+            slot
+            for slot, image in images.items()
+            if (slot.generation, slot.life) == key and image.rank == rank
+        ),
+        None,
+    )
+
+
+def from_environment(group: Group, memory: Memory) -> Partners | None:
+    """Those that the launcher was told of. All ranks call it.
+
+    Args:
+        group: The ranks.
+        memory: Of this one.
+
+    Returns:
+        None: It was told of none.
+
+    Raises:
+        ValueError: There can be none.
+    """
+    said = os.environ.get(PARTNER_VARIABLE, "0")
+    if said not in ("0", "1"):
+        raise ValueError(
+            f"environment variable {PARTNER_VARIABLE}={said!a} must be 0 or 1"
+        )
+    machine = int(os.environ.get("GROUP_RANK", 0))
+    wanted, machines = zip(*group.gather([int(said), machine]), strict=True)
+    if not any(wanted):
+        return None
+    if not all(wanted):
+        raise ValueError(
+            f"environment variable {PARTNER_VARIABLE} is 1 on rank "
+            f"{wanted.index(1)} and not on rank {wanted.index(0)}; all "
+            "launchers need --partner, or none"
+        )
+    if reason := why_not(machines, ONE_MACHINE_VARIABLE in os.environ):
+        raise ValueError(f"environment variable {PARTNER_VARIABLE}=1: {reason}")
+    return Partners(group, memory, Link.of_all())
