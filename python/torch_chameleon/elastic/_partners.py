@@ -151,6 +151,10 @@ class Partners:
         if moves:
             taken = self._move(moves, newest, {**copies, **images})
             group.meet()  # all have theirs
+            for slot, image in images.items():
+                is_newest = (slot.generation, slot.life) == newest
+                if is_newest and image.rank != group.rank:
+                    slot.discard()
             if taken is not None:
                 own = taken
                 others.pop(own, None)

@@ -123,6 +123,8 @@ def test_ranks_may_have_other_numbers(several):
     ranks.lose(0, 1)
     ranks.order(2, 3, 0, 1)
     assert ranks.come_back() == 2
+    for memory in ranks.memories:  # no slot has another one's
+        assert [x.generation for x in memory.slots].count(2) == 1
     ranks.commit()
     assert ranks.come_back() == 3
 
