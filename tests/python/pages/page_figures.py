@@ -6,9 +6,10 @@ sentence here has and FACTS does not know stands on no page
 """
 
 import json
+import statistics
 
 import texts
-from cost_tables import Modelled
+from cost_tables import ROOT, Modelled
 from page_parts import DEMO
 from training_table import plan_of
 from trust_table import H100
@@ -188,6 +189,21 @@ def demo():
     )
 
 
+def coming_back():
+    """How long a training takes to be back, measured."""
+    found = json.loads(
+        (ROOT / "tests/benchmarks/elastic/coming_back.json").read_text()
+    )
+    kept = {run["bytes"] for runs in found.values() for run in runs}
+    yield f"each rank has {max(kept) / (1 << 20):.0f} MiB"
+    for way, runs in found.items():
+        copy, state, back = (
+            statistics.median(run[key] for run in runs)
+            for key in ("copy_s", "state_s", "back_s")
+        )
+        yield f"| {way} | {copy:.2f} s | {state:.2f} s | {back:.1f} s |"
+
+
 SAID = {
     "README.md": [measured_on_the_first_page],
     "docs/cost.md": [
@@ -196,5 +212,6 @@ SAID = {
         changing_routes,
         cards,
     ],
+    "docs/elastic-choices.md": [coming_back],
     "docs/measured.md": [demo],
 }
