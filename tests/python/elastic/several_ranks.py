@@ -78,6 +78,7 @@ class Several:
         self.world = world
         self._files = [Memory.create(rank) for rank in range(world)]
         self._steps = itertools.count(1)
+        self.links = []
 
     def memory(self, rank):
         return Memory([os.dup(each) for each in self._files[rank]])
@@ -94,6 +95,7 @@ class Several:
 
     def come_back(self):
         """All start again; the steps that are behind them, or None."""
+        self._end()
         hall = Hall(self.world)
         self.memories = [self.memory(rank) for rank in range(self.world)]
         self.links = [Held(group) for group in linked(self.world)]
@@ -150,8 +152,14 @@ class Several:
         return [each.ledger.lost for each in self.memories]
 
     def close(self):
+        self._end()
         for rank in range(self.world):
             self._close(rank)
+
+    def _end(self):
+        """All processes end; nobody listens to what they were sending."""
+        for each in self.links:
+            each._group = None
 
     def _close(self, rank):
         for each in self._files[rank]:
