@@ -23,8 +23,8 @@ constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
 constexpr std::size_t kHostPieceBytes = std::size_t{4} << 20;
 // Evictions come in bursts, layer by layer: pieces between them make each one
 // late, and there is time enough in the backward pass.
-constexpr std::int64_t kQuiet_ns = 1'000'000;
-constexpr std::chrono::microseconds kNap{100};
+constexpr std::chrono::nanoseconds kQuiet = std::chrono::milliseconds(1);
+constexpr int kMostNaps = 64; // then a piece goes all the same
 
 } // namespace
 
@@ -74,7 +74,10 @@ Mirror::Added Mirror::add(const MirrorCopy& copy, BlockValue& value) {
 }
 
 Result<bool> Mirror::finish() {
+  Position quiet; // a copy of others, after which there was none for a while
+  int naps = 0;
   for (;;) {
+    bool is_busy = false; // the link, or not for long enough
     Entry* entry = nullptr;
     Position before;                   // a host wait for this
     const std::byte* source = nullptr; // on the host
@@ -90,16 +93,19 @@ Result<bool> Mirror::finish() {
       Block& block = *entry->copy.block;
       if (entry->leftBytes() == 0 || block.device != nullptr) {
         if (entry->leftBytes() > 0) {
+          const Position last = residency_.transfers().lastOut();
           // Where time is modelled it does not pass here.
-          if (!core_.runtime.modelsTime() && !isQuiet(locked)) {
-            locked.unlock();
-            std::this_thread::sleep_for(kNap);
-            locked.lock();
-            continue;
+          is_busy = last != sent_ && last != quiet && naps < kMostNaps &&
+                    !core_.runtime.modelsTime();
+          if (is_busy) {
+            quiet = last;
+            ++naps;
+          } else {
+            submitPiece(locked);
+            naps = 0;
           }
-          submitPiece(locked);
         }
-        before = entry->done;
+        before = is_busy ? quiet : entry->done;
       } else if (block.host.extent != nullptr) {
         // mutant: mirror-host-ready
         before = block.host.ready;
@@ -112,6 +118,7 @@ Result<bool> Mirror::finish() {
       }
     }
     Error error = core_.streams.synchronize(before);
+    if (is_busy) std::this_thread::sleep_for(kQuiet);
     if (source != nullptr) {
       if (!error && core_.runtime.holdsData()) {
         std::memcpy(entry->copy.destination + from_bytes, source, piece_bytes);
@@ -220,7 +227,8 @@ bool Mirror::isQuiet(const Locked& /*locked*/) noexcept {
     seen_ = last;
     quiet_since_ns_ = core_.runtime.now_ns();
   }
-  return last.none() || core_.runtime.now_ns() - quiet_since_ns_ >= kQuiet_ns;
+  return last.none() ||
+         core_.runtime.now_ns() - quiet_since_ns_ >= kQuiet.count();
 }
 
 // Of as many entries in a row as are in HBM and fit in.

@@ -35,9 +35,10 @@ settled each is followed by a commit, as `elastic.State` does it: parameters,
 buffers and the optimizer's state go to two generations in turn, and the next
 step of the optimizer waits for that. The host's part costs no time here.
 
-*Least* is what all that leaves HBM takes on the link, that way, if it never
-rests. Where it is longer than a step without commits, `--mirror-steps` is what
-helps. Frozen weights are kept, and are copied into each generation only once.
+*Link* is what all that is mirrored or swapped out would take to leave HBM, if
+the link never rested. Where it is longer than a step without commits,
+`--mirror-steps` is what helps; less leaves where state is on the host already.
+Frozen weights are kept, and are copied into each generation only once.
 
 """
 
@@ -126,7 +127,7 @@ def point(workload: str, budget: int, k: float) -> dict:
         "mirrored_out_gb": mean(mirrored, "bytes_out", SETTLED_STEPS) / 1e9,
         "mirrored_gb": mean(mirrored, "mirrored_bytes", SETTLED_STEPS) / 1e9,
         "kept_gb": size / 1e9,
-        "least_ms": leaving / out_bytes_per_s * 1e3,
+        "link_ms": leaving / out_bytes_per_s * 1e3,
         "steps_ms": [round(row["ms"], 2) for row in mirrored],
     }
 
@@ -134,7 +135,7 @@ def point(workload: str, budget: int, k: float) -> dict:
 def table(rows: dict[tuple[str, float], dict]) -> str:
     """Markdown, one line a point."""
     lines = [
-        "| training | k | ms a step | with commits | more | least, ms | "
+        "| training | k | ms a step | with commits | more | link, ms | "
         "GB kept | GB mirrored | GB swapped out |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
@@ -146,7 +147,7 @@ def table(rows: dict[tuple[str, float], dict]) -> str:
         lines.append(
             f"| `{workload}` | {k:g} | {row['ms']:.1f} | "
             f"{row['mirrored_ms']:.1f} | {100 * more:.1f} % | "
-            f"{row['least_ms']:.1f} | "
+            f"{row['link_ms']:.1f} | "
             f"{row['kept_gb']:.2f} | {row['mirrored_gb']:.2f} | "
             f"{row['mirrored_out_gb']:.1f} |"
         )
