@@ -200,8 +200,8 @@ def set_slowdown_error(type: type[RuntimeError]) -> None: ...  # raised for it
 # From now on the tensor's bytes, as they are now, go to this address: until
 # finish_mirror() returns, and before the next op that writes the tensor. `had`:
 # which value is there; if that has not changed nothing is copied. Returns the
-# one that will be there; (0, 0): unknown. What was deferred on the tensor counts
-# as done. None: it cannot be mirrored.
+# one that will be there; (0, 0): unknown. Deferred ops on the tensor count as
+# done. None: it cannot be mirrored.
 def mirror(
     tensor: torch.Tensor, address: int, had: tuple[int, int]
 ) -> tuple[int, int] | None: ...
