@@ -66,9 +66,6 @@ class Layout {
   std::size_t misfit(const Place& place) const;
   // From a hole to a hole, with `bytes` free: where the least has to slide.
   std::optional<Place> slide(std::size_t bytes) const;
-  // All that lies between two parts that stay, by the bytes that it lacks to
-  // have `bytes` free.
-  PlaceQueue rows(std::size_t bytes) const;
 
   // Moves what is in the place elsewhere, into holes that are there, and into
   // some that are made for what is a misfit(). False: it could not, or not for
@@ -76,9 +73,6 @@ class Layout {
   bool empty(const Place& place, std::size_t most_cost);
   // Down. Returns where all that is free in the place lies then, at its end.
   std::size_t slideTogether(const Place& place);
-  // Moves blocks of the row into holes outside, the largest first, until
-  // `bytes` of it are free. False: fewer are.
-  bool thinOut(const Place& row, std::size_t bytes);
 
   std::size_t cost() const noexcept { return cost_; }
   std::size_t offset(const Place& place) const {
@@ -224,31 +218,6 @@ std::optional<Place> Layout::slide(std::size_t bytes) const {
   return best;
 }
 
-PlaceQueue Layout::rows(std::size_t bytes) const {
-  std::vector<Place> found;
-  std::size_t first = start();
-  std::size_t held = 0;
-  std::size_t free_bytes = 0;
-  const auto end = [&](std::size_t piece) {
-    if (held >= bytes && free_bytes < bytes) {
-      found.push_back({bytes - free_bytes, first, piece});
-    }
-    held = free_bytes = 0;
-  };
-  for (std::size_t i = first; i != kEnd; i = pieces_[i].next) {
-    const Piece& piece = pieces_[i];
-    if (piece.kind == PartKind::kStays) {
-      end(i);
-      first = piece.next;
-      continue;
-    }
-    held += piece.bytes;
-    if (piece.kind == PartKind::kFree) free_bytes += piece.bytes;
-  }
-  end(kEnd);
-  return PlaceQueue(std::move(found));
-}
-
 bool Layout::empty(const Place& place, std::size_t most_cost) {
   *looks_ += pieces_.size();
   std::vector<Piece> blocks;
@@ -341,33 +310,6 @@ std::size_t Layout::slideTogether(const Place& place) {
   return offset;
 }
 
-bool Layout::thinOut(const Place& row, std::size_t bytes) {
-  *looks_ += pieces_.size();
-  std::vector<std::size_t> blocks;
-  std::size_t free_bytes = 0;
-  for (std::size_t i = row.first; i != row.end; i = pieces_[i].next) {
-    const Piece& piece = pieces_[i];
-    if (piece.kind == PartKind::kMovable) blocks.push_back(i);
-    if (piece.kind != PartKind::kFree) continue;
-    free_bytes += piece.bytes;
-    std::erase_if(holes_, [i](const Hole& hole) { return hole.piece == i; });
-  }
-  std::ranges::stable_sort(blocks, std::greater<>(),
-                           [&](std::size_t i) { return pieces_[i].bytes; });
-  for (const std::size_t i : blocks) {
-    if (free_bytes >= bytes) break;
-    const Piece block = pieces_[i];
-    const Holes::iterator hole = findHole(holes_, block.bytes);
-    if (hole == holes_.end()) continue;
-    moveInto(hole, block);
-    cost_ += block.cost;
-    free_bytes += block.bytes;
-    pieces_[i].kind = PartKind::kFree;
-    pieces_[i].cost = 0; // of waiting for its room
-  }
-  return free_bytes >= bytes;
-}
-
 // To the hole's lower end.
 void Layout::moveInto(Holes::iterator hole, const Piece& block) {
   const std::size_t index = hole->piece;
@@ -448,19 +390,6 @@ std::optional<Evacuation> find_evacuation(std::span<const Part> parts,
   if (!best && sliding) {
     after = now;
     take(after, after.slideTogether(*sliding));
-  }
-  if (best) return best;
-  // Enough is free, but on both sides of what stays.
-  PlaceQueue rows = now.rows(bytes);
-  looks = 0;
-  while (looks < most_looks) {
-    const std::optional<Place> row = rows.next();
-    if (!row) break;
-    after = now;
-    if (!after.thinOut(*row, bytes)) continue;
-    const std::optional<Place> rest = after.slide(bytes); // there is
-    if (after.cost() + rest->cost >= most_cost_bytes) continue;
-    take(after, after.slideTogether(*rest));
   }
   return best;
 }

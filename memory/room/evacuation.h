@@ -44,14 +44,12 @@ struct Evacuation {
 inline constexpr std::size_t kMostLooks = std::size_t{1} << 16;
 
 // The cheapest way found to a hole of `bytes` that costs less than
-// `most_cost_bytes`. Three kinds of place are tried:
+// `most_cost_bytes`. Two kinds of place are tried:
 //   - one whose blocks go into holes outside, the largest block first, each
 //   into
 //     the smallest hole that takes it, if possible one that needs no wait;
 //     where no hole is large enough, blocks slide together for it first;
-//   - one where sliding alone is enough;
-//   - where there is neither: one whose blocks slide together once some of them
-//     are in holes outside.
+//   - one where sliding alone is enough.
 // Nothing: no such way was found. After some `most_looks` parts the search
 // gives up.
 std::optional<Evacuation> find_evacuation(std::span<const Part> parts,

@@ -178,37 +178,6 @@ TEST(EvacuationTest, BlocksSlideTogetherForWhatFitsNowhere) {
   EXPECT_EQ(found->moves[1].offset_bytes, 18U);
 }
 
-TEST(EvacuationTest, SomeLeaveARowAndTheRestSlidesTogether) {
-  // On either side of what stays less is free than that, and each place of it
-  // holds a block of 9, which fits nowhere. Without the block of 3 they do.
-  const std::vector<Part> parts = {hole(6), fixed(1), hole(4),  block(9),
-                                   hole(3), block(3), block(9), hole(2)};
-  const auto found = find_evacuation(parts, 12, kAny);
-  ASSERT_TRUE(found);
-  check(parts, 12, *found);
-  EXPECT_EQ(found->offset_bytes, 25U);
-  EXPECT_EQ(found->cost_bytes, 21U);
-  ASSERT_EQ(found->moves.size(), 3U);
-  EXPECT_EQ(found->moves[0].from, 5U);
-  EXPECT_EQ(found->moves[0].offset_bytes, 0U);
-  EXPECT_FALSE(find_evacuation(parts, 12, 21));
-  EXPECT_FALSE(find_evacuation(parts, 16, kAny)); // more than all that is free
-}
-
-TEST(EvacuationTest, RatherARowThatSlidesCheaply) {
-  // The first row lacks less, and would cost 94.
-  const std::vector<Part> parts = {hole(4),  {Kind::kMovable, 9, 90},
-                                   hole(4),  block(4),
-                                   fixed(1), hole(3),
-                                   block(9), hole(4),
-                                   block(5), fixed(1),
-                                   hole(5)};
-  const auto found = find_evacuation(parts, 12, kAny);
-  ASSERT_TRUE(found);
-  check(parts, 12, *found);
-  EXPECT_EQ(found->cost_bytes, 14U);
-}
-
 TEST(EvacuationTest, WhatOnlySlidesGoesNowhereElse) {
   const std::vector<Part> parts = {hole(4), slider(2), hole(4), fixed(1),
                                    hole(2)};
