@@ -11,7 +11,7 @@ from torch_chameleon.elastic._found import Found
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._image import Image
 from torch_chameleon.elastic._keeper import Memories
-from torch_chameleon.elastic._partners import Partners
+from torch_chameleon.elastic._partner.partners import Partners
 from torch_chameleon.elastic._slot import Slot
 from torch_chameleon.elastic._snapshot import Snapshot
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
-from torch_chameleon.elastic import _checkpoints, _environment, _partners
+from torch_chameleon.elastic import _checkpoints, _environment
 from torch_chameleon.elastic._generations import Generations
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._keeper import Memories
 from torch_chameleon.elastic._measuring import Measuring
+from torch_chameleon.elastic._partner import partners
 from torch_chameleon.elastic._putting_back import Kept, put_back
 from torch_chameleon.elastic._random import RandomNumbers
 from torch_chameleon.elastic._situation import Situation
@@ -77,7 +78,7 @@ class Training:
             memories,
             group,
             _checkpoints.from_environment(self.memory.ledger, group),
-            _partners.from_environment(group, self.memory),
+            partners.from_environment(group, self.memory),
         )
         for each in self.objects.values():
             if isinstance(each, torch.optim.Optimizer):

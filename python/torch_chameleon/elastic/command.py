@@ -31,7 +31,7 @@ from torch_chameleon.elastic._explaining import REPAIR_VARIABLE
 from torch_chameleon.elastic._failure import Failure
 from torch_chameleon.elastic._failures import AGENT, Failures, Seen
 from torch_chameleon.elastic._memory import Memory
-from torch_chameleon.elastic._partners import (
+from torch_chameleon.elastic._partner.partners import (
     ONE_MACHINE_VARIABLE,
     PARTNER_VARIABLE,
 )

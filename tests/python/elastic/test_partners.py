@@ -5,11 +5,15 @@ import threading
 import time
 
 import pytest
-from several_ranks import LIMIT_S, Several, linked, value
-from torch_chameleon.elastic import _partners
-from torch_chameleon.elastic._holdings import Holding, Holdings
-from torch_chameleon.elastic._link import Link
-from torch_chameleon.elastic._placement import partner_of, partnered, why_not
+from partner_ranks import LIMIT_S, Several, linked, value
+from torch_chameleon.elastic._partner import partners
+from torch_chameleon.elastic._partner.holdings import Holding, Holdings
+from torch_chameleon.elastic._partner.link import Link
+from torch_chameleon.elastic._partner.placement import (
+    partner_of,
+    partnered,
+    why_not,
+)
 from torch_chameleon.elastic._slot import Slot
 
 
@@ -75,9 +79,9 @@ def test_what_is_wrong_is_said_by_the_state(monkeypatch):
     ):
         monkeypatch.setenv("CHAMELEON_PARTNER", text)
         with pytest.raises(ValueError, match=sentence):
-            _partners.from_environment(Said(*said), None)
+            partners.from_environment(Said(*said), None)
     monkeypatch.setenv("CHAMELEON_PARTNER", "0")
-    assert _partners.from_environment(Said([0, 0], [0, 1]), None) is None
+    assert partners.from_environment(Said([0, 0], [0, 1]), None) is None
 
 
 @pytest.mark.parametrize(

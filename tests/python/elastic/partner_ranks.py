@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch_chameleon.elastic import _keeper
 from torch_chameleon.elastic._generations import Generations
-from torch_chameleon.elastic._link import Link
 from torch_chameleon.elastic._memory import Memory
-from torch_chameleon.elastic._partners import Partners
+from torch_chameleon.elastic._partner.link import Link
+from torch_chameleon.elastic._partner.partners import Partners
 from torch_chameleon.elastic._snapshot import Snapshot
 
 LIMIT_S = 20

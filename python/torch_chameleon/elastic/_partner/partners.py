@@ -7,11 +7,15 @@ import threading
 import time
 
 from torch_chameleon.elastic._group import Group
-from torch_chameleon.elastic._holdings import Holding, Holdings, Key
 from torch_chameleon.elastic._image import Image
-from torch_chameleon.elastic._link import Link
 from torch_chameleon.elastic._memory import Memory
-from torch_chameleon.elastic._placement import partner_of, partnered, why_not
+from torch_chameleon.elastic._partner.holdings import Holding, Holdings, Key
+from torch_chameleon.elastic._partner.link import Link
+from torch_chameleon.elastic._partner.placement import (
+    partner_of,
+    partnered,
+    why_not,
+)
 from torch_chameleon.elastic._slot import Slot
 
 PARTNER_VARIABLE = "CHAMELEON_PARTNER"

@@ -1,0 +1,1 @@
+"""Generations in the memory of other machines: `--partner`."""
