@@ -76,6 +76,8 @@ Mirror::Added Mirror::add(const MirrorCopy& copy, BlockValue& value) {
 Result<bool> Mirror::finish() {
   Position quiet; // a copy of others, after which there was none for a while
   int naps = 0;
+  Position last;
+  Error failure;
   for (;;) {
     bool is_busy = false; // the link, or not for long enough
     Entry* entry = nullptr;
@@ -84,21 +86,22 @@ Result<bool> Mirror::finish() {
     std::size_t from_bytes = 0;
     std::size_t piece_bytes = 0;
     {
-      PagerLock locked(core_);
+      const PagerLock locked(core_);
       entry = first(locked);
       if (entry == nullptr) {
         if (awaiting_ > 0 && !failure_) return false;
-        return end(locked);
+        failure = end(locked, last);
+        break;
       }
       Block& block = *entry->copy.block;
       if (entry->leftBytes() == 0 || block.device != nullptr) {
         if (entry->leftBytes() > 0) {
-          const Position last = residency_.transfers().lastOut();
+          const Position out = residency_.transfers().lastOut();
           // Where time is modelled it does not pass here.
-          is_busy = last != sent_ && last != quiet && naps < kMostNaps &&
+          is_busy = out != sent_ && out != quiet && naps < kMostNaps &&
                     !core_.runtime.modelsTime();
           if (is_busy) {
-            quiet = last;
+            quiet = out;
             ++naps;
           } else {
             submitPiece(locked);
@@ -131,17 +134,18 @@ Result<bool> Mirror::finish() {
     } else if (!entry->passed) {
       entry->copied_bytes =
           std::max(entry->copied_bytes, from_bytes + piece_bytes);
-      // mutant: mirror-passed-early
       if (entry->leftBytes() == 0 && core_.streams.passed(entry->done)) {
         pass(locked, *entry);
       }
     }
   }
+  // Destinations of a mirror that failed may go, too.
+  (void)core_.streams.synchronize(last).ok();
+  if (failure) return failure;
+  return true;
 }
 
-Result<bool> Mirror::end(PagerLock& locked) {
-  Error error = std::exchange(failure_, {});
-  Position last;
+Error Mirror::end(const Locked& locked, Position& last) {
   for (Entry& entry : entries_) {
     if (entry.done.word > last.word) last = entry.done;
     if (!entry.passed) pass(locked, entry);
@@ -150,11 +154,7 @@ Result<bool> Mirror::end(PagerLock& locked) {
   last_.clear();
   first_ = 0;
   awaiting_ = 0;
-  locked.unlock();
-  // Destinations of a mirror that failed may go, too.
-  (void)core_.streams.synchronize(last).ok();
-  if (error) return error;
-  return true;
+  return std::exchange(failure_, {});
 }
 
 void Mirror::deferredOpDone(Block& block) noexcept {
@@ -271,7 +271,6 @@ void Mirror::submit(const Locked& locked) noexcept {
   for (Entry* entry : taken_) {
     if (done.none()) continue; // nothing was submitted
     entry->done = done;
-    // mutant: mirror-use
     core_.uses().stamp(*entry->copy.block, done); // who gets its extent waits
   }
   if (!done.none()) sent_ = done;

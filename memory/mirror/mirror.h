@@ -109,8 +109,9 @@ class Mirror {
       REQUIRES(pager_lock);
   // Nothing of others was copied out for a while.
   bool isQuiet(const Locked& locked) noexcept REQUIRES(pager_lock);
-  // All have passed, or one failed.
-  runtime::Result<bool> end(PagerLock& locked) REQUIRES(pager_lock);
+  // All have passed, or one failed, which is what it returns. `last`: of what
+  // was submitted.
+  runtime::Error end(const Locked& locked, Position& last) REQUIRES(pager_lock);
 
   PagerCore& core_;
   Residency& residency_;

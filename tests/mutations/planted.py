@@ -147,12 +147,6 @@ MUTATIONS = (
         _MIRROR,
     ),
     Mutation(
-        "a mirror is whole before its last copy has passed",
-        "mirror-passed-early",
-        ("&& core_.streams.passed(entry->done)", ""),
-        _MIRROR,
-    ),
-    Mutation(
         "a write is not ordered behind a mirror's copy of the old value",
         "mirror-write-wait",
         GONE,
@@ -161,12 +155,6 @@ MUTATIONS = (
     Mutation(
         "a mirror copies a block before its last write",
         "mirror-writes",
-        GONE,
-        _MIRROR,
-    ),
-    Mutation(
-        "who gets a block's room does not wait for the mirror's copy of it",
-        "mirror-use",
         GONE,
         _MIRROR,
     ),
