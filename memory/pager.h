@@ -176,9 +176,8 @@ class Pager {
   // Bytes go to their destination until finishMirror() returns, at the latest;
   // those of a block that is in use at once, as by read(). `had`: the value
   // that the destination has. Returns the one that it gets: if it is the same
-  // one, nothing is copied; of what is in use or awaits a
-  // deferred op it is not known. Errors: as
-  // read(). REQUIRES: as Mirror::add().
+  // one, nothing is copied; of what is in use or awaits a deferred op it is not
+  // known. Errors: as read(). REQUIRES: as Mirror::add().
   runtime::Result<BlockValue> mirror(const MirrorCopy& copy, BlockValue had,
                                      runtime::Stream stream);
   // False: the rest awaits deferred ops.

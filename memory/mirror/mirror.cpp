@@ -37,7 +37,6 @@ Mirror::Added Mirror::add(const MirrorCopy& copy, BlockValue& value) {
   residency_.settle(locked, block);
   std::uint64_t word = block.word.load(std::memory_order_acquire);
   const bool resident = Block::stateOf(word) == BlockState::kResident;
-  const bool on_host = !resident && block.host.extent != nullptr;
   const BlockValue now{block.identity.load(std::memory_order_relaxed),
                        block.version.load(std::memory_order_acquire)};
   const bool awaits_op = block.has_deferred_op.load(std::memory_order_acquire);
@@ -48,7 +47,7 @@ Mirror::Added Mirror::add(const MirrorCopy& copy, BlockValue& value) {
   value = {};
   // No thread without the lock writes it from here on.
   if (!awaits_op &&
-      (block.host_writing || (!resident && !on_host) ||
+      (block.host_writing || (!resident && block.host.extent == nullptr) ||
        Block::pinsOf(word) != 0 ||
        !block.word.compare_exchange_strong(word, word | Block::kMirroredBit,
                                            std::memory_order_acq_rel))) {

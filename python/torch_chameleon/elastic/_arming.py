@@ -13,7 +13,7 @@ import torch
 from torch_chameleon import _C, chameleon
 from torch_chameleon._config import config
 from torch_chameleon.elastic import chaos
-from torch_chameleon.elastic._copies import Copies, Value
+from torch_chameleon.elastic._copies import MirrorCopies, Value
 from torch_chameleon.elastic._replicas import REPLICA_VARIABLE
 from torch_chameleon.elastic._slot import Slot
 from torch_chameleon.elastic._training import Training
@@ -59,9 +59,7 @@ class _Laid:
         ]
         if failure.phase == "commit":
             assert training.generations is not None
-            training.generations.copies = _Halfway(
-                training.generations.copies, self
-            )
+            training.generations.copies = _Halfway(self)
         elif failure.phase == "optimizer":
             for each in objects:
                 if isinstance(each, torch.optim.Optimizer):
@@ -84,11 +82,11 @@ class _Laid:
             output.register_hook(self.come)
 
 
-class _Halfway:
+class _Halfway(MirrorCopies):
     """Copies a half of the tensors before the failure comes."""
 
-    def __init__(self, copies: Copies, failure: _Laid):
-        self._copies = copies
+    def __init__(self, failure: _Laid):
+        super().__init__()
         self._failure = failure
 
     def begin(
@@ -98,20 +96,9 @@ class _Halfway:
         had: Sequence[Value],
     ) -> list[Value]:
         half = len(blocks) // 2
-        first = self._copies.begin(blocks[:half], tensors[:half], had[:half])
+        first = super().begin(blocks[:half], tensors[:half], had[:half])
         self._failure.come()
-        return first + self._copies.begin(
-            blocks[half:], tensors[half:], had[half:]
-        )
-
-    def finish(self) -> None:
-        self._copies.finish()
-
-    def hurry(self) -> None:
-        self._copies.hurry()
-
-    def forget(self, memory: torch.Tensor) -> None:
-        self._copies.forget(memory)
+        return first + super().begin(blocks[half:], tensors[half:], had[half:])
 
 
 def _kill(training: Training) -> None:
