@@ -182,6 +182,7 @@ class Pager {
                                      runtime::Stream stream);
   // False: the rest awaits deferred ops.
   runtime::Result<bool> finishMirror() { return mirror_.finish(); }
+  bool mirrorAwaitsOps() const noexcept { return mirror_.awaitsOps(); }
   // What was deferred on the block (Block::has_deferred_op) has run, or will
   // not; before anybody else uses it.
   void deferredOpDone(Block& block) noexcept { mirror_.deferredOpDone(block); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -90,6 +91,12 @@ constexpr std::array kSpecs = {
                "tensors: `error` says in one sentence what to use in its "
                "place; `eager` uses it: backend \"aot_eager\", with one "
                "warning."},
+    OptionSpec{"mirror_steps", OptionKind::kCount, "1",
+               "CHAMELEON_MIRROR_STEPS", "", false,
+               "Each n-th torch_chameleon.elastic.State.commit() is kept, as "
+               "it is when the State is made: rarer ones cost less, and a "
+               "failure up to n steps.",
+               1, 1e9},
     OptionSpec{"debug", OptionKind::kNumber, "0", "CHAMELEON_DEBUG", "", true,
                "For bug reports: n > 0 checks all book-keeping after every "
                "n-th op; on `cpu` freed memory is poisoned too, copies come "
@@ -168,14 +175,18 @@ Result<OptionValue> parse(const OptionSpec& spec, std::string_view text) {
       value.bytes = bytes.value();
       break;
     }
-    case OptionKind::kNumber: {
+    case OptionKind::kNumber:
+    case OptionKind::kCount: {
       std::string_view rest = text;
       const std::optional<double> number = take_decimal(rest);
+      const bool is_count = spec.kind == OptionKind::kCount;
       if (!number || !rest.empty() || *number < spec.minimum ||
-          *number > spec.maximum) {
+          *number > spec.maximum ||
+          (is_count && *number != std::floor(*number))) {
         char allowed[96];
-        std::snprintf(allowed, sizeof allowed, "must be a number from %g to %g",
-                      spec.minimum, spec.maximum);
+        std::snprintf(allowed, sizeof allowed, "must be a %s from %g to %g",
+                      is_count ? "whole number" : "number", spec.minimum,
+                      spec.maximum);
         return invalid(spec.key, text, allowed);
       }
       value.number = *number;

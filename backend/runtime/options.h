@@ -22,6 +22,7 @@ namespace chameleon::runtime {
 enum class OptionKind : std::uint8_t {
   kBytes,  // int, or text such as "512MiB", "8GiB", "1e9", or none
   kNumber, // positive real number, or none
+  kCount,  // whole number
   kChoice, // one of `choices`
   kText,
 };
@@ -34,7 +35,7 @@ struct OptionSpec {
   std::string_view choices;      // "auto|cuda|cpu|simulated", or ""
   bool before_first_use;         // fixed once the device was used
   std::string_view help;         // one sentence for tables
-  double minimum = 0;            // kNumber: what is allowed
+  double minimum = 0;            // kNumber, kCount: what is allowed
   double maximum = 0;
   Error (*check)(std::string_view text) = nullptr; // kText
 };

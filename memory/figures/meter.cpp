@@ -26,7 +26,7 @@ Meter::SlowdownHook Meter::slowdown_hook = nullptr;
 Meter::Meter(PagerCore& core)
     : core_(core),
       timer_(core.runtime, durations_, timeline_),
-      link_(durations_, core.runtime.link()),
+      link_(durations_, core.runtime.link(), &mirror_rate_),
       exchanges_(core.runtime),
       meter_(core.runtime, exchanges_),
       watch_(core.device_index) {}
@@ -90,6 +90,8 @@ StepCounts Meter::counts() const noexcept {
   counts.stall_ns = core_.counters.stall_ns.load(std::memory_order_relaxed);
   counts.bytes_in = core_.counters.bytes_in.load(std::memory_order_relaxed);
   counts.bytes_out = core_.counters.bytes_out.load(std::memory_order_relaxed);
+  counts.mirrored_bytes =
+      core_.counters.mirrored_bytes.load(std::memory_order_relaxed);
   counts.rerun_ns = core_.counters.rerun_ns.load(std::memory_order_relaxed);
   counts.ops = static_cast<std::int64_t>(seen.ops);
   counts.forecast_misses = static_cast<std::int64_t>(seen.forecast_misses);
@@ -99,6 +101,7 @@ StepCounts Meter::counts() const noexcept {
 StepCounts Meter::countsAtEnd(const Locked& /*locked*/) {
   HostPool& host = *core_.host_pool;
   StepCounts now = counts();
+  mirror_rate_.stepEnded(now.mirrored_bytes);
   const std::size_t peak_bytes = host.takeStepPeak();
   now.host_bytes = static_cast<std::int64_t>(peak_bytes);
   host_need_.stepEnded(peak_bytes);
@@ -179,7 +182,7 @@ double Meter::complete(StepMeter::Last& last) {
       step.compute_ns, 0, std::max<std::int64_t>(step.duration_ns, 0));
   const LinkModel link = link_.now();
   const auto in = static_cast<double>(step.bytes_in);
-  const auto out = static_cast<double>(step.bytes_out);
+  const auto out = static_cast<double>(step.bytes_out + step.mirrored_bytes);
   const double transfer_ns =
       std::max({in / link.in_bytes_per_ns, out / link.out_bytes_per_ns,
                 (in + out) / link.both_bytes_per_ns});
@@ -217,7 +220,9 @@ void Meter::watchStep(StepMeter::Last& last) {
   StepFigures& step = last.figures;
   double transfer_ns = 0;
   // Estimates take time, and a step that moved nothing needs none.
-  if (step.bytes_in + step.bytes_out > 0) transfer_ns = complete(last);
+  if (step.bytes_in + step.bytes_out + step.mirrored_bytes > 0) {
+    transfer_ns = complete(last);
+  }
   const PagerLock locked(core_);
   const bool foreseen = kForeseen * step.forecast_misses <= step.ops;
   core_.policy->stepEnded(foreseen ? step.plan.get() : nullptr,

@@ -18,6 +18,7 @@
 #include "memory/op_request.h"
 #include "memory/pager_core.h"
 #include "memory/policy/link_estimate.h"
+#include "memory/policy/mirror_rate.h"
 #include "memory/streams/op_timer.h"
 #include "profiler/durations.h"
 #include "profiler/timeline/timeline.h"
@@ -60,6 +61,7 @@ class Meter {
   // The counters go to zero.
   void rebase(const Locked& /*locked*/) REQUIRES(pager_lock) {
     meter_.rebase(counts());
+    mirror_rate_.rebase(counts().mirrored_bytes);
   }
 
   // ---- steps that are slow -------------------------------------------------
@@ -105,6 +107,7 @@ class Meter {
   profiler::Durations durations_;
   profiler::Timeline timeline_;
   OpTimer timer_;
+  MirrorRate mirror_rate_;
   LinkEstimate link_;
   ExchangeMeter exchanges_;
   std::atomic<std::uint64_t> steps_seen_{0};            // Profiler::steps()

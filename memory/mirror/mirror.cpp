@@ -270,6 +270,7 @@ void Mirror::submit(const Locked& locked) noexcept {
   for (Entry* entry : taken_) {
     if (done.none()) continue; // nothing was submitted
     entry->done = done;
+    // mutant: mirror-use
     core_.uses().stamp(*entry->copy.block, done); // who gets its extent waits
   }
   if (!done.none()) sent_ = done;

@@ -65,6 +65,9 @@ class Mirror {
   // Copies what was not copied yet, and waits for it. False: the rest awaits
   // deferred ops. An error: nothing can be said of the destinations.
   runtime::Result<bool> finish();
+  bool awaitsOps() const noexcept {
+    return awaiting_.load(std::memory_order_relaxed) > 0;
+  }
   // Before others may write the block: what was deferred on it has run, or will
   // not. Without the lock where nothing awaits that.
   void deferredOpDone(Block& block) noexcept;

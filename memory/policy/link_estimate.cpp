@@ -23,8 +23,9 @@ bool apart(double a, double b, double part) {
 } // namespace
 
 LinkEstimate::LinkEstimate(const profiler::Durations& durations,
-                           const std::optional<runtime::LinkSpeeds>& exact)
-    : durations_(durations) {
+                           const std::optional<runtime::LinkSpeeds>& exact,
+                           const MirrorRate* mirror)
+    : durations_(durations), mirror_(mirror) {
   if (!exact) return;
   exact_ = {exact->in_bytes_per_s * kPerNs, exact->out_bytes_per_s * kPerNs,
             exact->both_bytes_per_s * kPerNs,
@@ -32,7 +33,14 @@ LinkEstimate::LinkEstimate(const profiler::Durations& durations,
 }
 
 LinkModel LinkEstimate::now() const {
-  if (exact_) return *exact_;
+  LinkModel link = exact_ ? *exact_ : measured();
+  if (mirror_ != nullptr) {
+    link.mirrored_bytes = static_cast<double>(mirror_->bytesPerStep());
+  }
+  return link;
+}
+
+LinkModel LinkEstimate::measured() const {
   const LinkModel typical;
   const LinkSpeed in = durations_.link(Direction::kIn, /*shared=*/false);
   const LinkSpeed out = durations_.link(Direction::kOut, /*shared=*/false);

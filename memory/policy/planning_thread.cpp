@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "backend/runtime/nvtx_range.h"
 #include "memory/policy/cycle_signature.h"
+#include "memory/policy/plan/plan_model.h"
 #include "memory/policy/swapping/planner.h"
 
 namespace chameleon::memory {
@@ -57,7 +59,16 @@ PlanningThread::Plans::iterator PlanningThread::find(const PlanKey& key) {
 
 bool PlanningThread::isOutdated(const Kept& kept) const {
   const PathPlan& plan = *kept.trial.plan();
-  if (differs_much(plan.link, link_.now())) return true;
+  const LinkModel link = link_.now();
+  if (differs_much(plan.link, link)) return true;
+  if (plan.plan != nullptr) { // where the mirror is in the way, or was
+    ModelledStep step = plan.plan->modelled;
+    const double before_ns = step.duration_ns;
+    add_mirror(step, link);
+    if (std::abs(step.duration_ns - before_ns) > kTimesOff * before_ns) {
+      return true;
+    }
+  }
   return kept.asked_for > 1 && std::has_single_bit(kept.asked_for) &&
          builder_.timesOff(plan.key.path) > kTimesOff;
 }

@@ -2,10 +2,11 @@
 // it, and finds it there some milliseconds later.
 //
 // A path is planned once for each budget, and again when the link turns out to
-// differ much from what it was taken to be (link_estimate.h), or its ops to
-// take other times (looked at in its 2nd, 4th, 8th, ... round); the old plan
-// holds meanwhile. Of several that are asked for the last comes first. The
-// thread starts with the first request.
+// differ much from what it was taken to be (link_estimate.h), or what the
+// mirror sends to cost another time, or its ops to take other times (looked at
+// in its 2nd, 4th, 8th, ... round); the old plan holds meanwhile. Of several
+// that are asked for the last comes first. The thread starts with the first
+// request.
 //
 // The first plan of a path only swaps. Where ops may be run again, the thread
 // then goes on to search for a better one (plan_search.h), and publishes what
@@ -73,7 +74,7 @@ class PlanningThread {
  private:
   static constexpr std::size_t kMaxPlans = 32;
   static constexpr std::size_t kMaxSearches = 4; // that wait
-  // Where ops take other times than a plan has it, by this share of the cycle,
+  // Where a step takes another time than a plan has it, by this share of it,
   // what is worth running again may be something else.
   static constexpr double kTimesOff = 0.05;
 

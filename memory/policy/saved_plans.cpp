@@ -15,7 +15,7 @@ namespace chameleon::memory {
 namespace {
 
 // A file of another version is refused: its plans would be made anew anyway.
-constexpr std::string_view kHeader = "torch_chameleon plans 3\n";
+constexpr std::string_view kHeader = "torch_chameleon plans 4\n";
 
 class Writer {
  public:
@@ -106,6 +106,7 @@ void each_field(Archive& archive, Saved& saved) {
   archive(saved.plan.budget_bytes);
   archive(saved.plan.modelled.duration_ns);
   archive(saved.plan.modelled.compute_ns);
+  archive(saved.plan.modelled.mirror_ns);
   archive(saved.plan.modelled.bytes_in);
   archive(saved.plan.modelled.bytes_out);
   archive(saved.plan.modelled.copies);

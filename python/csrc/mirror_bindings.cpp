@@ -58,6 +58,16 @@ bool finish_mirror() {
   return all;
 }
 
+// Nobody else would run them soon.
+void finish_awaited_by_mirror() {
+  for (c10::DeviceIndex i = 0; i < backend::device_count(); ++i) {
+    auto* const used = backend::context_if_used(i);
+    if (used == nullptr || !used->pager->mirrorAwaitsOps()) continue;
+    finish_deferred_work();
+    return;
+  }
+}
+
 void pin_memory(c10::DeviceIndex index, std::uintptr_t address,
                 std::size_t bytes) {
   backend::context(index, "pin_memory()")
@@ -77,10 +87,8 @@ void bind_mirror(py::module_& m) {
   m.def("mirror", &mirror, py::call_guard<py::gil_scoped_release>());
   m.def("finish_mirror", &finish_mirror,
         py::call_guard<py::gil_scoped_release>());
-  m.def("finish_deferred", [] {
-    const py::gil_scoped_release no_gil;
-    finish_deferred_work();
-  });
+  m.def("finish_awaited_by_mirror", &finish_awaited_by_mirror,
+        py::call_guard<py::gil_scoped_release>());
   m.def("pin_memory", &pin_memory, py::call_guard<py::gil_scoped_release>());
   m.def("unpin_memory", &unpin_memory,
         py::call_guard<py::gil_scoped_release>());

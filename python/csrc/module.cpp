@@ -48,7 +48,8 @@ using python::finish_deferred_work;
 using python::pager;
 using python::pager_if_used;
 
-constexpr std::string_view kKindNames[] = {"bytes", "number", "choice", "text"};
+constexpr std::string_view kKindNames[] = {"bytes", "number", "count", "choice",
+                                           "text"};
 
 std::vector<py::dict> option_specs() {
   std::vector<py::dict> rows;

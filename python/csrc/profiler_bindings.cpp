@@ -46,6 +46,7 @@ py::object plan_row(const memory::Plan* plan) {
   row["hbm_budget"] = plan->budget_bytes;
   row["actions"] = plan->actions.size();
   row["modelled_duration_ns"] = static_cast<std::int64_t>(modelled.duration_ns);
+  row["modelled_mirror_ns"] = static_cast<std::int64_t>(modelled.mirror_ns);
   row["modelled_bytes_in"] = modelled.bytes_in;
   row["modelled_bytes_out"] = modelled.bytes_out;
   add_shares(row, plan->shares.all);
@@ -78,6 +79,7 @@ py::dict last_step(c10::DeviceIndex index) {
                     figures->stall_ns - figures->exposed_ns;
   row["bytes_in"] = figures->bytes_in;
   row["bytes_out"] = figures->bytes_out;
+  row["mirrored_bytes"] = figures->mirrored_bytes;
   row["bound_ns"] = figures->bound_ns;
   row["host_bytes"] = figures->host_bytes;
   row["ops"] = figures->ops;

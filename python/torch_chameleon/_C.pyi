@@ -206,7 +206,7 @@ def mirror(
     tensor: torch.Tensor, address: int, had: tuple[int, int]
 ) -> tuple[int, int] | None: ...
 def finish_mirror() -> bool: ...  # False: the rest awaits deferred ops
-def finish_deferred() -> None: ...  # runs all of them
+def finish_awaited_by_mirror() -> None: ...  # runs them, if it does
 
 # Whole pages that stay mapped until they are unpinned: copies between them and
 # this device are asynchronous. A hint.

@@ -65,6 +65,20 @@ class _Number(_Option):
         return None if text is None else float(text)
 
 
+class _Count(_Option):
+    """Set and read as a whole number."""
+
+    @overload
+    def __get__(self, config: None, owner: type) -> "_Count": ...
+    @overload
+    def __get__(self, config: "Config", owner: type) -> int: ...
+    def __get__(self, config: "Config | None", owner: type) -> "int | _Count":
+        return self if config is None else self.read()
+
+    def read(self) -> int:
+        return int(float(_C.get_option(self.key) or 0))
+
+
 class _Text(_Option):
     """Set and read as text: a choice or a name."""
 
@@ -126,6 +140,7 @@ class Config:
     step_marks = _Text()
     max_slowdown = _Number()
     compile = _Text()
+    mirror_steps = _Count()
     debug = _Number()
 
     def __getattr__(self, name: str) -> Any:

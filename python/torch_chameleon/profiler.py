@@ -55,11 +55,14 @@ class Plan(TypedDict):
     to the host and back, and some are dropped and made again by `rerun_ops`
     ops. It carries what lives longer than the step (parameters, optimizer
     state), and what forward makes for backward; the latter by `layers` too.
+    `modelled_mirror_ns`: of the duration, waits for what commits keep
+    (`torch_chameleon.elastic`), where the way out is too slow for both.
     """
 
     hbm_budget: int
     actions: int
     modelled_duration_ns: int
+    modelled_mirror_ns: int
     modelled_bytes_in: int
     modelled_bytes_out: int
     kept_bytes: int
@@ -80,6 +83,7 @@ class StepFigures(TypedDict):
     other_ns: int
     bytes_in: int
     bytes_out: int
+    mirrored_bytes: int
     bound_ns: int
     host_bytes: int
     ops: int
@@ -160,6 +164,8 @@ def last_step(device: Device = None) -> StepFigures:
       `duration_ns` is the sum of `compute_ns`, `stall_ns`,
       `collective_wait_ns` and `other_ns`.
     - `bytes_in`, `bytes_out`: copies that were submitted during the step.
+    - `mirrored_bytes`: beside those, what the commits of the step keep
+      (`torch_chameleon.elastic`).
     - `bound_ns`: the least time in which this compute could be done and these
       bytes be moved: the largest of compute_ns, bytes_in and bytes_out over
       the speed of their direction, and both together over the joint speed of

@@ -159,6 +159,12 @@ MUTATIONS = (
         _MIRROR,
     ),
     Mutation(
+        "who gets a block's place does not wait for its mirror's copy",
+        "mirror-use",
+        GONE,
+        ("memory_mirror_test",),
+    ),
+    Mutation(
         "a block stays marked once its mirror's copies have passed",
         "mirror-bit",
         GONE,

@@ -21,11 +21,13 @@ struct LinkModel {
   double out_bytes_per_ns = 55;
   double both_bytes_per_ns = 90; // in and out together
   double latency_ns = 7000;      // per copy, before its bytes flow
+  // Of each step, that go out beside what a plan moves (mirror_rate.h).
+  double mirrored_bytes = 0;
 
   // One that is `factor` times as fast; copies wait as long before they begin.
   LinkModel times(double factor) const noexcept {
     return {factor * in_bytes_per_ns, factor * out_bytes_per_ns,
-            factor * both_bytes_per_ns, latency_ns};
+            factor * both_bytes_per_ns, latency_ns, mirrored_bytes};
   }
 };
 

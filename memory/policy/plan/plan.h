@@ -70,6 +70,9 @@ class Action {
 struct ModelledStep {
   double duration_ns = 0;
   double compute_ns = 0;
+  // Of the duration: the way out is not done with the step's bytes and with
+  // what the mirror sends beside them.
+  double mirror_ns = 0;
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
   std::uint64_t copies = 0; // batches, both ways

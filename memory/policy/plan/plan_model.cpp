@@ -279,6 +279,16 @@ Places places_at_start(const UseTable& table, const Plan& plan) {
   return places;
 }
 
+void add_mirror(ModelledStep& step, const LinkModel& link) {
+  step.duration_ns -= step.mirror_ns;
+  const double out_ns =
+      (static_cast<double>(step.bytes_out) + link.mirrored_bytes) /
+      link.out_bytes_per_ns;
+  step.mirror_ns =
+      link.mirrored_bytes > 0 ? std::max(0.0, out_ns - step.duration_ns) : 0;
+  step.duration_ns += step.mirror_ns;
+}
+
 ModelledStep model_plan(const UseTable& table, const Plan& plan,
                         const LinkModel& link, int from, int to) {
   if (table.ops == 0) return {};
@@ -298,7 +308,9 @@ ModelledStep model_plan(const UseTable& table, const Plan& plan,
     }
   }
   model.evaluate(link);
-  return model.meanStep(from, to);
+  ModelledStep step = model.meanStep(from, to);
+  add_mirror(step, link);
+  return step;
 }
 
 } // namespace chameleon::memory

@@ -114,6 +114,10 @@ struct Places {
 };
 Places places_at_start(const UseTable& table, const Plan& plan);
 
+// What `link` sends to the mirror in each step takes the time that the plan
+// leaves on the way out, and then the next step's: mirror_ns says how much.
+void add_mirror(ModelledStep& step, const LinkModel& link);
+
 // The plan's steady state: the mean of the steps [from, to) of to + 1.
 ModelledStep model_plan(const UseTable& table, const Plan& plan,
                         const LinkModel& link, int from = 2, int to = 6);

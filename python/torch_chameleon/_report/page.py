@@ -118,6 +118,13 @@ def _tiles(figures: Figures) -> str:
             ("moved in, a step", size(step["bytes_in"])),
             ("moved out, a step", size(step["bytes_out"])),
         ]
+        if step["mirrored_bytes"]:
+            plan = step["plan"]
+            waits_ns = plan["modelled_mirror_ns"] if plan else 0
+            tiles += [
+                ("kept by commits, a step", size(step["mirrored_bytes"])),
+                ("that costs, by the plan", duration(waits_ns)),
+            ]
     return (
         '<section class="tiles">'
         + "".join(

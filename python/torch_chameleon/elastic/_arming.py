@@ -13,7 +13,7 @@ import torch
 from torch_chameleon import _C, chameleon
 from torch_chameleon._config import config
 from torch_chameleon.elastic import chaos
-from torch_chameleon.elastic._copies import MirrorCopies, Value
+from torch_chameleon.elastic._copies import Copies, Value
 from torch_chameleon.elastic._replicas import REPLICA_VARIABLE
 from torch_chameleon.elastic._slot import Slot
 from torch_chameleon.elastic._training import Training
@@ -82,7 +82,7 @@ class _Laid:
             output.register_hook(self.come)
 
 
-class _Halfway(MirrorCopies):
+class _Halfway(Copies):
     """Copies a half of the tensors before the failure comes."""
 
     def __init__(self, failure: _Laid):

@@ -4,7 +4,6 @@ import mmap
 import threading
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
@@ -15,8 +14,17 @@ UNKNOWN: Value = (0, 0)
 _NAP_S = 0.001
 
 
-class Copies(Protocol):
-    """Fills blocks of the keeper's memory with tensors' values."""
+class Copies:
+    """Fills blocks of the keeper's memory with tensors' values.
+
+    Tensors of chameleon leave while the link is idle; others at once. What an
+    op is about to write is copied before it. The memory is pinned for the
+    device, so that it can write there by itself.
+    """
+
+    def __init__(self) -> None:
+        """Knows of no memory yet."""
+        self._pinned: dict[int, tuple[int, int]] = {}  # device, bytes
 
     def begin(
         self,
@@ -36,39 +44,6 @@ class Copies(Protocol):
             The value that each block gets. If it is the one that the block has,
             the block is left alone, unless it is UNKNOWN.
         """
-
-    def finish(self) -> None:
-        """Returns when all are filled. Another thread calls it."""
-
-    def hurry(self) -> None:
-        """Does what `finish` would wait for: the caller waits for that."""
-
-    def forget(self, memory: torch.Tensor) -> None:
-        """Memory of which blocks were parts is about to go.
-
-        Args:
-            memory: All of it, as bytes.
-        """
-
-
-class MirrorCopies:
-    """Tensors of chameleon leave while the link is idle; others at once.
-
-    What an op is about to write is copied before it. The memory is pinned for
-    the device, so that it can write there by itself.
-    """
-
-    def __init__(self) -> None:
-        """Knows of no memory yet."""
-        self._pinned: dict[int, tuple[int, int]] = {}  # device, bytes
-
-    def begin(
-        self,
-        blocks: Sequence[torch.Tensor],
-        tensors: Sequence[torch.Tensor],
-        had: Sequence[Value],
-    ) -> list[Value]:
-        """See `Copies`."""
         for block, tensor in zip(blocks, tensors, strict=True):
             if tensor.device.type == "chameleon":
                 self._pin(block, tensor.device.index)
@@ -78,18 +53,22 @@ class MirrorCopies:
         ]
 
     def finish(self) -> None:
-        """See `Copies`."""
+        """Returns when all are filled. Another thread calls it."""
         while not _C.finish_mirror():  # the rest awaits ops that were deferred
             if not threading.main_thread().is_alive():
                 self.hurry()  # the process ends, and nobody else runs them
             time.sleep(_NAP_S)
 
     def hurry(self) -> None:
-        """See `Copies`."""
-        _C.finish_deferred()
+        """Lets `finish` return: the caller waits for that."""
+        _C.finish_awaited_by_mirror()
 
     def forget(self, memory: torch.Tensor) -> None:
-        """See `Copies`."""
+        """Memory of which blocks were parts is about to go.
+
+        Args:
+            memory: All of it, as bytes.
+        """
         address = memory.untyped_storage().data_ptr()
         device, size = self._pinned.pop(address, (0, 0))
         if size:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from torch_chameleon.elastic._checkpoints import Checkpoints
-from torch_chameleon.elastic._copies import Copies, MirrorCopies, Value
+from torch_chameleon.elastic._copies import Copies, Value
 from torch_chameleon.elastic._found import Found
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._image import Image
@@ -40,7 +40,7 @@ class Generations:
             checkpoints: The last resort, if there is one.
             partners: Who has copies, if there are any.
         """
-        self.copies: Copies = MirrorCopies()
+        self.copies = Copies()
         self._own, self._memories = memories
         for slot in self._own.slots:
             slot.before_unmapping = self._forget

@@ -73,13 +73,12 @@ class State:
     def commit(self) -> None:
         """Makes this moment one that can be gone back to.
 
-        Copies what is kept into the keeper's memory, which takes as long as the
-        copy from the device does, and returns. A thread then computes
-        checksums. The next step of an optimizer that is kept, or else the next
-        commit, waits until they are computed on all ranks, so that none is more
-        than a step ahead of what all can go back to. The host holds two copies
-        of all that is kept. With `--mirror-steps n` only each n-th call does
-        this.
+        Says what is kept, and returns. The bytes go to the keeper's memory
+        while the link is idle, and at the latest before the op that changes
+        them; a thread then computes checksums. The next commit waits until that
+        is done on all ranks, so that none is more than a step ahead of what all
+        can go back to. The host holds two copies of all that is kept. With
+        `config.mirror_steps = n` only each n-th call does this.
 
         Raises:
             RuntimeError: Another rank ended.

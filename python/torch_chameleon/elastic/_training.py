@@ -4,9 +4,8 @@ import logging
 import time
 from typing import Any
 
-import torch
-
-from torch_chameleon.elastic import _checkpoints, _environment
+from torch_chameleon._config import config
+from torch_chameleon.elastic import _checkpoints
 from torch_chameleon.elastic._generations import Generations
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._keeper import Memories
@@ -17,7 +16,6 @@ from torch_chameleon.elastic._random import RandomNumbers
 from torch_chameleon.elastic._situation import Situation
 from torch_chameleon.elastic._snapshot import Snapshot
 
-MIRROR_VARIABLE = "CHAMELEON_MIRROR_STEPS"
 # No names of objects, which are identifiers.
 _NUMBERS, _RANDOM = "its numbers", "its random numbers"
 
@@ -44,15 +42,12 @@ class Training:
         Args:
             objects: By name.
             numbers: By name, and as they are now.
-
-        Raises:
-            ValueError: MIRROR_VARIABLE is no number of steps.
         """
         self.objects = objects
         self.numbers = numbers
         self.steps = 0  # committed or skipped, in all lives
         self.generations: Generations | None = None
-        self._every = _environment.steps(MIRROR_VARIABLE, 1)
+        self._every = config.mirror_steps
         self._random = RandomNumbers()
         self._checked = False
         for each in objects.values():
@@ -71,6 +66,12 @@ class Training:
             ValueError: An object is not made as it was.
         """
         group = self._group = Group()
+        every = {each for (each,) in group.gather([self._every])}
+        if len(every) > 1:
+            raise ValueError(
+                "elastic.State: torch_chameleon.config.mirror_steps must be "
+                f"the same on all ranks; it is {sorted(every)}"
+            )
         self.memory = memories.own
         seen = memories.all[: group.world]
         self._seen = seen if len(seen) == group.world else [memories.own]
@@ -80,9 +81,6 @@ class Training:
             _checkpoints.from_environment(self.memory.ledger, group),
             partners.from_environment(group, self.memory),
         )
-        for each in self.objects.values():
-            if isinstance(each, torch.optim.Optimizer):
-                each.register_step_pre_hook(self._wait)
         found = self.generations.agree()
         self._measuring = Measuring(self.memory.ledger, group.world)
         if found is None:
@@ -152,9 +150,13 @@ class Training:
         self.steps += 1
         if self.generations is None:
             return
+        is_due = self.steps % self._every == 0
+        if is_due:
+            self.generations.wait()
+        # Not before: of the steps that are done all but one are whole.
         self.memory.ledger.reached = self.steps
         self._measuring.step()
-        if self.steps % self._every:
+        if not is_due:
             return
         tree = {name: each.state_dict() for name, each in self.objects.items()}
         tree[_NUMBERS] = dict(self.numbers)
@@ -170,11 +172,3 @@ class Training:
         """Where it is, as a launcher sees it when it fails."""
         self._measuring.model()
         return Situation.of(self._seen, self._group.world)
-
-    def _wait(self, *_: Any) -> None:
-        """Before an optimizer's step: the state before it is whole.
-
-        So that no rank is more than one step ahead of what all can go back to.
-        """
-        assert self.generations is not None
-        self.generations.wait()

@@ -20,6 +20,7 @@ from torch.distributed.run import (
 )
 
 from torch_chameleon import _script
+from torch_chameleon._config import config
 from torch_chameleon.elastic import _healing, _keeper
 from torch_chameleon.elastic._checkpoints import (
     FOLDER_VARIABLE,
@@ -39,7 +40,6 @@ from torch_chameleon.elastic._policies import BUILT, NAMES
 from torch_chameleon.elastic._pricing import REPAIR_S
 from torch_chameleon.elastic._shares import SHARES_VARIABLE
 from torch_chameleon.elastic._situation import Situation
-from torch_chameleon.elastic._training import MIRROR_VARIABLE
 
 _RESTARTS = 3
 # With --start-method forkserver workers are copies of a process that has loaded
@@ -82,7 +82,7 @@ def _agent(options: argparse.Namespace, tell: Callable[[Seen], None]) -> int:
     ranks = int(options.nproc_per_node)
     descriptors = [Memory.create(rank) for rank in range(ranks)]
     os.environ[_keeper.KEEPER_VARIABLE] = _keeper.address(descriptors)
-    os.environ[MIRROR_VARIABLE] = str(options.mirror_steps)
+    os.environ["CHAMELEON_MIRROR_STEPS"] = str(options.mirror_steps)
     os.environ[REPAIR_VARIABLE] = str(options.repair_seconds)
     if options.partner:
         os.environ[PARTNER_VARIABLE] = "1"
@@ -209,9 +209,10 @@ def _parser() -> _script.CommandParser:
     add(
         "--mirror-steps",
         type=int,
-        default=1,
+        default=config.mirror_steps,
         metavar="STEPS",
-        help="keep the state of each so many-th commit (default: 1)",
+        help="config.mirror_steps of the workers: keep the state of each so "
+        "many-th commit (default: %(default)s)",
     )
     add(
         "--policy",

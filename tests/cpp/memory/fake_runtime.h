@@ -8,10 +8,12 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <sys/mman.h>
+#include <utility>
 #include <vector>
 
 #include "backend/runtime/address_space.h"
@@ -38,6 +40,7 @@ class FakeRuntime final : public support::QueuedRuntime {
   std::array<int, kPoints> fail_after{-1, -1, -1, -1, -1, -1};
   std::size_t reserve_limit = std::size_t{1} << 46; // more is refused
   std::size_t host_limit = std::size_t{1} << 46;
+  std::function<void()> before_synchronize;         // called once, if it is set
   std::size_t machine_bytes = std::size_t{1} << 30; // as hostMemory() says
   bool checks = false;
 
@@ -200,6 +203,7 @@ class FakeRuntime final : public support::QueuedRuntime {
     return queues_[event.id % kStreams].done >= event.id / kStreams;
   }
   Error synchronize(Event event) override {
+    if (before_synchronize) std::exchange(before_synchronize, nullptr)();
     if (fails(kSync)) return failure("synchronize");
     ++synchronizes;
     finish(event);

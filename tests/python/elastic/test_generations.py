@@ -1,11 +1,14 @@
 """Which generation is gone back to, whatever was left."""
 
+import threading
+
 import pytest
 import torch
 from returning_rank import rank_fixture  # noqa: F401
 from torch_chameleon.elastic import _arming, _keeper, chaos
 from torch_chameleon.elastic._generations import Generations
 from torch_chameleon.elastic._memory import Memory
+from torch_chameleon.elastic._slot import Slot
 from torch_chameleon.elastic._snapshot import Snapshot
 
 
@@ -95,15 +98,32 @@ def test_lives_are_counted(rank):
         assert rank.memory.ledger.lives == life
 
 
-def test_an_optimizer_s_step_waits_for_the_commit_before(rank):
+def test_a_commit_waits_for_the_one_before_and_nothing_else_does(
+    rank, monkeypatch
+):
+    may_seal, seal = threading.Event(), Slot.seal
+
+    def held(slot, values):
+        may_seal.wait()
+        seal(slot, values)
+
+    monkeypatch.setattr(Slot, "seal", held)
     layer = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     state = rank.state(layer=layer, optimizer=optimizer)
-    for step in range(1, 4):
-        state.commit()
-        layer(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        assert rank.newest.generation == step
+    state.commit()
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert rank.newest.generation == 0
+    next_one = threading.Thread(target=state.commit)
+    next_one.start()
+    next_one.join(0.1)
+    assert next_one.is_alive()
+    assert rank.memory.ledger.reached == 1
+    may_seal.set()
+    next_one.join()
+    rank.settle()
+    assert rank.newest.generation == rank.memory.ledger.reached == 2
 
 
 @pytest.mark.parametrize("phase", chaos.PHASES)

@@ -8,7 +8,7 @@ import torch_chameleon
 from returning_rank import rank_fixture  # noqa: F401
 from support import same_bits, values
 from torch_chameleon import _C
-from torch_chameleon.elastic._copies import UNKNOWN, MirrorCopies
+from torch_chameleon.elastic._copies import UNKNOWN, Copies
 
 MIB = 1 << 20
 
@@ -55,6 +55,20 @@ def test_only_what_changed_is_copied_again(rank, evicted):
     assert rank.state(layer=other, step=0).step == 5
     assert same_bits(other.weight, layer.weight)
     assert same_bits(other.bias, layer.bias)
+
+
+def test_a_step_says_what_its_commit_keeps(rank):
+    layer = torch.nn.Linear(64, 64).to("chameleon")
+    state = rank.state(layer=layer, step=0)
+    for _ in range(3):
+        with torch.no_grad():
+            layer.weight.add_(1)
+        state.step += 1
+        state.commit()
+        torch_chameleon.step()
+    figures = torch_chameleon.profiler.last_step()
+    assert figures["mirrored_bytes"] == layer.weight.nbytes
+    assert figures["bytes_out"] == 0
 
 
 def test_tensors_that_are_not_in_one_piece(rank):
@@ -126,7 +140,7 @@ def test_an_update_that_was_deferred_is_in_it(rank):
 
 
 def test_blocks_get_values_and_say_which():
-    copies = MirrorCopies()
+    copies = Copies()
     tensor = values("chameleon", 16)
     block = torch.zeros(tensor.nbytes, dtype=torch.uint8)
     (first,) = copies.begin([block], [tensor], [UNKNOWN])
@@ -143,7 +157,7 @@ def test_blocks_get_values_and_say_which():
 
 
 def test_what_the_device_does_not_know_has_no_value():
-    copies = MirrorCopies()
+    copies = Copies()
     block = torch.zeros(64, dtype=torch.uint8)
     assert copies.begin([block], [torch.ones(16)], [UNKNOWN]) == [UNKNOWN]
     assert block.view(torch.float32).tolist() == [1] * 16

@@ -5,9 +5,11 @@ import sys
 
 import pytest
 import torch
+import torch_chameleon
 from returning_rank import rank_fixture  # noqa: F401
 from support import same_bits, values
 from torch_chameleon import elastic
+from torch_chameleon.elastic._group import Group
 
 DEVICES = ["cpu", "chameleon"]
 
@@ -206,9 +208,9 @@ def test_without_an_agent_commits_do_nothing(monkeypatch):
     assert state.step == 1
 
 
-def test_only_every_nth_commit_is_kept(rank, monkeypatch):
-    monkeypatch.setenv("CHAMELEON_MIRROR_STEPS", "3")
-    state = rank.state(step=0)
+def test_only_every_nth_commit_is_kept(rank):
+    with torch_chameleon.config.patch(mirror_steps=3):
+        state = rank.state(step=0)
     for _ in range(8):
         state.step += 1
         state.commit()
@@ -218,11 +220,19 @@ def test_only_every_nth_commit_is_kept(rank, monkeypatch):
     assert rank.memory.ledger.lost == 2
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "x", "", "1.5"])
-def test_a_wrong_number_of_mirror_steps(monkeypatch, text):
-    monkeypatch.setenv("CHAMELEON_MIRROR_STEPS", text)
-    with pytest.raises(ValueError, match=f"MIRROR_STEPS={text!a} must be"):
-        elastic.State(step=0)
+def test_mirror_steps_are_those_of_all_ranks(rank, monkeypatch):
+    monkeypatch.setattr(Group, "gather", lambda *_: [[1], [3]])
+    with pytest.raises(ValueError, match=r"mirror_steps .* it is \[1, 3\]"):
+        rank.state(step=0)
+
+
+@pytest.mark.parametrize("steps", [0, -1, "x", "", 1.5])
+def test_a_wrong_number_of_mirror_steps(steps):
+    with pytest.raises(
+        ValueError, match="^mirror_steps = .* must be a whole number from 1 to"
+    ):
+        torch_chameleon.config.mirror_steps = steps
+    assert torch_chameleon.config.mirror_steps == 1
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def declared():
 
 
 def test_declared_keys_match_the_table():
-    kinds = {"bytes": "_Bytes", "number": "_Number"}
+    kinds = {"bytes": "_Bytes", "number": "_Number", "count": "_Count"}
     table = {
         spec["key"]: kinds.get(spec["kind"], "_Text")
         for spec in _C.option_specs()

@@ -85,6 +85,29 @@ TEST(PagerMeasure, AStepOnTheSimulatedClockIsExact) {
   device.pager->release(block);
 }
 
+TEST(PagerMeasure, WhatIsMirroredIsOfTheStepInWhichItLeaves) {
+  Device device(simulated());
+  Block* const block = device.create();
+  std::byte kept{}; // a simulated device writes nothing there
+  device.op(500, block);
+  device.pager->meter().step(kStream);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(
+        device.pager->mirror({block, 0, kBytes, &kept}, {}, kStream).ok());
+    device.op(3000, block);
+    device.pager->meter().step(kStream);
+    ASSERT_TRUE(device.pager->finishMirror().value());
+    const StepFigures step = device.pager->meter().lastStep().value();
+    EXPECT_EQ(step.mirrored_bytes, kBytes);
+    EXPECT_EQ(step.bytes_out, 0);
+    // The op writes it, so it left before, at 1,000 bytes a microsecond.
+    EXPECT_EQ(step.bound_ns, kBytes);
+    EXPECT_EQ(device.pager->meter().link().now().mirrored_bytes, kBytes);
+    if (i == 1) device.pager->resetStats();
+  }
+  device.pager->release(block);
+}
+
 TEST(PagerMeasure, StepsThatAreFoundHaveFigures) {
   Device device(simulated());
   std::vector<Block*> blocks;

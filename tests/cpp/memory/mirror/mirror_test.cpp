@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "memory/pager.h"
+#include "tests/cpp/memory/fake_runtime.h"
 #include "tests/cpp/memory/pager_fixture.h"
 
 namespace chameleon::memory {
@@ -219,6 +220,55 @@ TEST_F(MirrorTest, OpsRunBesideIt) {
     for (std::size_t i = 0; i < kBlocks; ++i) {
       EXPECT_EQ(destinations[i], pattern(kBytes, 100 * round + i)) << i;
     }
+  }
+}
+
+// While its copy is under way a block leaves HBM, which needs no other copy,
+// and an op writes what takes its place.
+TEST(MirrorOrder, WhoGetsABlocksPlaceWaitsForItsCopy) {
+  FakeRuntime device;
+  {
+    std::unique_ptr<Pager> pager =
+        Pager::create(device, {kBytes, kMiB, 64}, "lru").value();
+    const std::vector<std::byte> values[] = {pattern(kBytes, 1),
+                                             pattern(kBytes, 2)};
+    const auto op = [&](Block* block, Access access, std::size_t stream) {
+      const Operand operand{block, access};
+      Call call;
+      ASSERT_TRUE(pager
+                      ->begin(call, FakeRuntime::compute(stream), {&operand, 1},
+                              nullptr, "op", false)
+                      .ok());
+      if (access == Access::kWrite) {
+        const runtime::Copy copy{block->device_address, values[stream].data(),
+                                 kBytes};
+        ASSERT_TRUE(device.copy(FakeRuntime::compute(stream), {&copy, 1}).ok());
+      }
+      pager->end(call);
+    };
+    Block* const block = pager->createBlock(kBytes).value();
+    op(block, Access::kWrite, 0);
+    ASSERT_TRUE(pager->evict(*block).ok());
+    op(block, Access::kRead, 0); // clean, and in HBM
+    device.runAll();
+    std::vector<std::byte> destination(kBytes);
+    ASSERT_TRUE(pager
+                    ->mirror({block, 0, kBytes, destination.data()}, {},
+                             FakeRuntime::compute(0))
+                    .ok());
+    Block* other = nullptr;
+    device.before_synchronize = [&] {
+      const std::byte* const place = block->device_address;
+      ASSERT_TRUE(pager->evict(*block).ok());
+      other = pager->createBlock(kBytes).value();
+      op(other, Access::kWrite, 1);
+      ASSERT_EQ(other->device_address, place);
+      device.run(FakeRuntime::compute(1));
+    };
+    EXPECT_TRUE(pager->finishMirror().value());
+    EXPECT_EQ(destination, values[0]);
+    pager->release(block);
+    pager->release(other);
   }
 }
 

@@ -44,6 +44,18 @@ TEST(LinkEstimate, OtherwiseWhatWasMeasured) {
   EXPECT_DOUBLE_EQ(link.now().latency_ns, 3000);
 }
 
+TEST(LinkEstimate, WhatIsMirroredIsKnownOfBoth) {
+  Durations durations;
+  MirrorRate mirror;
+  const LinkEstimate measured(durations, std::nullopt, &mirror);
+  const LinkEstimate exact(durations, runtime::LinkSpeeds{2e9, 3e9, 4e9, 500},
+                           &mirror);
+  EXPECT_EQ(measured.now().mirrored_bytes, 0);
+  mirror.stepEnded(600);
+  EXPECT_EQ(measured.now().mirrored_bytes, 600);
+  EXPECT_EQ(exact.now().mirrored_bytes, 600);
+}
+
 TEST(LinkEstimate, ApartByAQuarter) {
   const LinkModel link;
   LinkModel other = link;

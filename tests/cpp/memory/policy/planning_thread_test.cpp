@@ -46,8 +46,10 @@ class PlanningAtOnce : public ::testing::Test {
  protected:
   profiler::PathId path = 0;
   profiler::Durations durations;
-  PlanningThread planning{profiler_, durations, LinkEstimate(durations, {}),
-                          [] {}, /*at_once=*/true};
+  MirrorRate mirror;
+  PlanningThread planning{profiler_, durations,
+                          LinkEstimate(durations, {}, &mirror), [] {},
+                          /*at_once=*/true};
 };
 
 TEST_F(PlanningAtOnce, IsDoneAgainWhereOpsTakeOtherTimes) {
@@ -67,6 +69,36 @@ TEST_F(PlanningAtOnce, IsDoneAgainWhereOpsTakeOtherTimes) {
   EXPECT_EQ(plansAfter(7), 1U); // 31 rounds
   EXPECT_EQ(plansAfter(1), 2U);
   EXPECT_EQ(plansAfter(200), 2U);
+}
+
+// What leaves for the mirror counts where it keeps the next step waiting.
+TEST_F(PlanningAtOnce, IsDoneAgainWhereAMirrorTakesLonger) {
+  const PlanKey key{path, kBudget};
+  const ModelledStep alone = planning.plan(key).value()->plan->modelled;
+  EXPECT_EQ(alone.mirror_ns, 0);
+  const double out_bytes_per_ns =
+      LinkEstimate(durations, {}).now().out_bytes_per_ns;
+  const auto way_out =
+      static_cast<std::int64_t>(alone.duration_ns * out_bytes_per_ns);
+  const auto left = way_out - static_cast<std::int64_t>(alone.bytes_out);
+  ASSERT_GT(left, 0);
+  mirror.stepEnded(left);
+  EXPECT_EQ(planning.plan(key).value()->plan->modelled.mirror_ns, 0);
+  EXPECT_EQ(planning.plansMade(), 1U);
+  mirror.stepEnded(left + 2 * way_out);
+  (void)planning.plan(key); // ordered
+  const ModelledStep both = planning.plan(key).value()->plan->modelled;
+  EXPECT_EQ(planning.plansMade(), 2U);
+  EXPECT_GT(both.mirror_ns, 0);
+  // The way out has nothing else to do.
+  EXPECT_NEAR(
+      both.duration_ns * out_bytes_per_ns,
+      static_cast<double>(both.bytes_out) + 2.0 * static_cast<double>(way_out),
+      out_bytes_per_ns);
+  EXPECT_LE(both.bytes_out, alone.bytes_out);
+  for (int i = 0; i < 5; ++i) mirror.stepEnded(left + 2 * way_out);
+  (void)planning.plan(key);
+  EXPECT_EQ(planning.plan(key).value()->plan->modelled.mirror_ns, 0);
 }
 
 // Steps that take longer than the model says: the path is planned with more

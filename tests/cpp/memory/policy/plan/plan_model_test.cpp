@@ -88,6 +88,31 @@ TEST(PlanModel, PencilAndPaper) {
   EXPECT_EQ(step.copies, 3U);
 }
 
+TEST(PlanModel, AMirrorTakesTheTimeThatIsLeftOnTheWayOut) {
+  const Cycle cycle = two_weights();
+  const UseTable table(cycle, 0);
+  Plan plan;
+  plan.budget_bytes = 150;
+  using enum Action::Kind;
+  plan.actions = {
+      {kWriteBack, 1}, {kEvict, 1}, {kFetch, 0}, {kEvict, 0}, {kFetch, 1}};
+  plan.action_end = {3, 5};
+  LinkModel link = kLink;
+  link.mirrored_bytes = 330; // beside the plan's 100, in 430 ns
+  ModelledStep step = model_plan(table, plan, link);
+  EXPECT_DOUBLE_EQ(step.duration_ns, 430);
+  EXPECT_EQ(step.mirror_ns, 0);
+  link.mirrored_bytes = 350;
+  add_mirror(step, link);
+  EXPECT_DOUBLE_EQ(step.duration_ns, 450);
+  EXPECT_DOUBLE_EQ(step.mirror_ns, 20);
+  EXPECT_DOUBLE_EQ(model_plan(table, plan, link).duration_ns, 450);
+  link.mirrored_bytes = 0;
+  add_mirror(step, link);
+  EXPECT_DOUBLE_EQ(step.duration_ns, 430);
+  EXPECT_EQ(step.mirror_ns, 0);
+}
+
 TEST(PlanModel, RoomThatWasFreeIsTakenFirst) {
   Cycle cycle = two_weights();
   const UseTable table(cycle, 0);
