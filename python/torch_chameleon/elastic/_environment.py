@@ -20,3 +20,8 @@ def steps(variable: str, default: int) -> int:
             "of steps, at least 1"
         )
     return int(text)
+
+
+def machines() -> int:
+    """How many an elastic agent says that there are now."""
+    return int(os.environ.get("GROUP_WORLD_SIZE", 1))

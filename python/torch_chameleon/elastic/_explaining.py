@@ -22,7 +22,9 @@ def is_of(training: Training) -> None:
     _current = weakref.ref(training)
 
 
-def explain(repair_seconds: float | None = None) -> Outlook:
+def explain(
+    repair_seconds: float | None = None, device_lost: bool = False
+) -> Outlook:
     """What would happen if one of the ranks were lost now.
 
     The same prices by which `--policy auto` chooses at a failure: the time
@@ -34,6 +36,9 @@ def explain(repair_seconds: float | None = None) -> Outlook:
     Args:
         repair_seconds: How long a lost device is away. Default: as the launcher
             was told, else an hour.
+        device_lost: Whether the rank's device is lost with it, and on several
+            machines its whole machine. Default: only its process is, or what
+            its machine holds.
 
     Returns:
         Options, prices and reasons, which print as a small table.
@@ -50,5 +55,8 @@ def explain(repair_seconds: float | None = None) -> Outlook:
     if repair_seconds is None:
         repair_seconds = float(os.environ.get(REPAIR_VARIABLE, REPAIR_S))
     return price(
-        training.situation(), repair_seconds, may_take_fewer=may_be_fewer()
+        training.situation(),
+        repair_seconds,
+        is_device_lost=device_lost,
+        may_take_fewer=may_be_fewer(),
     )

@@ -6,10 +6,15 @@ from typing import NamedTuple
 from torch.distributed.elastic.metrics.api import MetricData, MetricHandler
 
 from torch_chameleon.elastic._memory import Memory
-from torch_chameleon.elastic._option import FROM_PARTNER, IN_PLACE
+from torch_chameleon.elastic._option import (
+    FROM_CHECKPOINT,
+    FROM_PARTNER,
+    IN_PLACE,
+    resharded,
+)
 
 AGENT = "torchelastic"  # the group of the agent's metrics
-_FAILED = (".failed", ".unhealthy")
+_FAILED, _WELL = (".failed", ".unhealthy"), ".healthy"
 
 
 class Seen(NamedTuple):
@@ -44,6 +49,42 @@ class Seen(NamedTuple):
         return f"elastic: {'; '.join(words)}"
 
 
+class Left(NamedTuple):
+    """What the workers of a life left, of how they came to be there."""
+
+    back_at: float
+    ranks: int
+    fetches: int
+    readings: int
+
+    @classmethod
+    def by(cls, memories: list[Memory]) -> "Left":
+        """Reads ledgers.
+
+        Args:
+            memories: Of all local ranks.
+        """
+        ledgers = [each.ledger for each in memories]
+        return cls(
+            max(each.back_at for each in ledgers),
+            max(ledgers, key=lambda each: each.back_at).ranks,
+            max(each.fetches for each in ledgers),
+            max(each.readings for each in ledgers),
+        )
+
+    def what_was_done(self, before: "Left") -> str:
+        """How they came back whom an agent started again.
+
+        Args:
+            before: What those before them left.
+        """
+        if self.readings > before.readings:
+            return FROM_CHECKPOINT
+        if self.ranks < before.ranks:
+            return resharded(self.ranks)
+        return FROM_PARTNER if self.fetches > before.fetches else IN_PLACE
+
+
 class Failures(MetricHandler):
     """Counts the failures that torch's elastic agent sees.
 
@@ -61,7 +102,8 @@ class Failures(MetricHandler):
         self._options: list[str] = []
         self._times: list[float] = []  # of failures
         self._seconds: list[float] = []  # until somebody was back
-        self._fetches = 0  # that were seen
+        self._before = Left.by(memories)
+        self._is_away = False  # nobody is back yet after the last one
 
     def emit(self, metric_data: MetricData) -> None:
         """See `MetricHandler`.
@@ -70,8 +112,13 @@ class Failures(MetricHandler):
             metric_data: One value.
         """
         name = metric_data.name
-        if name.startswith("workers.") and name.endswith(_FAILED):
+        if not name.startswith("workers."):
+            return
+        if name.endswith(_WELL):
             self._look()
+        elif name.endswith(_FAILED):
+            self._look()
+            self._before, self._is_away = Left.by(self._memories), True
             self._options.append(IN_PLACE)
             self._times.append(time.monotonic())
 
@@ -95,14 +142,14 @@ class Failures(MetricHandler):
         return Seen(self._options, self._seconds, lost)
 
     def _look(self) -> None:
-        """When the workers were back after the last failure."""
-        back_at = max(each.ledger.back_at for each in self._memories)
-        fetches = max(each.ledger.fetches for each in self._memories)
-        if self._times and back_at > self._times[-1]:
-            self._seconds.append(back_at - self._times[-1])
-            if fetches > self._fetches:
-                self._options[-1] = FROM_PARTNER
-        self._fetches = fetches
+        """Whether the workers are back after the last failure, and how."""
+        left = Left.by(self._memories)
+        if not self._is_away or left.back_at <= self._times[-1]:
+            return
+        self._is_away = False
+        self._seconds.append(left.back_at - self._times[-1])
+        if self._options[-1] == IN_PLACE:
+            self._options[-1] = left.what_was_done(self._before)
 
 
 def _counted(number: int, what: str) -> str:

@@ -20,6 +20,11 @@ class Figures(NamedTuple):
     reading_s: float = 0  # of coming back from one
     partner_s: float = 0  # of a copy to the partner's memory, in the background
     fetch_s: float = 0  # of one from another rank's memory, to come back
+    partner_steps: float = (
+        0  # done at the newest generation that all partners have; 0: none
+    )
+    sharded: float = 0  # 1: a rank has a part of the state alone
+    machines: float = 0  # 0: one
 
     def worst(self, other: "Figures") -> "Figures":
         """Of two ranks: all wait for the slowest, and need what both have.
@@ -28,5 +33,7 @@ class Figures(NamedTuple):
             other: Another rank's.
         """
         worst = Figures(*map(max, self, other))
-        have = min(self.checkpoint_steps, other.checkpoint_steps)
-        return worst._replace(checkpoint_steps=have)
+        return worst._replace(
+            checkpoint_steps=min(self.checkpoint_steps, other.checkpoint_steps),
+            partner_steps=min(self.partner_steps, other.partner_steps),
+        )

@@ -1,5 +1,6 @@
 """A generation that every rank has."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch_chameleon.elastic._image import Image
@@ -11,4 +12,4 @@ class Found(NamedTuple):
     number: int  # 0: it was on disk
     steps: int
     own: Image
-    images: list[Image]
+    images: Iterable[Image]  # one after the other; all that `own` lacks

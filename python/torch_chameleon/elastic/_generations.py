@@ -61,13 +61,14 @@ class Generations:
         images = {
             slot: image for slot in self._own.slots if (image := Image.of(slot))
         }
+        whole = None
         if self._partners is not None:
-            images = self._partners.fetch(images)
-        usable = self._usable(images)
+            images, whole = self._partners.fetch(images)
+        usable = ([whole] if whole else []) + self._usable(images)
         numbers = [found.number for found in usable]
         reached = max(each.ledger.reached for each in self._memories)
         steps = max((found.steps for found in usable), default=0)
-        numbers += [0] * (len(self._own.slots) - len(numbers))
+        numbers += [0] * (len(self._own.slots) + 1 - len(numbers))
         said = self._group.gather([*numbers, max(reached, steps)])
         reached = max(each[-1] for each in said)
         shared = set.intersection(*(set(each[:-1]) for each in said))
@@ -81,7 +82,12 @@ class Generations:
         steps = 0 if found is None else found.steps
         if self._checkpoints is not None:
             self._checkpoints.begins(steps)
-        self._own.ledger.back(steps, reached)
+        self._own.ledger.back(
+            steps,
+            reached,
+            self._group.world,
+            is_read=found is not None and not found.number,
+        )
         for lost in self._memories[self._group.world :]:
             lost.ledger.reached = steps
         return found

@@ -5,6 +5,8 @@ import torch.distributed as dist
 
 from torch_chameleon import _ranks
 
+_PIECE_BYTES = 64 << 20  # that are on their way at once
+
 
 class Group:
     """A group of its own, for CPU tensors, whatever the training's is made of.
@@ -35,6 +37,17 @@ class Group:
         all_of_them = [torch.empty_like(own) for _ in range(self.world)]
         dist.all_gather(all_of_them, own, group=self._group)
         return [each.tolist() for each in all_of_them]
+
+    def broadcast(self, data: torch.Tensor, source: int) -> None:
+        """Fills it on all ranks with what one of them has.
+
+        Args:
+            data: Equally large on all.
+            source: Which rank it is.
+        """
+        if self._group is not None:
+            for piece in data.split(_PIECE_BYTES):
+                dist.broadcast(piece, source, group=self._group)
 
     def meet(self) -> None:
         """Returns when all ranks have called it.

@@ -34,6 +34,11 @@ class Image:
         found = slot.read()
         return None if found is None else cls(*found)
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether other ranks' images have what this one lacks."""
+        return any(piece.is_sharded for piece in self.pieces)
+
     def values(self, number: int) -> torch.Tensor:
         """A piece's, as a view of the slot's memory.
 

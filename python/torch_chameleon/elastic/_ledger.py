@@ -8,7 +8,7 @@ from torch_chameleon.elastic._figures import Figures
 
 _PAGE = 4096
 _FIGURES = slice(-len(Figures._fields), None)  # behind the counts
-_REACHED, _LOST, _BACK_AT, _LIVES, _FETCHES = range(5)
+_REACHED, _LOST, _BACK_AT, _LIVES, _FETCHES, _READINGS, _RANKS = range(7)
 
 
 class Ledger:
@@ -62,6 +62,16 @@ class Ledger:
         self._words[_FETCHES] = times
 
     @property
+    def readings(self) -> int:
+        """How often the rank's state came from disk."""
+        return self._words[_READINGS]
+
+    @property
+    def ranks(self) -> int:
+        """How many there were when a worker was last back; 0: never."""
+        return self._words[_RANKS]
+
+    @property
     def figures(self) -> Figures:
         """What the rank has measured."""
         return Figures(*self._reals)
@@ -75,13 +85,19 @@ class Ledger:
         for name, value in figures.items():
             self._reals[Figures._fields.index(name)] = value
 
-    def back(self, steps: int, reached: int) -> None:
+    def back(
+        self, steps: int, reached: int, ranks: int, is_read: bool = False
+    ) -> None:
         """Notes that a worker has a committed state, or begins again.
 
         Args:
             steps: So many it has behind it.
             reached: So many somebody had done.
+            ranks: How many are back.
+            is_read: Whether the state was on disk.
         """
+        self._words[_READINGS] += is_read
+        self._words[_RANKS] = ranks
         self._words[_LOST] += max(reached - steps, 0)
         self._words[_REACHED] = steps
         self._words[_LIVES] += 1

@@ -10,7 +10,9 @@ from typing import Any
 
 from torch_chameleon import _C, chameleon
 from torch_chameleon._config import config
+from torch_chameleon.elastic._environment import machines
 from torch_chameleon.elastic._ledger import Ledger
+from torch_chameleon.elastic._situation import lost_together
 
 _REMEMBERED = 9  # steps; the device has its plan before they are full
 _SHARE = 100  # the model is asked for one part in so many of the time
@@ -31,16 +33,27 @@ class Measuring:
             ledger: Where figures go.
             world: How many ranks there are.
         """
-        self.is_sharded = False  # whether a rank has a part of the state alone
         self._ledger = ledger
         self._world = world
+        self._together = lost_together(world, machines())
         self._device = chameleon.current_device()
         self._times: deque[float] = deque(maxlen=_REMEMBERED)
         self._last = 0.0
         self._due = 0.0
         self._modelling: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, "chameleon elastic model")
-        ledger.measured(slowdown=0, start_s=_age())
+        ledger.measured(
+            slowdown=0, start_s=_age(), sharded=0, machines=machines()
+        )
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a rank has a part of the state alone."""
+        return bool(self._ledger.figures.sharded)
+
+    @is_sharded.setter
+    def is_sharded(self, value: bool) -> None:
+        self._ledger.measured(sharded=value)
 
     def step(self) -> None:
         """Notes that another step ended."""
@@ -59,23 +72,27 @@ class Measuring:
     def model(self) -> None:
         """Notes by how much a step would be longer with a rank less.
 
-        Where the device has recorded no step, it is not known.
+        On several machines, with a machine's ranks less. Where the device has
+        recorded no step, it is not known.
         """
-        if self._world == 1:
+        together = self._together
+        if self._world <= together:
             return
         began = time.monotonic()
-        found = slowdown(self._device, self._world, self.is_sharded)
+        found = slowdown(self._device, self._world, self.is_sharded, together)
         if found is not None:
             kept = self._ledger.figures.kept_bytes if self.is_sharded else 0
             self._ledger.measured(
                 slowdown=found,
-                longer=longer(self._device, self._world, kept) or 0,
+                longer=longer(self._device, self._world, kept, together) or 0,
             )
         took = time.monotonic() - began
         self._due = began + max(_SHARE * took, 1)
 
 
-def slowdown(device: int, world: int, is_sharded: bool) -> float | None:
+def slowdown(
+    device: int, world: int, is_sharded: bool, together: int = 1
+) -> float | None:
     """What a step of the same samples would take with a rank less, by now's.
 
     Each rank then has `more` = N / (N - 1) times as many samples. Where state
@@ -87,14 +104,15 @@ def slowdown(device: int, world: int, is_sharded: bool) -> float | None:
 
     Args:
         device: The device, whose last step is the model's.
-        world: How many ranks there are, at least 2.
+        world: How many ranks there are.
         is_sharded: Whether a rank has a part of the state alone.
+        together: How many are lost at once; some are left.
 
     Returns:
         A factor; None: no step was recorded, or even the one that runs would
         not fit by the model.
     """
-    more = world / (world - 1)
+    more = world / (world - together)
     now = _C.swap_stats(device)["hbm_budget"]
     least = float(now)
     if is_sharded:
@@ -108,7 +126,9 @@ def slowdown(device: int, world: int, is_sharded: bool) -> float | None:
     return float(more * max([this, *filter(None, then)]) / this)
 
 
-def longer(device: int, world: int, sharded_bytes: float) -> float | None:
+def longer(
+    device: int, world: int, sharded_bytes: float, together: int = 1
+) -> float | None:
     """What a step of the same ranks' samples takes with a rank less, by now's.
 
     State that is sharded then is N / (N - 1) times as large on each rank; the
@@ -116,14 +136,15 @@ def longer(device: int, world: int, sharded_bytes: float) -> float | None:
 
     Args:
         device: The device, whose last step is the model's.
-        world: How many ranks there are, at least 2.
+        world: How many ranks there are.
         sharded_bytes: How much of the state this rank has, if it is sharded.
+        together: How many are lost at once; some are left.
 
     Returns:
         A factor; None: no step was recorded, or it would not fit by the model.
     """
     now = _C.swap_stats(device)["hbm_budget"]
-    least = now - round(sharded_bytes / (world - 1))
+    least = now - round(sharded_bytes * together / (world - together))
     if _memory_is_shared():
         least = max(least, now)
     found = _modelled(device, [now, max(least, 1)])

@@ -7,6 +7,15 @@ FROM_CHECKPOINT = "from the checkpoint"
 FROM_PARTNER = "from a partner"
 
 
+def resharded(ranks: int) -> str:
+    """What it is called that all of the state is on fewer ranks.
+
+    Args:
+        ranks: On how many.
+    """
+    return f"resharded onto {ranks}"
+
+
 class Option(NamedTuple):
     """Seconds that it costs, by what they are lost to."""
 

@@ -66,16 +66,22 @@ class Outlook(NamedTuple):
             for name, why in self.impossible.items()
         ]
         head = (
-            f"If one of {self.now.ranks} ranks were lost now "
-            f"(a step takes {self._step}):"
+            f"If one of {self._who} were lost now (a step takes {self._step}):"
         )
         return "\n".join([head, *lines])
+
+    @property
+    def _who(self) -> str:
+        ranks = f"{self.now.ranks} ranks"
+        machines = self.now.machines
+        return ranks if machines == 1 else f"{ranks} on {machines} machines"
 
     @property
     def _step(self) -> str:
         step_s = self.now.figures.step_s
         then = step_s * self.now.figures.slowdown
-        with_fewer = f", {then:.3g} s with a rank less" if then else ""
+        less = "a rank" if self.now.machines == 1 else "a machine"
+        with_fewer = f", {then:.3g} s with {less} less" if then else ""
         return f"{step_s:.3g} s{with_fewer}"
 
 

@@ -6,7 +6,11 @@ from typing import Protocol
 from torch_chameleon.elastic._chooser import Chooser
 from torch_chameleon.elastic._devices import lose_device
 from torch_chameleon.elastic._failure import Failure
-from torch_chameleon.elastic._option import FROM_CHECKPOINT, IN_PLACE
+from torch_chameleon.elastic._option import (
+    FROM_CHECKPOINT,
+    IN_PLACE,
+    resharded,
+)
 
 
 class Policy(Protocol):
@@ -66,7 +70,7 @@ class Reshard:
         if options.allow_fewer_samples:
             return f"fewer samples on {ranks}"
         options.shares = ranks
-        return f"resharded onto {ranks}"
+        return resharded(ranks)
 
 
 class Checkpoint:

@@ -1,5 +1,7 @@
 """Brings objects to what images of them say."""
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +21,9 @@ class Kept(Protocol):
         """Makes it so."""
 
 
-def put_back(objects: dict[str, Kept], own: Image, images: list[Image]) -> None:
+def put_back(
+    objects: dict[str, Kept], own: Image, images: Iterable[Image]
+) -> None:
     """Loads each object's state.
 
     Values go from the keeper's memory straight to where they belong: into the
@@ -34,6 +38,7 @@ def put_back(objects: dict[str, Kept], own: Image, images: list[Image]) -> None:
 
     Raises:
         ValueError: An object is not made as it was when it was committed.
+        RuntimeError: The images have not all values.
     """
     for name in objects:
         if name not in own.tree:
@@ -55,7 +60,7 @@ def put_back(objects: dict[str, Kept], own: Image, images: list[Image]) -> None:
         for name in objects
         for piece in pieces[name]
     }
-    fill(targets, [own, *images])
+    fill(targets, chain([own], images))
     for name, each in objects.items():
         each.load_state_dict(states[name])
 

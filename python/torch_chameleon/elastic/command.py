@@ -186,6 +186,8 @@ def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
         )
     if not options.restarted_by_agents:
         options.standalone = not options.rdzv_endpoint
+    elif options.allow_fewer_samples:
+        parser.error("--allow-fewer-samples is for one machine: --nnodes 1")
     elif options.policy == "auto":
         options.policy = "in-place"  # the agents' own, and no other is for many
     elif options.policy != "in-place":

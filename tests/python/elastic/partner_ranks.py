@@ -38,6 +38,7 @@ class Hall:
     def __init__(self, world):
         self.said = [[]] * world
         self.barrier = threading.Barrier(world, timeout=LIMIT_S)
+        self.shown = None
 
 
 class InHall:
@@ -53,6 +54,14 @@ class InHall:
         said = list(self._hall.said)
         self._hall.barrier.wait()
         return said
+
+    def broadcast(self, data, source):
+        if source == self.rank:
+            self._hall.shown = data
+        self._hall.barrier.wait()
+        if source != self.rank:
+            data.copy_(self._hall.shown)
+        self._hall.barrier.wait()
 
     def meet(self):
         self._hall.barrier.wait()
@@ -93,15 +102,32 @@ class Several:
         """Who has which number in the next life."""
         self._files = [self._files[rank] for rank in ranks]
 
-    def come_back(self):
+    def leave(self, *ranks):
+        """Their machine is lost, and nobody comes in its place."""
+        self._end()
+        for rank in ranks:
+            self._close(rank)
+        stay = [rank for rank in range(self.world) if rank not in ranks]
+        self._files = [self._files[rank] for rank in stay]
+        self.world = len(stay)
+
+    def join(self, ranks):
+        """So many more are there."""
+        self._end()
+        self._files += [Memory.create(self.world + x) for x in range(ranks)]
+        self.world += ranks
+
+    def come_back(self, are_apart=True):
         """All start again; the steps that are behind them, or None."""
         self._end()
         hall = Hall(self.world)
         self.memories = [self.memory(rank) for rank in range(self.world)]
-        self.links = [Held(group) for group in linked(self.world)]
+        self.links = [None]
+        if self.world > 1:
+            self.links = [Held(group) for group in linked(self.world)]
         groups = [InHall(hall, rank) for rank in range(self.world)]
         self.partners = [
-            Partners(*each)
+            Partners(*each, are_apart)
             for each in zip(groups, self.memories, self.links, strict=True)
         ]
         self.generations = [
@@ -112,11 +138,18 @@ class Several:
                 self.memories, groups, self.partners, strict=True
             )
         ]
-        found = self._on_all(lambda rank: self.generations[rank].agree())
-        for rank, each in enumerate(found):
-            if each is not None:
-                assert each.own.rank == rank
-                assert torch.equal(each.own.values(0), value(rank, each.steps))
+
+        def agree(rank):
+            found = self.generations[rank].agree()
+            if found is not None:
+                wrote = found.own.world
+                assert found.own.rank == rank or wrote != self.world
+                check(found.own, found.steps)
+                self.seen[rank] = [check(x, found.steps) for x in found.images]
+            return found
+
+        self.seen = [[]] * self.world  # whose images each has looked at
+        found = self._on_all(agree)
         steps = {each and each.steps for each in found}
         assert len(steps) == 1
         self._steps = itertools.count((found[0].steps if found[0] else 0) + 1)
@@ -132,7 +165,7 @@ class Several:
             tree = {"model": {"weight": value(rank, steps)}}
             generations.commit(Snapshot(tree, rank, self.world), steps)
             generations.wait()
-            if copies:
+            if copies and self.world > 1:
                 self.partners[rank].settle()
 
         self._on_all(work)
@@ -158,7 +191,7 @@ class Several:
 
     def _end(self):
         """All processes end; nobody listens to what they were sending."""
-        for each in self.links:
+        for each in filter(None, self.links):
             each._group = None
 
     def _close(self, rank):
@@ -168,6 +201,12 @@ class Several:
     def _on_all(self, work):
         with ThreadPoolExecutor(self.world) as threads:
             return list(threads.map(work, range(self.world)))
+
+
+def check(image, steps):
+    """Looks at its values; whose they are."""
+    assert torch.equal(image.values(0), value(image.rank, steps))
+    return image.rank
 
 
 def value(rank, steps):

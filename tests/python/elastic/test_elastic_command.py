@@ -61,15 +61,19 @@ def failed(failures):
     failures.emit(MetricData(0, "torchelastic", "workers.default.failed", 1))
 
 
+def well(failures):
+    failures.emit(MetricData(0, "torchelastic", "workers.default.healthy", 1))
+
+
 def test_the_last_line():
     memories = [Memory(Memory.create(rank)) for rank in range(2)]
     for each in memories:
-        each.ledger.back(0, 0)
+        each.ledger.back(0, 0, 2)
     failures = Failures(memories)
-    failures.emit(MetricData(0, "torchelastic", "workers.default.healthy", 1))
+    well(failures)
     assert failures.seen().line() == "elastic: no failures; no steps lost"
     failed(failures)
-    memories[0].ledger.back(3, 4)
+    memories[0].ledger.back(3, 4, 2)
     failed(failures)
     assert failures.seen().line() == (
         "elastic: 2 failures (in place, in place); 1 step lost; back after "
@@ -77,7 +81,7 @@ def test_the_last_line():
     )
     failures.chose("given up")
     for each in memories:
-        each.ledger.back(2, 4)
+        each.ledger.back(2, 4, 2)
     assert failures.seen().line() == (
         "elastic: 2 failures (in place, given up); 3 steps lost; back after "
         "0.0 s, 0.0 s"
@@ -88,15 +92,33 @@ def test_the_last_line_knows_whose_memory_it_was():
     memories = [Memory(Memory.create(rank)) for rank in range(2)]
     failures = Failures(memories)
     failed(failures)
-    memories[0].ledger.back(3, 4)
+    memories[0].ledger.back(3, 4, 2)
     memories[0].ledger.fetches += 1
     failed(failures)
-    memories[0].ledger.back(5, 5)
+    memories[0].ledger.back(5, 5, 2)
     failed(failures)
     assert failures.seen().line() == (
         "elastic: 3 failures (from a partner, in place, in place); "
         "1 step lost; back after 0.0 s, 0.0 s"
     )
+
+
+def test_the_last_line_knows_how_many_are_left():
+    memory = Memory(Memory.create(0))
+    memory.ledger.back(0, 0, 4)
+    failures = Failures([memory])
+    failed(failures)
+    memory.ledger.fetches += 1
+    memory.ledger.back(3, 4, 2)
+    well(failures)
+    memory.ledger.back(5, 5, 4)  # another machine came, and nothing failed
+    failed(failures)
+    memory.ledger.back(2, 6, 2, is_read=True)
+    assert failures.seen().options == [
+        "resharded onto 2",
+        "from the checkpoint",
+    ]
+    assert failures.seen().lost == 5
 
 
 class Options:

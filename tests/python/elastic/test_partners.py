@@ -1,11 +1,14 @@
 """A machine's memory is gone, and its ranks' states are not."""
 
+import logging
 import os
 import threading
 import time
 
 import pytest
 from partner_ranks import LIMIT_S, Several, linked, value
+from torch_chameleon.elastic._image import Image
+from torch_chameleon.elastic._memory import Memory
 from torch_chameleon.elastic._partner import partners
 from torch_chameleon.elastic._partner.holdings import Holding, Holdings
 from torch_chameleon.elastic._partner.link import Link
@@ -72,16 +75,29 @@ class Said:
 def test_what_is_wrong_is_said_by_the_state(monkeypatch):
     monkeypatch.delenv("CHAMELEON_TEST_ONE_MACHINE", raising=False)
     monkeypatch.setenv("GROUP_RANK", "0")
+    memory = Memory(Memory.create(0))
     for text, said, sentence in (
         ("2", [], "'2' must be 0 or 1"),
-        ("1", [[1, 0], [1, 0]], "needs several"),
-        ("1", [[1, 0], [0, 1]], "is 1 on rank 0 and not on rank 1"),
+        ("1", [[1, 0, 0], [1, 0, 0]], "needs several"),
+        ("1", [[1, 0, 0], [0, 1, 0]], "is 1 on rank 0 and not on rank 1"),
     ):
         monkeypatch.setenv("CHAMELEON_PARTNER", text)
         with pytest.raises(ValueError, match=sentence):
-            partners.from_environment(Said(*said), None)
+            partners.from_environment(Said(*said), memory)
     monkeypatch.setenv("CHAMELEON_PARTNER", "0")
-    assert partners.from_environment(Said([0, 0], [0, 1]), None) is None
+    said = Said([0, 0, 0], [0, 1, 0])
+    assert partners.from_environment(said, memory) is None
+
+
+def test_who_is_left_alone_says_so_and_goes_on(monkeypatch, caplog):
+    monkeypatch.setenv("CHAMELEON_PARTNER", "1")
+    monkeypatch.setenv("GROUP_RANK", "0")
+    memory = Memory(Memory.create(0))
+    memory.ledger.back(3, 3, 2)
+    with caplog.at_level(logging.WARNING):
+        assert partners.from_environment(Said([1, 0, 1]), memory) is not None
+    (said,) = caplog.messages
+    assert said.startswith("chameleon: no more copies to partners: all ranks")
 
 
 @pytest.mark.parametrize(
@@ -354,6 +370,132 @@ def test_who_has_most_is_not_asked_most():
     assert found.moves(found.newest) == [(0, 2), (1, 3)]
 
 
-def test_those_of_other_worlds_are_left_alone():
-    found = Holdings([[has(4, 0, world=3)], [has(4, 1, world=3)]])
-    assert found.newest is None
+def test_those_of_other_worlds_count_if_all_are_there():
+    """Of three machines one is gone."""
+    two = [has(4, 0, world=3)], [has(4, 1, world=3), has(5, 1, world=3)]
+    assert Holdings(two).newest is None
+    two[0].append(has(4, 2, copy=1, world=3))
+    found = Holdings(two)
+    assert found.newest == (4, 1)
+    assert found.moves(found.newest) == []
+    assert found.givers(found.newest) == [0, 1, 0]
+    assert not found.is_copied(found.newest)
+    assert not found.is_needed_whole(found.newest)
+    # Who is new gets what it begins with.
+    found = Holdings([*two, [], []])
+    assert found.moves(found.newest) == [(0, 2), (0, 3)]
+    assert found.image_for(found.newest, 3) == 0
+
+
+def test_a_copied_generation_is_in_two_places():
+    both = [
+        [has(4, rank), has(4, 1 - rank, copy=1), has(5, rank)]
+        for rank in range(2)
+    ]
+    found = Holdings(both)
+    assert found.copied(found.newest) == (4, 1)
+    assert found.is_copied((4, 1))
+    assert not Holdings([both[0], both[1][1:]]).is_copied((4, 1))
+    assert not Holdings([both[0], both[1][:1]]).is_copied((4, 1))
+
+
+@pytest.fixture
+def sharded(monkeypatch):
+    monkeypatch.setattr(Image, "is_sharded", property(lambda _: True))
+
+
+@pytest.mark.parametrize(
+    ("world", "lost"), [(2, [1]), (2, [0]), (3, [0]), (3, [1]), (4, [0, 1])]
+)
+def test_a_machine_is_lost_for_good(several, sharded, world, lost):
+    """Those that are left see all images, and go on."""
+    ranks = several(world)
+    ranks.come_back()
+    for _ in range(3):
+        ranks.commit()
+    ranks.leave(*lost)
+    assert ranks.come_back() == 3
+    assert ranks.seen == [list(range(world))] * ranks.world
+    assert ranks.lost == [0] * ranks.world
+    assert [each.ledger.fetches for each in ranks.memories] == [1] * ranks.world
+    assert ranks.commit() == 4
+    assert ranks.come_back() == 4  # in place
+    assert ranks.seen == [[rank] for rank in range(ranks.world)]
+
+
+def test_whoever_has_all_of_it_gets_nothing(several):
+    """Replicas: as a model in DDP."""
+    ranks = several(3)
+    ranks.come_back()
+    ranks.commit()
+    ranks.leave(1)
+    assert ranks.come_back() == 1
+    assert ranks.seen == [[], []]
+    assert [each.ledger.fetches for each in ranks.memories] == [0, 0]
+
+
+def test_nothing_is_overwritten_until_those_that_are_left_have_it(
+    several, sharded
+):
+    ranks = several(3)
+    ranks.come_back()
+    ranks.commit()
+    ranks.leave(2)
+    for _ in range(3):  # they fail again and again
+        assert ranks.come_back() == 1
+    ranks.commit(copies=False)
+    assert ranks.come_back() == 2
+
+
+def test_one_that_is_left_has_no_partner(several, sharded):
+    ranks = several(2)
+    ranks.come_back()
+    for _ in range(2):
+        ranks.commit()
+    ranks.leave(0)
+    assert ranks.come_back(are_apart=False) == 2
+    assert ranks.seen == [[0, 1]]
+    for _ in range(4):
+        ranks.commit()
+    assert ranks.memories[0].ledger.figures.partner_steps == 0
+    assert ranks.held(0) <= 3
+
+
+def test_a_machine_comes_later(several, sharded):
+    ranks = several(2)
+    ranks.come_back()
+    ranks.commit()
+    ranks.leave(1)
+    assert ranks.come_back(are_apart=False) == 1
+    ranks.commit()
+    ranks.join(1)
+    assert ranks.come_back() == 2
+    assert ranks.seen == [[0], [0]]
+    ranks.commit()
+    ranks.lose(1)
+    assert ranks.come_back() == 3
+
+
+def test_what_is_left_of_two_machines_of_three_is_nothing(several):
+    ranks = several(3)
+    ranks.come_back()
+    ranks.commit()
+    ranks.leave(0, 1)
+    assert ranks.come_back(are_apart=False) is None
+
+
+def test_what_partners_have_is_a_figure(several):
+    ranks = several(2)
+    ranks.come_back()
+    figures = ranks.memories[0].ledger.figures
+    assert (figures.partner_steps, figures.partner_s) == (0, 0)
+    for _ in range(3):
+        ranks.commit()
+    figures = ranks.memories[0].ledger.figures
+    assert figures.partner_steps == 2  # of the last one it is not known yet
+    assert figures.partner_s > 0
+    ranks.come_back()
+    assert ranks.memories[0].ledger.figures.partner_steps == 3
+    ranks.lose(1)
+    ranks.come_back()
+    assert ranks.memories[0].ledger.figures.partner_steps == 0

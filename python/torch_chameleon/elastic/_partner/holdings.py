@@ -8,7 +8,8 @@ class Key(NamedTuple):
     """A generation, which has the same values wherever it is.
 
     A number alone does not say which: a machine that was away may have one of
-    a life of the training that nobody went on from.
+    a life of the training that nobody went on from. A life has as many ranks
+    from its beginning to its end.
     """
 
     number: int
@@ -23,6 +24,7 @@ class Holding(NamedTuple):
     rank: int = 0  # who wrote it
     world: int = 0  # of how many
     is_copy: int = 0  # whether it is in a partner's slot
+    is_sharded: int = 0  # whether other ranks' images have what it lacks
 
     @property
     def key(self) -> Key:
@@ -40,21 +42,24 @@ class Holdings:
             said: What each process has, by its rank now.
         """
         self.world = len(said)
-        # The processes that have a rank's image of a generation.
+        # The processes that have an image of a generation, by who wrote it.
         self._of: dict[Key, list[list[int]]] = {}
         self._copied: dict[Key, set[int]] = {}  # ranks, in partners' slots
         self._own: set[tuple[Key, int]] = set()
+        self._sharded: set[Key] = set()
         for process, holdings in enumerate(said):
             for each in holdings:
-                if not each.number or each.world != self.world:
+                if not each.number:
                     continue
                 ranks = self._of.setdefault(
-                    each.key, [[] for _ in range(self.world)]
+                    each.key, [[] for _ in range(each.world)]
                 )
                 ranks[each.rank].append(process)
+                if each.is_sharded:
+                    self._sharded.add(each.key)
                 if each.is_copy:
                     self._copied.setdefault(each.key, set()).add(each.rank)
-                elif each.rank == process:
+                elif (each.rank, each.world) == (process, self.world):
                     self._own.add((each.key, process))
 
     @property
@@ -64,23 +69,69 @@ class Holdings:
             (x for x, ranks in self._of.items() if all(ranks)), default=None
         )
 
+    def writers(self, key: Key) -> int:
+        """How many ranks wrote it.
+
+        Args:
+            key: A generation.
+        """
+        return len(self._of[key])
+
+    def is_needed_whole(self, key: Key) -> bool:
+        """Whether each process needs all images: it has other shards now.
+
+        Args:
+            key: A generation.
+        """
+        return self.writers(key) != self.world and key in self._sharded
+
     def moves(self, key: Key) -> list[tuple[int, int]]:
-        """Who gives its image of it to whom: those that lack their own.
+        """Who gives an image of it to whom: those that lack their own.
+
+        Where it is of another number of ranks any will do, and those that have
+        none get one.
 
         Args:
             key: Which generation; all of it is somewhere.
 
         Returns:
             Processes, from and to, in an order in which nobody waits for ever.
+            The image is that which `image_for` says.
         """
         gives = [0] * self.world
         found = []
-        for rank, holders in enumerate(self._of[key]):
-            if (key, rank) in self._own:
+        for process in range(self.world):
+            if self._has_its_own(key, process):
                 continue
-            giver = min(holders, key=lambda each: (each != rank, gives[each]))
+            holders = self._of[key][self.image_for(key, process)]
+            giver = min(
+                holders, key=lambda each: (each != process, gives[each])
+            )
             gives[giver] += 1
-            found.append((giver, rank))
+            found.append((giver, process))
+        return found
+
+    def image_for(self, key: Key, process: int) -> int:
+        """By which rank the image was written that a process begins with.
+
+        Args:
+            key: Which generation.
+            process: Its rank now.
+        """
+        return process % self.writers(key)
+
+    def givers(self, key: Key) -> list[int]:
+        """For each rank that wrote it, who gives its image to all.
+
+        Args:
+            key: Which generation; all of it is somewhere.
+        """
+        gives = [0] * self.world
+        found = []
+        for holders in self._of[key]:
+            giver = min(holders, key=lambda each: gives[each])
+            gives[giver] += 1
+            found.append(giver)
         return found
 
     def copied(self, newest: Key) -> Key | None:
@@ -90,10 +141,34 @@ class Holdings:
             newest: The one that all go back to.
 
         Returns:
-            That which partners have of most ranks, of equals the newest.
+            That which partners have of most ranks, of equals the newest; of as
+            many ranks as wrote the one that all go back to.
         """
         return max(
-            (key for key in self._copied if key.number <= newest.number),
+            (
+                key
+                for key in self._copied
+                if key.number <= newest.number
+                and self.writers(key) == self.writers(newest)
+            ),
             key=lambda key: (len(self._copied[key]), key),
             default=None,
         )
+
+    def is_copied(self, key: Key) -> bool:
+        """Whether a machine may be lost, and it still is there.
+
+        Args:
+            key: A generation that partners have of some rank.
+        """
+        everyone = set(range(self.world))
+        return (
+            self.writers(key) == self.world
+            and self._copied[key] == everyone
+            and all((key, rank) in self._own for rank in everyone)
+        )
+
+    def _has_its_own(self, key: Key, process: int) -> bool:
+        if self.writers(key) == self.world:
+            return (key, process) in self._own
+        return any(process in holders for holders in self._of[key])

@@ -5,12 +5,15 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Iterable
 
+from torch_chameleon.elastic._found import Found
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._image import Image
 from torch_chameleon.elastic._memory import Memory
 from torch_chameleon.elastic._partner.holdings import Holding, Holdings, Key
 from torch_chameleon.elastic._partner.link import Link
+from torch_chameleon.elastic._partner.passing import Passing
 from torch_chameleon.elastic._partner.placement import (
     partner_of,
     partnered,
@@ -34,16 +37,25 @@ class Partners:
     ranks, and no step waits for it: those that all have meanwhile are left out.
     Until all partners have it whole, all ranks keep the one before, and so do
     its partners: when a machine is gone there is one of which every part is
-    somewhere.
+    somewhere. Those that are left have it whole then, however many they are.
     """
 
-    def __init__(self, group: Group, memory: Memory, link: Link):
+    def __init__(
+        self,
+        group: Group,
+        memory: Memory,
+        link: Link | None,
+        are_apart: bool = True,
+    ):
         """Has copied nothing yet.
 
         Args:
             group: The ranks.
             memory: Of this rank, where its generations and those copies are.
-            link: By which they go.
+            link: By which they go; None: this rank is alone.
+            are_apart: Whether partners are on other machines. Else nothing is
+                copied: what machines that are gone left is read, and that is
+                all.
         """
         self.kept: Slot | None = None  # what partners have
         self.source: Slot | None = None  # what they get now
@@ -51,6 +63,7 @@ class Partners:
         self._group = group
         self._memory = memory
         self._link = link
+        self._are_apart = are_apart
         self._begun = 0  # number of the generation that they get, or got last
         self._over = 0  # the same, when this rank has sent and received it
 
@@ -68,12 +81,16 @@ class Partners:
         Raises:
             RuntimeError: One of them ended before.
         """
+        if not self._are_apart or self._link is None:
+            self._group.meet()
+            return
         over = min(each for (each,) in self._group.gather([self._over]))
         if over == _BROKEN and self._over in (_BROKEN, self._begun):
             self.source = None  # all others wait, for nothing
         if over < self._begun:
             return  # left out
-        self.kept = self.source or self.kept
+        if self.source is not None:
+            self._keep(self.source)
         self.source, self._begun = slot, slot.generation
         kept = self.kept.generation if self.kept else -1
         into = min(
@@ -97,6 +114,7 @@ class Partners:
     def _copy(self, slot: Slot, into: Slot) -> None:
         rank, world = self._group.rank, self._group.world
         began = time.monotonic()
+        assert self._link is not None
         try:
             self._link.move(
                 (slot, partner_of(rank, world)), (into, partnered(rank, world))
@@ -113,14 +131,17 @@ class Partners:
         self._memory.ledger.measured(partner_s=took)
         self._over = slot.generation
 
-    def fetch(self, images: dict[Slot, Image]) -> dict[Slot, Image]:
+    def fetch(
+        self, images: dict[Slot, Image]
+    ) -> tuple[dict[Slot, Image], Found | None]:
         """Gets this rank's part of what all can go back to. All ranks call it.
 
         Args:
             images: What is whole in this rank's own slots.
 
         Returns:
-            What is to be used of them.
+            What is to be used of them; and what all go back to, if as many
+            ranks as there are now did not write it.
 
         Raises:
             RuntimeError: Another rank ended.
@@ -131,13 +152,55 @@ class Partners:
             for slot in memory.partner_slots
             if (image := Image.of(slot))
         }
+        holdings = self._exchange(images, copies)
+        others = {x: y for x, y in images.items() if y.world != group.world}
+        newest = holdings.newest
+        if newest is None:
+            self._keep(None, is_safe=False)
+            return others, None
+        moves = holdings.moves(newest)
+        if moves:
+            taken = self._move(moves, newest, holdings, {**copies, **images})
+            group.meet()  # all have theirs
+            if taken is not None:
+                images.pop(taken, None)
+                others.pop(taken, None)
+                if image := Image.of(taken):
+                    images[taken] = image
+        copied = holdings.copied(newest)
+        if copied is not None:
+            is_same = holdings.writers(copied) == group.world
+            self._keep(
+                _slot_of(copied, group.rank, images)
+                if is_same
+                else next(iter(_of(copied, {**images, **copies})), None),
+                holdings.is_copied(copied),
+            )
+        else:
+            self._keep(None, is_safe=False)
+        if holdings.writers(newest) != group.world:
+            for slot in _of(newest, others):
+                others.pop(slot)
+            return others, self._whole(newest, holdings, {**copies, **images})
+        for slot, image in _of(newest, images).items():
+            if image.rank == group.rank:
+                others[slot] = image
+            else:  # ranks have other numbers now
+                slot.discard()
+        return others, None
+
+    def _exchange(
+        self, images: dict[Slot, Image], copies: dict[Slot, Image]
+    ) -> Holdings:
+        """What all have; begins a life."""
+        memory = self._memory
         rows = [_holding(slot, images) for slot in memory.slots]
         rows += [_holding(slot, copies, 1) for slot in memory.partner_slots]
         words = [word for row in rows for word in row]
-        said = group.gather([secrets.randbits(_LIFE_BITS), *words])
+        said = self._group.gather([secrets.randbits(_LIFE_BITS), *words])
         self.life = said[0][0]
         size = len(Holding._fields)
-        holdings = Holdings(
+        return Holdings(
             [
                 [
                     Holding(*each[at : at + size])
@@ -146,44 +209,40 @@ class Partners:
                 for each in said
             ]
         )
-        others = {x: y for x, y in images.items() if y.world != group.world}
-        newest = holdings.newest
-        if newest is None:
-            return others
-        own = _slot_of(newest, group.rank, images)
-        moves = holdings.moves(newest)
-        if moves:
-            taken = self._move(moves, newest, {**copies, **images})
-            group.meet()  # all have theirs
-            for slot, image in images.items():
-                is_newest = (slot.generation, slot.life) == newest
-                if is_newest and image.rank != group.rank:
-                    slot.discard()
-            if taken is not None:
-                own = taken
-                others.pop(own, None)
-                images.pop(own, None)
-                if image := Image.of(own):
-                    images[own] = image
-        copied = holdings.copied(newest)
-        if copied is not None:
-            self.kept = _slot_of(copied, group.rank, images)
-        if own in images:
-            others[own] = images[own]
-        return others
+
+    def _whole(
+        self, key: Key, holdings: Holdings, images: dict[Slot, Image]
+    ) -> Found:
+        """A generation of another number of ranks, for this process."""
+        held = {image.rank: slot for slot, image in _of(key, images).items()}
+        slot = held.get(self._group.rank, next(iter(held.values())))
+        parts: Iterable[Image] = ()
+        if holdings.is_needed_whole(key):
+            self._memory.ledger.fetches += 1
+            parts = Passing(self._group, holdings.givers(key), held)
+        return Found(key.number, slot.steps, images[slot], parts)
+
+    def _keep(self, slot: Slot | None, is_safe: bool = True) -> None:
+        """Notes what must stay for the next time that a machine is lost."""
+        self.kept = slot
+        steps = slot.steps if slot is not None and is_safe else 0
+        self._memory.ledger.measured(partner_steps=steps)
 
     def _move(
         self,
         moves: list[tuple[int, int]],
         newest: Key,
+        holdings: Holdings,
         images: dict[Slot, Image],
     ) -> Slot | None:
         """Gives and gets what has to be; the slot where this rank's is then."""
+        assert self._link is not None  # who is alone has all of it
         began, rank, found = time.monotonic(), self._group.rank, None
         for giver, taker in moves:
             if rank not in (giver, taker):
                 continue
-            given = _slot_of(newest, taker, images)
+            writer = holdings.image_for(newest, taker)
+            given = _slot_of(newest, writer, images)
             if rank == taker:
                 found = self._unneeded(newest)
             if giver == taker:
@@ -227,19 +286,29 @@ def _holding(
     if slot not in images:
         return Holding()
     image = images[slot]
-    return Holding(slot.generation, slot.life, image.rank, image.world, is_copy)
+    return Holding(
+        slot.generation,
+        slot.life,
+        image.rank,
+        image.world,
+        is_copy,
+        int(image.is_sharded),
+    )
+
+
+def _of(key: Key, images: dict[Slot, Image]) -> dict[Slot, Image]:
+    """Images of a generation, whoever wrote them."""
+    return {
+        slot: image
+        for slot, image in images.items()
+        if (slot.generation, slot.life) == key
+    }
 
 
 def _slot_of(key: Key, rank: int, images: dict[Slot, Image]) -> Slot | None:
     """That which has a rank's image of a generation."""
-    return next(
-        (
-            slot
-            for slot, image in images.items()
-            if (slot.generation, slot.life) == key and image.rank == rank
-        ),
-        None,
-    )
+    found = _of(key, images).items()
+    return next((slot for slot, image in found if image.rank == rank), None)
 
 
 def from_environment(group: Group, memory: Memory) -> Partners | None:
@@ -261,7 +330,9 @@ def from_environment(group: Group, memory: Memory) -> Partners | None:
             f"environment variable {PARTNER_VARIABLE}={said!a} must be 0 or 1"
         )
     machine = int(os.environ.get("GROUP_RANK", 0))
-    wanted, machines = zip(*group.gather([int(said), machine]), strict=True)
+    wanted, machines, lives = zip(
+        *group.gather([int(said), machine, memory.ledger.lives]), strict=True
+    )
     if not any(wanted):
         return None
     if not all(wanted):
@@ -270,6 +341,10 @@ def from_environment(group: Group, memory: Memory) -> Partners | None:
             f"{wanted.index(1)} and not on rank {wanted.index(0)}; all "
             "launchers need --partner, or none"
         )
-    if reason := why_not(machines, ONE_MACHINE_VARIABLE in os.environ):
+    reason = why_not(machines, ONE_MACHINE_VARIABLE in os.environ)
+    if reason and not any(lives):
         raise ValueError(f"environment variable {PARTNER_VARIABLE}=1: {reason}")
-    return Partners(group, memory, Link.of_all())
+    if reason and group.rank == 0:  # a machine is gone, which is no mistake
+        _log.warning("chameleon: no more copies to partners: %s", reason)
+    link = Link.of_all() if group.world > 1 else None
+    return Partners(group, memory, link, are_apart=not reason)
