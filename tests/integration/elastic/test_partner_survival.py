@@ -17,8 +17,10 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import torch
 import torch.distributed as dist
 from test_survival import (
     OURS,
@@ -34,6 +36,7 @@ from test_survival import without_failure as of_two
 from torch_chameleon.elastic import chaos
 
 STEPS = 8
+LAST_CALL_S = 8  # for a machine whose start takes longer than another one's
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 
@@ -44,12 +47,32 @@ def is_stopped(process):
     return False
 
 
+class Job(NamedTuple):
+    """What is run."""
+
+    ranks: int  # of a machine
+    machines: int = 2
+    kind: str = "gpt"
+    way: str = "fsdp2"
+    micro_batches: int = 0  # default: one for each rank
+
+    @property
+    def world(self):
+        return self.ranks * self.machines
+
+    def script(self, folder):
+        words = SCRIPT, self.kind, self.way, folder, STEPS
+        return [*map(str, words), str(self.micro_batches or self.world)]
+
+
 class Machines:
     """Launchers of one training; each of their processes has a mark."""
 
-    def __init__(self, folder, launcher, ranks):
-        self.folder, self._ranks = folder, ranks
-        self._launcher = launcher
+    def __init__(
+        self, folder, launcher, job, nodes="2", options=("--partner",)
+    ):
+        self.folder, self._job, self._nodes = folder, job, nodes
+        self._launcher, self._options = launcher, options
         self._store = dist.TCPStore(
             "127.0.0.1", 0, is_master=True, wait_for_workers=False
         )
@@ -60,12 +83,17 @@ class Machines:
         """One more; its output goes to a file of its name."""
         mark = str(uuid.uuid4())
         options = [
-            *("--nnodes", "2", "--nproc-per-node", str(self._ranks)),
+            *(
+                "--nnodes",
+                self._nodes,
+                "--nproc-per-node",
+                str(self._job.ranks),
+            ),
             *("--rdzv-backend", "c10d", "--rdzv-id", self._run),
             *("--rdzv-endpoint", f"127.0.0.1:{self._store.port}"),
             "--rdzv-conf",
             "is_host=0,keep_alive_interval=1,keep_alive_max_attempt=2,"
-            "last_call_timeout=1",
+            f"last_call_timeout={LAST_CALL_S if ':' in self._nodes else 1}",
             *("--max-restarts", "3"),
         ]
         environment = {
@@ -75,15 +103,13 @@ class Machines:
             chaos.VARIABLE: failures,
         }
         if self._launcher == OURS:
-            options.append("--partner")
+            options += self._options
         else:
             environment["CHAMELEON_PARTNER"] = "1"
             environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        script = [SCRIPT, "gpt", "fsdp2", self.folder, STEPS]
-        script.append(2 * self._ranks)  # micro-batches: one for each rank
         with open(self.folder / name, "w") as out:
             process = subprocess.Popen(
-                [*self._launcher, *options, *map(str, script)],
+                [*self._launcher, *options, *self._job.script(self.folder)],
                 env=environment,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -101,12 +127,15 @@ class Machines:
 
     def kill_who_stands_still(self):
         """The machine of which a worker was stopped."""
+        self.kill(self.who_stands_still())
+
+    def who_stands_still(self):
+        """Waits until a worker is stopped; on which machine it was."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             for name, (_, mark) in self._running.items():
                 if any(map(is_stopped, with_mark(mark))):
-                    self.kill(name)
-                    return
+                    return name
             assert time.monotonic() < deadline, self.printed()
             time.sleep(0.05)
 
@@ -136,10 +165,10 @@ class Machines:
 def machines(tmp_path):
     made = []
 
-    def make(*arguments):
+    def make(*arguments, **named):
         folder = tmp_path / str(len(made))
         folder.mkdir()
-        made.append(Machines(folder, *arguments))
+        made.append(Machines(folder, *arguments, **named))
         return made[-1]
 
     yield make
@@ -148,13 +177,13 @@ def machines(tmp_path):
 
 
 @functools.cache
-def without_failure(ranks):
+def without_failure(job):
     """On one machine: where ranks are is no part of their bits."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [
-                *(*OURS, "--nproc-per-node", str(2 * ranks), SCRIPT, "gpt"),
-                *("fsdp2", folder, str(STEPS), str(2 * ranks)),
+                *(*OURS, "--nproc-per-node", str(job.world)),
+                *job.script(folder),
             ],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.DEVNULL,
@@ -162,14 +191,18 @@ def without_failure(ranks):
             timeout=TIMEOUT_S,
             check=True,
         )
-        return results(Path(folder), ranks)
+        return results(Path(folder), job), parameters(Path(folder))
 
 
-def results(folder, ranks):
+def results(folder, job):
     return [
         json.loads((folder / f"{rank}.json").read_text())
-        for rank in range(2 * ranks)
+        for rank in range(job.world)
     ]
+
+
+def parameters(folder):
+    return torch.load(folder / "0.pt")[0]
 
 
 @pytest.mark.slow
@@ -185,13 +218,14 @@ def results(folder, ranks):
 )
 def test_a_machine_dies(machines, launcher, ranks, rank, phase):
     failure = f"stop:{rank}:{STEPS // 2}:{phase}"
-    made = machines(launcher, ranks)
+    job = Job(ranks)
+    made = machines(launcher, job)
     made.start("first", failure)
     made.start("second", failure)
     made.kill_who_stands_still()
     made.start("another")
     said = made.wait()
-    assert results(made.folder, ranks) == without_failure(ranks)
+    assert results(made.folder, job) == without_failure(job)[0]
     (first, _), (again, _) = lives(made.folder)
     assert first == 0 < again <= STEPS // 2 + 1
     if launcher == OURS:
@@ -212,7 +246,7 @@ def test_a_machine_dies(machines, launcher, ranks, rank, phase):
 
 @pytest.mark.slow
 def test_one_machine_dies_and_then_the_other_one(machines):
-    made = machines(OURS, 1)
+    made = machines(OURS, Job(1))
     failures = "stop:0:2:backward,stop:0:5:backward,stop:1:5:backward"
     made.start("first", failures)
     made.start("second", failures)
@@ -221,10 +255,96 @@ def test_one_machine_dies_and_then_the_other_one(machines):
     made.kill_who_stands_still()  # in its second life
     made.start("a third")
     said = made.wait()
-    assert results(made.folder, 1) == without_failure(1)
+    assert results(made.folder, Job(1)) == without_failure(Job(1))[0]
     begun = [step for step, _ in lives(made.folder)]
     assert begun[0] == 0 < begun[1] <= begun[2]
     assert "from a partner" in said["another"]
+
+
+def of_fewer(ranks, machines, way):
+    """Fewer ranks can share its samples; their sums have another order."""
+    world = ranks * machines
+    micro_batches = world * (world - ranks)
+    return Job(ranks, machines, "gpt_without_dropout", way, micro_batches)
+
+
+def assert_alike(folder, job):
+    torch.testing.assert_close(
+        parameters(folder), without_failure(job)[1], rtol=1e-2, atol=1e-2
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "way", "ranks", "number", "rank"),
+    [
+        (OURS, "fsdp2", 1, 2, 0),
+        (OURS, "ddp", 1, 2, 1),
+        (OURS, "fsdp2", 1, 3, 1),
+        (OURS, "ddp", 2, 2, 0),
+        (OURS, "fsdp2", 2, 2, 2),
+        (TORCHRUN, "fsdp2", 2, 2, 1),
+    ],
+)
+def test_a_machine_is_lost_for_good(
+    machines, launcher, way, ranks, number, rank
+):
+    job, at = of_fewer(ranks, number, way), STEPS // 2
+    made = machines(launcher, job, f"{number - 1}:{number}")
+    for each in range(number):
+        made.start(f"machine {each}", f"stop:{rank}:{at}:backward")
+    made.kill_who_stands_still()
+    said = made.wait()
+    assert len(said) == number - 1
+    left = job.world - ranks
+    first, (step, now) = lives(made.folder)
+    assert (first, now) == ((0, job.world), left)
+    assert 0 < step <= at  # the last one, but where copies take longer
+    assert_alike(made.folder, job)
+    if launcher == OURS:
+        lost = at - step
+        for each in said.values():
+            assert re.fullmatch(
+                rf"elastic: 1 failure \(resharded onto {left}\); "
+                rf"{lost or 'no'} steps? lost; back after [\d.]+ s",
+                each,
+            )
+
+
+@pytest.mark.slow
+def test_a_machine_comes_later(machines):
+    """Until then the other one is alone; its coming costs nothing but time."""
+    job, at = of_fewer(1, 2, "fsdp2"), STEPS // 2
+    made = machines(OURS, job, "1:2")
+    for each in range(2):
+        made.start(f"machine {each}", f"stop:1:{at}:backward,stop:0:6:forward")
+    made.kill_who_stands_still()
+    alone = made.who_stands_still()
+    made.start("another")
+    said = made.wait()
+    first, (step, ranks), last = lives(made.folder)
+    assert first == (0, 2)
+    assert (0 < step <= at, ranks) == (True, 1)
+    assert last in [(5, 2), (6, 2)]
+    assert lives(made.folder, 1) == [first, last]
+    assert said[alone].startswith("elastic: 1 failure (resharded onto 1); ")
+    assert said["another"].startswith("elastic: no failures; ")
+    assert_alike(made.folder, job)
+
+
+@pytest.mark.slow
+def test_a_machine_is_lost_for_good_and_nobody_had_copies(machines, tmp_path):
+    job, at = of_fewer(1, 2, "fsdp2"), STEPS // 2 + 1
+    saving = "--checkpoint", str(tmp_path / "saved"), "--checkpoint-steps", "2"
+    made = machines(OURS, job, "1:2", saving)
+    for number in range(2):
+        made.start(f"machine {number}", f"stop:1:{at}:backward")
+    made.kill_who_stands_still()
+    (said,) = made.wait().values()
+    (_, (step, ranks)) = lives(made.folder)
+    assert (step, ranks) in [(at - 1, 1), (at - 3, 1)]  # a disk may be slower
+    assert said.startswith("elastic: 1 failure (from the checkpoint); ")
+    assert_alike(made.folder, job)
 
 
 @pytest.mark.slow
