@@ -51,6 +51,7 @@ def price(
     lost = lost if is_device_lost else ""
     alone = "" if now.left else "no rank is left"
     refused = "" if may_take_fewer else "needs --allow-fewer-samples"
+    refused = "is for one machine" if several else refused
     memory, partner, those_left, disk = _sources(now, restart_s)
     # Who goes on with fewer ranks takes fewer samples where that is no dearer.
     takes_fewer = may_take_fewer and unsampled_s < slower_s + _ALIKE_S

@@ -31,9 +31,9 @@ class Situation(NamedTuple):
     def of(cls, memories: Sequence[Memory], ranks: int) -> "Situation":
         """Reads headers and ledgers; checksums are for those who go back.
 
-        Whoever priced by checksums would read all of the state first, which
-        takes longer than a wrong price costs: who comes back computes them
-        anyway, all ranks at once, and goes to the one before.
+        Checksums of all of the state would take seconds at each failure; a
+        wrong price costs that only where something is damaged, which whoever
+        comes back finds anyway.
 
         Args:
             memories: Of those ranks that can be seen.

@@ -47,6 +47,12 @@ def is_stopped(process):
     return False
 
 
+def shall_end(process):
+    said = Path(f"/proc/{process}/status").read_text()
+    pending = int(re.search(r"ShdPnd:\s*(\w+)", said)[1], 16)
+    return pending >> (signal.SIGTERM - 1) & 1
+
+
 class Job(NamedTuple):
     """What is run."""
 
@@ -92,7 +98,8 @@ class Machines:
             *("--rdzv-backend", "c10d", "--rdzv-id", self._run),
             *("--rdzv-endpoint", f"127.0.0.1:{self._store.port}"),
             "--rdzv-conf",
-            "is_host=0,keep_alive_interval=1,keep_alive_max_attempt=2,"
+            # A timer that is a little early skips a beat: two are too few.
+            "is_host=0,keep_alive_interval=1,keep_alive_max_attempt=4,"
             f"last_call_timeout={LAST_CALL_S if ':' in self._nodes else 1}",
             *("--max-restarts", "3"),
         ]
@@ -138,6 +145,15 @@ class Machines:
                     return name
             assert time.monotonic() < deadline, self.printed()
             time.sleep(0.05)
+
+    def resume_who_shall_end(self, name):
+        """Whoever stands still goes on when its agent has told it to end."""
+        (process,) = filter(is_stopped, with_mark(self._running[name][1]))
+        deadline = time.monotonic() + TIMEOUT_S
+        while not shall_end(process):
+            assert time.monotonic() < deadline, self.printed()
+            time.sleep(0.05)
+        os.kill(process, signal.SIGCONT)
 
     def wait(self):
         """Until all are over; what the last line of each says."""
@@ -321,6 +337,7 @@ def test_a_machine_comes_later(machines):
     made.kill_who_stands_still()
     alone = made.who_stands_still()
     made.start("another")
+    made.resume_who_shall_end(alone)
     said = made.wait()
     first, (step, ranks), last = lives(made.folder)
     assert first == (0, 2)
@@ -366,3 +383,17 @@ def test_partners_on_one_machine(failures, done, tmp_path, monkeypatch):
     assert f"({', '.join([done] * (failures.count(',') + 1))})" in printed
     if "lose" in failures:
         assert lives(tmp_path)[1][0] > 0
+
+
+@pytest.mark.slow
+def test_a_partner_is_chosen_by_price(tmp_path, monkeypatch):
+    monkeypatch.setenv("CHAMELEON_TEST_ONE_MACHINE", "1")
+    command = ours(2, "--partner")
+    printed, found = run(command, tmp_path, "gpt", "fsdp2", "lose:1:5:forward")
+    assert found == of_two("gpt", "fsdp2")
+    (line,) = re.findall("chameleon: a rank failed: .*", printed)
+    assert "in place: no generation is whole" in line
+    assert re.search(r"from a partner [\d.]+ s", line)
+    assert line.endswith("chosen: from a partner")
+    assert "elastic: 1 failure (from a partner); " in printed
+    assert 0 < lives(tmp_path)[1][0] <= 5

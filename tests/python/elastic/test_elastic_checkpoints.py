@@ -238,4 +238,4 @@ def test_all_ranks_say_as_much_however_many_generations_they_have():
         memories = _keeper.Memories(memory, [memory])
         found = Generations(memories, Listens(0, 1)).agree()
         assert (found.number if found else 0) == count
-    assert said == [len(memory.slots) + 1] * 4
+    assert said == [len(memory.slots) + 2] * 4

@@ -97,7 +97,15 @@ def test_who_is_left_alone_says_so_and_goes_on(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         assert partners.from_environment(Said([1, 0, 1]), memory) is not None
     (said,) = caplog.messages
-    assert said.startswith("chameleon: no more copies to partners: all ranks")
+    assert said.startswith("chameleon: no copies go to partners: all ranks")
+
+
+def test_who_waits_for_others_is_not_wrong(monkeypatch):
+    """Where a launcher may begin with one machine."""
+    monkeypatch.setenv("CHAMELEON_PARTNER", "1")
+    monkeypatch.setenv("CHAMELEON_KEEPER", "1:2")
+    memory = Memory(Memory.create(0))
+    assert partners.from_environment(Said([1, 0, 0]), memory) is not None
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,86 @@ def test_the_checkpoint_is_for_those_who_have_nothing_else():
     assert again.best.lost_s == 20
 
 
+COPIED = {"partner_steps": 8, "partner_s": 0.75}
+
+
+def test_a_partner_s_memory_is_priced_as_any_other():
+    outlook = price(now(in_memory=None, checkpoint_steps=6, **COPIED), 90)
+    assert prices(outlook) == {
+        "from a partner": (3, 5, 4, 0),
+        "resharded onto 2": (2, 4.25, 4, pytest.approx(30)),
+        "from the checkpoint": (3, 4, 8, 0),
+    }
+    assert outlook.best.name == "from a partner"
+    assert outlook.impossible["in place"] == "no generation is whole"
+    # What was measured on the way back goes before what copies took.
+    back = price(now(in_memory=None, fetch_s=1, **COPIED), 90)
+    assert back.best.recovery_s == 5.25
+    # Nobody goes back to it while memory is newer.
+    assert price(now(**COPIED), 90).best.name == "in place"
+    lost = price(now(**COPIED), 90, is_device_lost=True)
+    assert lost.impossible["from a partner"] == "its device is lost"
+    # Where it is a checkpoint that is newer, it is that.
+    saved = now(in_memory=None, checkpoint_steps=9, **COPIED)
+    assert price(saved, 90).best.name == "from the checkpoint"
+
+
+def test_ranks_of_a_machine_are_lost_together():
+    apart = now(4, machines=2, slowdown=0, sharded=1, **COPIED)
+    outlook = price(apart, 90)
+    assert prices(outlook) == {
+        "in place": (4, 4.25, 2, 0),
+        "from a partner": (4, 5, 4, 0),
+        # All shards go to all that are left.
+        "resharded onto 2": (2, 7.25, 4, 45),
+    }
+    lost = price(apart, 90, is_device_lost=True)
+    assert prices(lost) == {
+        "from a partner": (4, 5, 4, 90),  # until another machine is there
+        "resharded onto 2": (2, 7.25, 4, 45),
+    }
+    assert lost.best.name == "resharded onto 2"
+    assert price(apart, 30, is_device_lost=True).best.name == lost.best.name
+    assert lost.impossible["in place"] == "its machine is lost"
+    assert price(now(2, machines=2, **COPIED), 90, True).impossible == {
+        "in place": "its machine is lost",
+        "fewer samples on 1": "is for one machine",
+        "from the checkpoint": "none is written",
+    }
+    assert "4 ranks on 2 machines" in str(lost)
+
+
+def test_a_machine_s_memory_is_lost_with_it():
+    """In memory here is what its own ranks can go back to."""
+    apart = now(4, machines=2, checkpoint_steps=6)
+    outlook = price(apart, 90, is_device_lost=True)
+    assert list(prices(outlook)) == ["from the checkpoint"]
+    why = "no partner has a generation"
+    assert outlook.impossible["from a partner"] == why
+    assert outlook.impossible["resharded onto 2"] == why
+    # Nobody wrote any: those that are left begin again.
+    again = price(now(4, machines=2), 90, is_device_lost=True)
+    assert again.best.name == "resharded onto 2"
+    assert again.best.lost_s == 20
+
+
+def test_what_partners_have_is_looked_for():
+    memories = [Memory(Memory.create(rank)) for rank in range(2)]
+    for rank, memory in enumerate(memories):
+        memory.ledger.measured(partner_steps=6)
+        for slot in memory.slots[0], memories[1 - rank].partner_slots[0]:
+            slot.begin(3, 6, b"", [])
+            slot.seal()
+    assert Situation.of(memories, 2).figures.partner_steps == 6
+    memories[0].slots[0].discard()
+    found = Situation.of(memories, 2)
+    assert (found.in_memory, found.figures.partner_steps) == (None, 6)
+    # Another machine's is not seen.
+    assert Situation.of(memories[:1], 2).figures.partner_steps == 6
+    memories[1].partner_slots[0].discard()
+    assert Situation.of(memories, 2).figures.partner_steps == 0
+
+
 def test_a_situation_is_what_all_ranks_have():
     memories = [Memory(Memory.create(rank)) for rank in range(2)]
     for rank, memory in enumerate(memories):
@@ -315,6 +395,15 @@ def test_a_step_with_a_rank_less_is_the_plan_s_model(monkeypatch):
     assert _measuring.slowdown(0, 4, True) == pytest.approx(4 / 3 * 1.1)
 
 
+def test_a_step_with_a_machine_less_is_the_plan_s_model(monkeypatch):
+    asked = modelled(monkeypatch, {"duration_ns": 12})
+    assert _measuring.slowdown(0, 4, True, 2) == pytest.approx(2 * 1.2)
+    assert asked == [100, 75, 50]
+    asked = modelled(monkeypatch, None)
+    assert _measuring.longer(0, 4, 30, 2) == pytest.approx(1.1)
+    assert asked == [100, 70]
+
+
 def test_sharded_state_leaves_less_room(monkeypatch):
     asked = modelled(monkeypatch, None)
     assert _measuring.longer(0, 4, 30) == pytest.approx(1.1)
@@ -362,6 +451,17 @@ def test_explain_prints_a_table(rank):
     assert [row.split("  ")[-1] for row in rest[:2]] == [
         "needs --allow-fewer-samples", "no rank is left"
     ]  # fmt: skip
+
+
+def test_explain_knows_of_machines(rank, monkeypatch):
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    state = rank.state(step=0)
+    state.step += 1
+    state.commit()
+    rank.settle()
+    lost = elastic.explain(device_lost=True)
+    assert lost.now.machines == 2
+    assert lost.impossible["in place"] == "its machine is lost"
 
 
 def test_explain_needs_a_state_that_is_kept():

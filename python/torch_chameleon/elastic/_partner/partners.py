@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from torch_chameleon.elastic._found import Found
 from torch_chameleon.elastic._group import Group
 from torch_chameleon.elastic._image import Image
+from torch_chameleon.elastic._keeper import KEEPER_VARIABLE
 from torch_chameleon.elastic._memory import Memory
 from torch_chameleon.elastic._partner.holdings import Holding, Holdings, Key
 from torch_chameleon.elastic._partner.link import Link
@@ -342,9 +343,11 @@ def from_environment(group: Group, memory: Memory) -> Partners | None:
             "launchers need --partner, or none"
         )
     reason = why_not(machines, ONE_MACHINE_VARIABLE in os.environ)
-    if reason and not any(lives):
+    # A launcher of ours waits for others. Or they are gone: no mistake either.
+    may_be_alone = len(set(machines)) == 1 and KEEPER_VARIABLE in os.environ
+    if reason and not (any(lives) or may_be_alone):
         raise ValueError(f"environment variable {PARTNER_VARIABLE}=1: {reason}")
-    if reason and group.rank == 0:  # a machine is gone, which is no mistake
-        _log.warning("chameleon: no more copies to partners: %s", reason)
+    if reason and group.rank == 0:
+        _log.warning("chameleon: no copies go to partners: %s", reason)
     link = Link.of_all() if group.world > 1 else None
     return Partners(group, memory, link, are_apart=not reason)
