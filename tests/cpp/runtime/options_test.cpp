@@ -85,8 +85,12 @@ TEST_F(Options, RefusalsNameKeyValueAndWhatIsAllowed) {
             "there is no option \"hbm_bugdet\"; there are hbm_budget, "
             "oversubscription, host_budget, physical_device, simulated_gpu, "
             "simulated_reads, simulated_share, policy, recompute, step_marks, "
-            "max_slowdown, "
-            "compile, debug");
+            "max_slowdown, compile, mirror_steps, debug");
+  for (const char* text : {"0", "1.5", "x", "-1"}) {
+    EXPECT_EQ(failure("mirror_steps", text),
+              "mirror_steps = \"" + std::string(text) +
+                  "\": must be a whole number from 1 to 1e+09");
+  }
   for (const char* text : {"nan", "inf", "-2", "+4", "1e999", "4x", ""}) {
     EXPECT_NE(failure("oversubscription", text), "") << text;
   }

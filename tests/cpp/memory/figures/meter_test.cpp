@@ -102,7 +102,9 @@ TEST(PagerMeasure, WhatIsMirroredIsOfTheStepInWhichItLeaves) {
     EXPECT_EQ(step.bytes_out, 0);
     // The op writes it, so it left before, at 1,000 bytes a microsecond.
     EXPECT_EQ(step.bound_ns, kBytes);
-    EXPECT_EQ(device.pager->meter().link().now().mirrored_bytes, kBytes);
+    // Before the first one there were two steps.
+    EXPECT_EQ(device.pager->meter().link().now().mirrored_bytes,
+              i == 0 ? kBytes / 2 : kBytes);
     if (i == 1) device.pager->resetStats();
   }
   device.pager->release(block);
