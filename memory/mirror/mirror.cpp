@@ -103,7 +103,7 @@ Result<bool> Mirror::finish() {
             quiet = out;
             ++naps;
           } else {
-            submitPiece(locked);
+            submitFrom(locked, first_, kPieceBytes);
             naps = 0;
           }
         }
@@ -178,8 +178,11 @@ void Mirror::finishBefore(const Locked& locked, Block& block,
     // What it awaits is this write.
     if (entry.passed || entry.awaits_op) continue;
     if (entry.leftBytes() > 0 && !failure_) {
-      block.device != nullptr ? submitRest(locked, entry)
-                              : copyRestFromHost(locked, entry);
+      // Whoever writes this block is likely to write the next ones, and each
+      // batch waits before its bytes flow.
+      block.device != nullptr
+          ? submitFrom(locked, i, std::max(kPieceBytes, entry.leftBytes()))
+          : copyRestFromHost(locked, entry);
     }
     // mutant: mirror-write-wait
     core_.uses().addTo(waits, entry.done);
@@ -190,7 +193,7 @@ void Mirror::finishBefore(const Locked& locked, Block& block,
 void Mirror::advance(StreamIndex stream) {
   {
     const PagerLock locked(core_);
-    if (entries_.empty()) return;
+    if (first(locked) == nullptr) return; // no op waits for the host any more
   }
   (void)core_.streams.synchronize(core_.streams.advance(stream)).ok();
   const PagerLock locked(core_);
@@ -203,7 +206,9 @@ void Mirror::advance(StreamIndex stream) {
     if (entry->leftBytes() > 0 || !core_.streams.poll(entry->done)) break;
     pass(locked, *entry);
   }
-  if (first(locked) != nullptr && isQuiet(locked)) submitPiece(locked);
+  if (first(locked) != nullptr && isQuiet(locked)) {
+    submitFrom(locked, first_, kPieceBytes);
+  }
 }
 
 Mirror::Entry* Mirror::first(const Locked& /*locked*/) noexcept {
@@ -231,9 +236,9 @@ bool Mirror::isQuiet(const Locked& /*locked*/) noexcept {
 }
 
 // Of as many entries in a row as are in HBM and fit in.
-void Mirror::submitPiece(const Locked& locked) noexcept {
-  std::size_t left_bytes = kPieceBytes;
-  for (std::size_t i = first_; i < entries_.size() && left_bytes > 0; ++i) {
+void Mirror::submitFrom(const Locked& locked, std::size_t index,
+                        std::size_t left_bytes) noexcept {
+  for (std::size_t i = index; i < entries_.size() && left_bytes > 0; ++i) {
     Entry& entry = entries_[i];
     if (entry.passed || entry.awaits_op || entry.leftBytes() == 0) continue;
     if (entry.copy.block->device == nullptr) break;
@@ -241,11 +246,6 @@ void Mirror::submitPiece(const Locked& locked) noexcept {
     take(locked, entry, bytes);
     left_bytes -= bytes;
   }
-  submit(locked);
-}
-
-void Mirror::submitRest(const Locked& locked, Entry& entry) noexcept {
-  take(locked, entry, entry.leftBytes());
   submit(locked);
 }
 

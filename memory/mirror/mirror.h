@@ -99,9 +99,9 @@ class Mirror {
   // The first entry to be copied, or whose copies have not passed; null: there
   // is none, or one failed.
   Entry* first(const Locked& locked) noexcept REQUIRES(pager_lock);
-  void submitPiece(const Locked& locked) noexcept REQUIRES(pager_lock);
-  void submitRest(const Locked& locked, Entry& entry) noexcept
-      REQUIRES(pager_lock);
+  // At most so many bytes of entries in HBM, from this one on.
+  void submitFrom(const Locked& locked, std::size_t index,
+                  std::size_t left_bytes) noexcept REQUIRES(pager_lock);
   void submit(const Locked& locked) noexcept REQUIRES(pager_lock);
   void take(const Locked& locked, Entry& entry, std::size_t bytes)
       REQUIRES(pager_lock);
