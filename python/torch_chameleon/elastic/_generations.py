@@ -15,6 +15,11 @@ from torch_chameleon.elastic._partner.partners import Partners
 from torch_chameleon.elastic._slot import Slot
 from torch_chameleon.elastic._snapshot import Snapshot
 
+_COPIES = 2  # the newest, and the one before until all ranks have that
+# That which is being copied, the last one that partners have, and two of the
+# rank whose partner this one is.
+_PARTNER_COPIES = 4
+
 
 class Generations:
     """Writes a generation beside the one before, which it leaves alone.
@@ -51,6 +56,16 @@ class Generations:
         self._number = 0  # of the last generation
         self._pending: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, "chameleon elastic")
+
+    @property
+    def most_copies(self) -> int:
+        """How many generations the host has of a rank, at most."""
+        most = _COPIES
+        if self._checkpoints is not None:
+            most += 1  # that which is being written
+        if self._partners is not None:
+            most += _PARTNER_COPIES
+        return most
 
     def agree(self) -> Found | None:
         """The newest generation that all ranks have; newer ones are dropped.
@@ -116,7 +131,7 @@ class Generations:
         )
         values = self.copies.begin(blocks, snapshot.tensors, had)
         self._own.ledger.measured(
-            commit_s=time.monotonic() - began, kept_bytes=sum(sizes)
+            commit_s=time.monotonic() - began, kept_bytes=snapshot.copy_bytes
         )
         # A process that ends waits for it, too: no error costs a commit.
         self._pending = self._thread.submit(self._finish, slot, values)

@@ -27,6 +27,7 @@ class Ledger:
         page = memoryview(mmap.mmap(descriptor, _PAGE))
         self._words = page.cast("Q")
         self._reals = page.cast("d")[_FIGURES]
+        self._had_done = 0  # somebody, when this life began
 
     @property
     def reached(self) -> int:
@@ -98,7 +99,18 @@ class Ledger:
         """
         self._words[_READINGS] += is_read
         self._words[_RANKS] = ranks
+        self._had_done = reached
         self._words[_LOST] += max(reached - steps, 0)
         self._words[_REACHED] = steps
         self._words[_LIVES] += 1
         self._words[_BACK_AT] = time.monotonic_ns()
+
+    def healed(self, steps: int) -> None:
+        """Notes that another one's state took the place of this rank's.
+
+        Args:
+            steps: So many it has behind it. They are not lost.
+        """
+        came_back = min(steps, self._had_done) - self.reached
+        self._words[_LOST] -= max(came_back, 0)
+        self.reached = steps

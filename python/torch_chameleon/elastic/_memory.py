@@ -32,6 +32,13 @@ class Memory:
         self.slots, self.partner_slots = slots[:_SLOTS], slots[_SLOTS:]
         self.ledger = Ledger(ledger)
 
+    @property
+    def held_bytes(self) -> int:
+        """What all slots take of the host's memory."""
+        return sum(
+            each.held_bytes for each in (*self.slots, *self.partner_slots)
+        )
+
     @staticmethod
     def create(rank: int) -> list[int]:
         """Makes the files of a rank.

@@ -74,6 +74,11 @@ class Slot:
         """Of the training in which it was written, as the writer says."""
         return self._words[_LIFE]
 
+    @property
+    def held_bytes(self) -> int:
+        """What the file takes of the host's memory."""
+        return 512 * os.fstat(self._descriptor).st_blocks
+
     def begin(
         self,
         generation: int,

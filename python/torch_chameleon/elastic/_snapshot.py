@@ -38,6 +38,11 @@ class Snapshot:
         """Whether this rank has but a part of some tensor."""
         return any(piece.is_sharded for piece in self._pieces)
 
+    @property
+    def copy_bytes(self) -> int:
+        """What its tensors are together."""
+        return sum(each.numel() * each.itemsize for each in self.tensors)
+
     def check(self) -> None:
         """Tries whether the index can be read again.
 

@@ -4,6 +4,9 @@ import logging
 import time
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_map_only
+
 from torch_chameleon._config import config
 from torch_chameleon.elastic import _checkpoints
 from torch_chameleon.elastic._generations import Generations
@@ -13,6 +16,7 @@ from torch_chameleon.elastic._measuring import Measuring
 from torch_chameleon.elastic._partner import partners
 from torch_chameleon.elastic._putting_back import Kept, put_back
 from torch_chameleon.elastic._random import RandomNumbers
+from torch_chameleon.elastic._room import shortage
 from torch_chameleon.elastic._situation import Situation
 from torch_chameleon.elastic._snapshot import Snapshot
 
@@ -111,11 +115,17 @@ class Training:
             ledger.measured(restore_s=seconds)
 
     def share(self) -> dict[str, Any]:
-        """What a replica that heals gets: all but random numbers."""
+        """What a replica that heals gets: all but random numbers.
+
+        It is on the host, for a device may have no room for another one; and a
+        copy, for training goes on meanwhile.
+        """
         return {
             _STEPS: self.steps,
             _NUMBERS: dict(self.numbers),
-            **{x: self.objects[x].state_dict() for x in self._alike()},
+            **{
+                x: _on_host(self.objects[x].state_dict()) for x in self._alike()
+            },
         }
 
     def take(self, state: dict[str, Any]) -> None:
@@ -125,11 +135,14 @@ class Training:
             state: What it shares.
         """
         for name in self._alike():
-            self.objects[name].load_state_dict(state[name])
+            owner = self.objects[name]
+            if isinstance(owner, torch.optim.Optimizer):
+                owner.state.clear()  # room for what comes in its place
+            owner.load_state_dict(state[name])
         self.numbers.update(state[_NUMBERS])
         self.steps = state[_STEPS]
         if self.generations is not None:
-            self.memory.ledger.reached = self.steps
+            self.memory.ledger.healed(self.steps)
 
     def _alike(self) -> list[str]:
         """Objects that are alike in all replicas: all but their managers."""
@@ -165,10 +178,31 @@ class Training:
         if not self._checked:
             snapshot.check()
             self._checked = True
+            self._warn_of_shortage(snapshot.copy_bytes)
             self._measuring.is_sharded = snapshot.is_sharded
         self.generations.commit(snapshot, self.steps)
+
+    def _warn_of_shortage(self, copy_bytes: int) -> None:
+        """Once, before the host is short of memory."""
+        assert self.generations is not None
+        if self._seen[0] is self.memory:  # one says it for all
+            said = shortage(
+                self._seen, copy_bytes, self.generations.most_copies
+            )
+            if said:
+                _log.warning("chameleon: %s", said)
 
     def situation(self) -> Situation:
         """Where it is, as a launcher sees it when it fails."""
         self._measuring.model()
         return Situation.of(self._seen, self._group.world)
+
+
+def _on_host(state: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a state_dict, on the host."""
+    copy: dict[str, Any] = tree_map_only(
+        torch.Tensor, lambda x: x.detach().to("cpu", copy=True), state
+    )
+    if hasattr(state, "_metadata"):  # a module's versions
+        copy._metadata = state._metadata  # type: ignore[attr-defined]
+    return copy

@@ -137,14 +137,14 @@ def train(state, kind, micro_batches, rank):
     state.step += 1
 
 
-def digest(state):
-    """Of all that the training has now, to the bit."""
+def digest(tensors, optimizer):
+    """Of a model's tensors and all that the optimizer has, to the bit."""
     hasher = hashlib.sha256()
     for value in [
-        *state.model.state_dict().values(),
+        *tensors,
         *(
             value
-            for each in state.optimizer.state_dict()["state"].values()
+            for each in optimizer.state_dict()["state"].values()
             for value in each.values()
         ),
     ]:
@@ -202,7 +202,8 @@ def main(kind, way, out, steps=STEPS, micro_batches=MICRO_BATCHES, width=None):
         used = memory()
     shares = torch_chameleon.elastic.shares()
     (out / f"shares.{rank}").write_text(str(shares))
-    found = {"digest": digest(state), "rates": scheduler.get_last_lr()}
+    bits = digest(model.state_dict().values(), optimizer)
+    found = {"digest": bits, "rates": scheduler.get_last_lr()}
     torch.save([parameters(state), used], out / f"{rank}.pt")
     (out / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()

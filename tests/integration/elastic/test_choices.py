@@ -7,13 +7,13 @@ run with a rank less then shows, on a simulated GPU.
 
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from test_survival import last_line, lives, ours, run, without_failure
+from launching import SCRIPT, last_line, launch, lives, ours
+from test_survival import run, without_failure
 
 KIND = "gpt_without_dropout"  # one rank alone would draw other numbers
 
@@ -117,18 +117,12 @@ def test_a_run_whose_launcher_ended_goes_on_from_disk(ranks, tmp_path):
     """As when the machine was lost; on fewer ranks, too."""
     saved = tmp_path / "saved"
     options = ["--checkpoint", saved, "--checkpoint-steps", "2"]
-    ended = subprocess.run(
-        [*ours(2, "--max-restarts", "0", *options),
-         Path(__file__).with_name("survivor.py"), KIND, "fsdp2", tmp_path],
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "CHAMELEON_CHAOS": "kill:0:5:forward",
-        },
-        capture_output=True,
-        check=False,
+    launch(
+        [*ours(2, "--max-restarts", "0", *options), SCRIPT, KIND, "fsdp2",
+         tmp_path],
+        "kill:0:5:forward",
+        status=1,
     )  # fmt: skip
-    assert ended.returncode == 1
     _, results = run(ours(ranks, *options), tmp_path, KIND, "fsdp2")
     assert lives(tmp_path)[-1] in [(2, ranks), (4, ranks)]
     assert results[:ranks] == without_failure(KIND, "fsdp2")[:ranks]

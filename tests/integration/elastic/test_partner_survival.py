@@ -7,7 +7,6 @@ started again as a user would.
 
 import contextlib
 import functools
-import json
 import os
 import re
 import signal
@@ -22,18 +21,20 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from test_survival import (
+from launching import (
     OURS,
     SCRIPT,
     TIMEOUT_S,
     assert_nobody_is_left,
+    launch,
     lives,
+    marked,
     ours,
-    run,
+    results,
     with_mark,
 )
+from test_survival import run
 from test_survival import without_failure as of_two
-from torch_chameleon.elastic import chaos
 
 STEPS = 8
 LAST_CALL_S = 8  # for a machine whose start takes longer than another one's
@@ -87,7 +88,7 @@ class Machines:
 
     def start(self, name, failures=""):
         """One more; its output goes to a file of its name."""
-        mark = str(uuid.uuid4())
+        environment, mark = marked(failures)
         options = [
             *(
                 "--nnodes",
@@ -103,12 +104,6 @@ class Machines:
             f"last_call_timeout={LAST_CALL_S if ':' in self._nodes else 1}",
             *("--max-restarts", "3"),
         ]
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "TEST_MARK": mark,
-            chaos.VARIABLE: failures,
-        }
         if self._launcher == OURS:
             options += self._options
         else:
@@ -196,25 +191,13 @@ def machines(tmp_path):
 def without_failure(job):
     """On one machine: where ranks are is no part of their bits."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
+        launch(
             [
                 *(*OURS, "--nproc-per-node", str(job.world)),
                 *job.script(folder),
-            ],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-            timeout=TIMEOUT_S,
-            check=True,
+            ]
         )
-        return results(Path(folder), job), parameters(Path(folder))
-
-
-def results(folder, job):
-    return [
-        json.loads((folder / f"{rank}.json").read_text())
-        for rank in range(job.world)
-    ]
+        return results(Path(folder), job.world), parameters(Path(folder))
 
 
 def parameters(folder):
@@ -241,7 +224,7 @@ def test_a_machine_dies(machines, launcher, ranks, rank, phase):
     made.kill_who_stands_still()
     made.start("another")
     said = made.wait()
-    assert results(made.folder, job) == without_failure(job)[0]
+    assert results(made.folder, job.world) == without_failure(job)[0]
     (first, _), (again, _) = lives(made.folder)
     assert first == 0 < again <= STEPS // 2 + 1
     if launcher == OURS:
@@ -271,7 +254,7 @@ def test_one_machine_dies_and_then_the_other_one(machines):
     made.kill_who_stands_still()  # in its second life
     made.start("a third")
     said = made.wait()
-    assert results(made.folder, Job(1)) == without_failure(Job(1))[0]
+    assert results(made.folder, 2) == without_failure(Job(1))[0]
     begun = [step for step, _ in lives(made.folder)]
     assert begun[0] == 0 < begun[1] <= begun[2]
     assert "from a partner" in said["another"]

@@ -8,28 +8,30 @@ memory. No process and no memory outlives the launcher.
 import contextlib
 import functools
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-import uuid
 from pathlib import Path
 
 import pytest
+from launching import (
+    OURS,
+    SCRIPT,
+    TIMEOUT_S,
+    assert_nobody_is_left,
+    last_line,
+    launch,
+    lives,
+    marked,
+    ours,
+    results,
+    with_mark,
+)
 from support import torchrun
 from torch_chameleon.elastic import chaos
-
-SCRIPT = Path(__file__).with_name("survivor.py")
-TIMEOUT_S = 240
-OURS = (sys.executable, "-m", "torch_chameleon", "elastic")
-
-
-def ours(ranks, *options):
-    return [*OURS, "--nproc-per-node", str(ranks), *options]
 
 
 def free_port():
@@ -38,83 +40,26 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def with_mark(mark):
-    """The processes that have this in their environment."""
-    found = []
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            said = Path(f"/proc/{process}/environ").read_bytes()
-        except OSError:
-            continue
-        if mark.encode() in said:
-            found.append(int(process))
-    return found
-
-
-def assert_nobody_is_left(mark):
-    deadline = time.monotonic() + 20
-    while with_mark(mark):
-        assert time.monotonic() < deadline, with_mark(mark)
-        time.sleep(0.05)
-
-
-def marked(failures):
-    """An environment for failures, and what its processes are known by."""
-    mark = str(uuid.uuid4())
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "TEST_MARK": mark,
-        chaos.VARIABLE: chaos.text(failures),
-    }
-    return environment, mark
-
-
 def run(command, folder, kind, way, failures=""):
     """Runs it to its end; what it printed, and what each rank has."""
-    environment, mark = marked(chaos.parse(failures))
-    done = subprocess.run(
-        [*command, str(SCRIPT), kind, way, str(folder)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=TIMEOUT_S,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert_nobody_is_left(mark)
-    return done.stdout, [
-        json.loads((folder / f"{rank}.json").read_text())
-        for rank in range(2)
-        if (folder / f"{rank}.json").exists()
-    ]
-
-
-def lives(folder, rank=0):
-    """At which step, and of how many ranks, each life of a rank began."""
-    lines = (folder / f"lives.{rank}").read_text().splitlines()
-    return [tuple(map(int, line.split())) for line in lines]
+    printed = launch([*command, SCRIPT, kind, way, folder], failures)
+    return printed, results(folder, 2)
 
 
 @functools.cache
 def without_failure(kind, way):
     with tempfile.TemporaryDirectory() as folder:
-        printed, results = run(ours(2), Path(folder), kind, way)
+        printed, found = run(ours(2), Path(folder), kind, way)
         assert printed.splitlines()[-1] == (
             "elastic: no failures; no steps lost"
         )
-        return results
-
-
-def last_line(printed):
-    return re.sub(r"[\d.]+ s\b", "S", printed.splitlines()[-1])
+        return found
 
 
 def survive(command, folder, kind, way, failures):
     """Runs it, looks at all bits, and counts what was lost."""
-    printed, results = run(command, folder, kind, way, failures)
-    assert results == without_failure(kind, way)
+    printed, found = run(command, folder, kind, way, failures)
+    assert found == without_failure(kind, way)
     begun = [step for step, _ in lives(folder)]
     assert begun == [step for step, _ in lives(folder, 1)]
     made = chaos.parse(failures)
@@ -216,42 +161,28 @@ def test_seeded_schedules(seed, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_fails_for_good_says_so(tmp_path):
-    mark = str(uuid.uuid4())
-    done = subprocess.run(
-        [*ours(2, "--max-restarts", "1"), SCRIPT, "gpt", "ddp", tmp_path],
-        env={
-            **os.environ,
-            "TEST_MARK": mark,
-            chaos.VARIABLE: "kill:0:1:forward,kill:0:2:forward",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=TIMEOUT_S,
-        text=True,
-        check=False,
+    command = ours(2, "--max-restarts", "1")
+    printed = launch(
+        [*command, SCRIPT, "gpt", "ddp", tmp_path],
+        "kill:0:1:forward,kill:0:2:forward",
+        status=1,
     )
-    assert done.returncode == 1
     assert re.fullmatch(
         r"elastic: 2 failures \(in place, given up\); (no|1) steps? lost; "
         "back after S",
-        last_line(done.stdout),
+        last_line(printed),
     )
-    assert_nobody_is_left(mark)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", ["ours", "torchrun"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_nobody_outlives_an_agent_that_is_ended(agent, number, tmp_path):
-    mark = str(uuid.uuid4())
+    environment, mark = marked("stop:0:2:forward")
     command = ours(2) if agent == "ours" else torchrun(2, "--max-restarts", "3")
     process = subprocess.Popen(
         [*command, SCRIPT, "gpt", "ddp", tmp_path],
-        env={
-            **os.environ,
-            "TEST_MARK": mark,
-            chaos.VARIABLE: "stop:0:2:forward",
-        },
+        env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -1,15 +1,12 @@
 """A Hugging Face Trainer whose workers fail ends as the one that did not."""
 
 import functools
-import json
-import os
-import subprocess
 import tempfile
 import types
 from pathlib import Path
 
 import pytest
-from test_survival import TIMEOUT_S, last_line, lives, ours
+from launching import last_line, launch, lives, ours, results
 from torch_chameleon.elastic import chaos
 
 SCRIPT = Path(__file__).with_name("trainer_survivor.py")
@@ -17,19 +14,9 @@ SCRIPT = Path(__file__).with_name("trainer_survivor.py")
 
 def run(folder, failures=""):
     """Runs it to its end; its last line, and what each rank has."""
-    done = subprocess.run(
-        [*ours(2, "--policy", "in-place"), SCRIPT, folder],
-        env={**os.environ, "OMP_NUM_THREADS": "1", chaos.VARIABLE: failures},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=TIMEOUT_S,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return last_line(done.stdout), [
-        json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)
-    ]
+    command = ours(2, "--policy", "in-place")
+    printed = launch([*command, SCRIPT, folder], failures)
+    return last_line(printed), results(folder, 2)
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from returning_rank import rank_fixture  # noqa: F401
 from support import same_bits, values
 from torch_chameleon import elastic
 from torch_chameleon.elastic._group import Group
+from torch_chameleon.elastic._training import Training
 
 DEVICES = ["cpu", "chameleon"]
 
@@ -329,6 +330,50 @@ def test_a_replica_that_heals_is_what_another_one_is(rank):
     assert ours.step == 5
     assert same_bits(models[0].weight, models[1].weight)
     assert managers[0].steps == 0  # torchft's own affair
+
+
+def test_a_replica_that_heals_needs_no_room_for_two(rank):
+    made = []
+    for _ in range(2):
+        layer = torch.nn.Linear(512, 256).to("chameleon")
+        adamw = torch.optim.AdamW(layer.parameters())
+        manager = Manager()
+        rank.state(layer=layer, adamw=adamw, manager=manager)
+        layer(torch.ones(1, 512, device="chameleon")).sum().backward()
+        adamw.step()
+        adamw.zero_grad()
+        made.append((layer, adamw, manager))
+    (ours, adamw, manager), (theirs, _, other) = made
+    state = other.save()
+    assert {x.device.type for x in state["layer"].values()} == {"cpu"}
+    assert state["layer"]._metadata
+    expected = theirs.weight.detach().cpu()
+    with torch.no_grad():
+        theirs.weight.zero_()  # it goes on
+    torch.chameleon.reset_peak_memory_stats()
+    before = torch.chameleon.memory_allocated()
+    manager.load(state)
+    assert torch.chameleon.max_memory_allocated() == before
+    assert same_bits(ours.weight.cpu(), expected)
+    assert adamw.state[ours.weight]["exp_avg"].device.type == "chameleon"
+
+
+@pytest.mark.parametrize(("theirs", "lost"), [(1, 2), (3, 1), (4, 0), (9, 0)])
+def test_steps_that_others_have_are_not_lost(rank, theirs, lost):
+    state = rank.state(manager=Manager(), step=0)
+    for _ in range(2):
+        state.commit()
+    rank.settle()
+    rank.memory.ledger.reached = 4
+    manager, other = Manager(), Training({}, {"step": 0})
+    rank.state(manager=manager, step=0)
+    assert rank.memory.ledger.lost == 2
+    other.steps = theirs
+    manager.load(other.share())
+    assert rank.memory.ledger.lost == lost
+    manager.load(other.share())  # again, after a step that was not done
+    assert rank.memory.ledger.lost == lost
+    assert rank.memory.ledger.reached == theirs
 
 
 def test_there_is_no_manager_without_a_lighthouse(monkeypatch):
