@@ -26,7 +26,11 @@ def main(kind, out, steps, width):
     torch.manual_seed(0)
     manager = torch_chameleon.elastic.manager(timeout_seconds=15)
     model = MODELS[kind](int(width)).to("chameleon")
-    model = torchft.DistributedDataParallel(manager, model)
+    model = torchft.DistributedDataParallel(
+        manager,
+        model,
+        broadcast_buffers=False,  # torchft would keep each step's for ever
+    )
     adamw = torch.optim.AdamW(model.parameters(), lr=0.01)
     optimizer = torchft.Optimizer(manager, adamw)
     state = torch_chameleon.elastic.State(

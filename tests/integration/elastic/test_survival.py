@@ -22,6 +22,7 @@ from launching import (
     SCRIPT,
     TIMEOUT_S,
     assert_nobody_is_left,
+    forked,
     last_line,
     launch,
     lives,
@@ -49,7 +50,7 @@ def run(command, folder, kind, way, failures=""):
 @functools.cache
 def without_failure(kind, way):
     with tempfile.TemporaryDirectory() as folder:
-        printed, found = run(ours(2), Path(folder), kind, way)
+        printed, found = run(forked(2), Path(folder), kind, way)
         assert printed.splitlines()[-1] == (
             "elastic: no failures; no steps lost"
         )
@@ -93,7 +94,7 @@ def counted(number, what):
 
 @pytest.mark.sample
 def test_one_rank_is_killed(tmp_path):
-    survive(ours(2), tmp_path, "gpt", "ddp", "kill:1:2:backward")
+    survive(forked(2), tmp_path, "gpt", "ddp", "kill:1:2:backward")
 
 
 @pytest.mark.slow

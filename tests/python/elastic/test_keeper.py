@@ -131,6 +131,7 @@ def test_another_agent_s_keeper_outlives_us_and_ends_with_it(agent, taken):
         os.kill(process, 0)
 
 
+@pytest.mark.slow
 def test_a_worker_dies_with_our_launcher():
     """Without it nobody holds its memory, or would start it again."""
     launcher = """
