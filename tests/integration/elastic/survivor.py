@@ -196,6 +196,7 @@ def main(kind, way, out, steps=STEPS, micro_batches=MICRO_BATCHES, width=None):
     out = pathlib.Path(out)
     with open(out / f"lives.{rank}", "a") as file:
         file.write(f"{state.step} {world}\n")
+    used = memory()  # the last step may be done
     while state.step < steps:
         train(state, kind, micro_batches, rank)
         state.commit()
