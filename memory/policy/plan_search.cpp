@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kHeadroomShare = 200;
 // Where ops may be run again bytes cost little, and moves for fragments' sake
 // cost more.
-constexpr std::uint64_t kRerunHeadroomShare = 60;
+constexpr std::uint64_t kRerunHeadroomShare = 40;
 // Where more than this share of the budget is free at all times, holes are
 // found without planning them.
 constexpr std::uint64_t kTightShare = 16;
