@@ -34,6 +34,7 @@ struct Counters {
   std::atomic<std::int64_t> bytes_in{0};
   std::atomic<std::int64_t> bytes_out{0};
   std::atomic<std::int64_t> mirrored_bytes{0};
+  std::atomic<std::int64_t> mirror_bytes_out{0}; // of these, from HBM
   std::atomic<std::int64_t> prefetched_bytes{0};
   std::atomic<std::int64_t> prefetch_hits{0};
   std::atomic<std::int64_t> stall_ns{0};

@@ -34,7 +34,7 @@ Pager::Pager(runtime::DeviceRuntime& runtime, const Limits& limits,
       meter_(core_),
       residency_(core_, meter_.timer()),
       table_(core_, residency_, this, std::move(space)),
-      mirror_(core_, residency_),
+      mirror_(core_, residency_, meter_.mirrorRate()),
       compaction_(core_, residency_),
       recomputer_(core_, meter_, residency_, table_),
       room_(core_, meter_, residency_, table_, compaction_, recomputer_),
@@ -266,9 +266,9 @@ void Pager::resetStats() {
   for (std::atomic<std::int64_t>* counter :
        {&counters.faults, &counters.evictions, &counters.clean_evictions,
         &counters.bytes_in, &counters.bytes_out, &counters.mirrored_bytes,
-        &counters.prefetched_bytes, &counters.prefetch_hits, &counters.stall_ns,
-        &counters.compactions, &counters.dropped_bytes, &counters.rerun_ops,
-        &counters.rerun_ns}) {
+        &counters.mirror_bytes_out, &counters.prefetched_bytes,
+        &counters.prefetch_hits, &counters.stall_ns, &counters.compactions,
+        &counters.dropped_bytes, &counters.rerun_ops, &counters.rerun_ns}) {
     counter->store(0, std::memory_order_relaxed);
   }
   counters.times_base = core_.runtime.computeTimes();

@@ -90,8 +90,8 @@ StepCounts Meter::counts() const noexcept {
   counts.stall_ns = core_.counters.stall_ns.load(std::memory_order_relaxed);
   counts.bytes_in = core_.counters.bytes_in.load(std::memory_order_relaxed);
   counts.bytes_out = core_.counters.bytes_out.load(std::memory_order_relaxed);
-  counts.mirrored_bytes =
-      core_.counters.mirrored_bytes.load(std::memory_order_relaxed);
+  counts.mirror_bytes_out =
+      core_.counters.mirror_bytes_out.load(std::memory_order_relaxed);
   counts.rerun_ns = core_.counters.rerun_ns.load(std::memory_order_relaxed);
   counts.ops = static_cast<std::int64_t>(seen.ops);
   counts.forecast_misses = static_cast<std::int64_t>(seen.forecast_misses);
@@ -101,7 +101,7 @@ StepCounts Meter::counts() const noexcept {
 StepCounts Meter::countsAtEnd(const Locked& /*locked*/) {
   HostPool& host = *core_.host_pool;
   StepCounts now = counts();
-  mirror_rate_.stepEnded(now.mirrored_bytes);
+  mirror_rate_.stepEnded();
   const std::size_t peak_bytes = host.takeStepPeak();
   now.host_bytes = static_cast<std::int64_t>(peak_bytes);
   host_need_.stepEnded(peak_bytes);
@@ -182,7 +182,7 @@ double Meter::complete(StepMeter::Last& last) {
       step.compute_ns, 0, std::max<std::int64_t>(step.duration_ns, 0));
   const LinkModel link = link_.now();
   const auto in = static_cast<double>(step.bytes_in);
-  const auto out = static_cast<double>(step.bytes_out + step.mirrored_bytes);
+  const auto out = static_cast<double>(step.bytes_out + step.mirror_bytes_out);
   const double transfer_ns =
       std::max({in / link.in_bytes_per_ns, out / link.out_bytes_per_ns,
                 (in + out) / link.both_bytes_per_ns});
@@ -220,7 +220,7 @@ void Meter::watchStep(StepMeter::Last& last) {
   StepFigures& step = last.figures;
   double transfer_ns = 0;
   // Estimates take time, and a step that moved nothing needs none.
-  if (step.bytes_in + step.bytes_out + step.mirrored_bytes > 0) {
+  if (step.bytes_in + step.bytes_out + step.mirror_bytes_out > 0) {
     transfer_ns = complete(last);
   }
   const PagerLock locked(core_);

@@ -61,7 +61,6 @@ class Meter {
   // The counters go to zero.
   void rebase(const Locked& /*locked*/) REQUIRES(pager_lock) {
     meter_.rebase(counts());
-    mirror_rate_.rebase(counts().mirrored_bytes);
   }
 
   // ---- steps that are slow -------------------------------------------------
@@ -90,6 +89,7 @@ class Meter {
   profiler::Durations& durations() noexcept { return durations_; }
   OpTimer& timer() noexcept { return timer_; }
   ExchangeMeter& exchanges() noexcept { return exchanges_; }
+  MirrorRate& mirrorRate() noexcept { return mirror_rate_; }
   // As it is taken to be now: link().now().
   const LinkEstimate& link() const noexcept { return link_; }
 

@@ -60,7 +60,7 @@ void StepMeter::rebase(const StepCounts& counts) noexcept {
     boundary.counts.stall_ns -= counts.stall_ns;
     boundary.counts.bytes_in -= counts.bytes_in;
     boundary.counts.bytes_out -= counts.bytes_out;
-    boundary.counts.mirrored_bytes -= counts.mirrored_bytes;
+    boundary.counts.mirror_bytes_out -= counts.mirror_bytes_out;
     boundary.counts.rerun_ns -= counts.rerun_ns;
   }
 }
@@ -109,7 +109,8 @@ std::optional<StepMeter::Last> StepMeter::stepAt(std::size_t index) {
   step.stall_ns += exchanges.waits_ns - exchanges.exposed_ns;
   step.bytes_in = to.counts.bytes_in - from.counts.bytes_in;
   step.bytes_out = to.counts.bytes_out - from.counts.bytes_out;
-  step.mirrored_bytes = to.counts.mirrored_bytes - from.counts.mirrored_bytes;
+  step.mirror_bytes_out =
+      to.counts.mirror_bytes_out - from.counts.mirror_bytes_out;
   step.rerun_ns = to.counts.rerun_ns - from.counts.rerun_ns;
   step.host_bytes = to.counts.host_bytes;
   step.ops = to.counts.ops - from.counts.ops;

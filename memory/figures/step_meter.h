@@ -29,7 +29,7 @@ struct StepCounts {
   std::int64_t stall_ns = 0; // the host's, where compute runs inline
   std::int64_t bytes_in = 0;
   std::int64_t bytes_out = 0;
-  std::int64_t mirrored_bytes = 0;
+  std::int64_t mirror_bytes_out = 0;
   std::int64_t rerun_ns = 0; // as their ops were timed before
   std::int64_t ops = 0;      // that the profiler saw
   std::int64_t forecast_misses = 0;
@@ -50,12 +50,12 @@ struct StepFigures {
   std::int64_t exposed_ns = 0;
   std::int64_t bytes_in = 0;
   std::int64_t bytes_out = 0;
-  std::int64_t mirrored_bytes = 0; // not among those
-  std::int64_t host_bytes = 0;     // the most in use on the host at a time
+  std::int64_t mirror_bytes_out = 0; // not among those
+  std::int64_t host_bytes = 0;       // the most in use on the host at a time
   // The least time in which this compute can be done and these bytes be moved:
   // max(compute, in / rate in, out / rate out, (in + out) / rate of both), what
-  // is mirrored going out, too. A bound for these bytes; another policy may
-  // have to move fewer.
+  // goes to the mirror being out, too. A bound for these bytes; another policy
+  // may have to move fewer.
   std::int64_t bound_ns = 0;
   std::int64_t ops = 0;
   std::int64_t forecast_hits = 0;

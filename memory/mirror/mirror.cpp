@@ -58,6 +58,7 @@ Mirror::Added Mirror::add(const MirrorCopy& copy, BlockValue& value) {
   } else {
     value = now;
   }
+  if (entries_.empty()) rate_.commitBegins();
   const auto last = last_.try_emplace(&block, kNone).first;
   Entry& entry = entries_.emplace_back();
   entry.copy = copy;
@@ -149,6 +150,7 @@ Error Mirror::end(const Locked& locked, Position& last) {
     if (entry.done.word > last.word) last = entry.done;
     if (!entry.passed) pass(locked, entry);
   }
+  if (!entries_.empty()) rate_.commitEnded(std::exchange(sent_bytes_, 0));
   entries_.clear();
   last_.clear();
   first_ = 0;
@@ -255,6 +257,9 @@ void Mirror::take(const Locked& /*locked*/, Entry& entry, std::size_t bytes) {
       {copy.destination + entry.copied_bytes,
        copy.block->device_address + copy.offset + entry.copied_bytes, bytes});
   entry.copied_bytes += bytes;
+  sent_bytes_ += static_cast<std::int64_t>(bytes);
+  core_.counters.mirror_bytes_out.fetch_add(static_cast<std::int64_t>(bytes),
+                                            std::memory_order_relaxed);
   taken_.push_back(&entry);
 }
 

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "memory/pager_core.h"
+#include "memory/policy/mirror_rate.h"
 #include "memory/residency.h"
 
 namespace chameleon::memory {
@@ -48,9 +49,9 @@ struct BlockValue {
 
 class Mirror {
  public:
-  // REQUIRES: both outlive it.
-  Mirror(PagerCore& core, Residency& residency)
-      : core_(core), residency_(residency) {}
+  // REQUIRES: they outlive it.
+  Mirror(PagerCore& core, Residency& residency, MirrorRate& rate)
+      : core_(core), residency_(residency), rate_(rate) {}
 
   enum class Added {
     kLater,     // by finish(), or before the next op that writes the block
@@ -118,13 +119,15 @@ class Mirror {
 
   PagerCore& core_;
   Residency& residency_;
+  MirrorRate& rate_; // is told what is sent
   std::vector<Entry> entries_ GUARDED_BY(pager_lock);
   std::unordered_map<const Block*, std::size_t> last_ GUARDED_BY(pager_lock);
   std::size_t first_ GUARDED_BY(pager_lock) = 0;
   std::atomic<std::size_t> awaiting_{0}; // entries; changed under the lock
   runtime::Error failure_ GUARDED_BY(pager_lock);
-  Position sent_ GUARDED_BY(pager_lock); // our last copy out
-  Position seen_ GUARDED_BY(pager_lock); // the last one of others
+  std::int64_t sent_bytes_ GUARDED_BY(pager_lock) = 0; // since all had ended
+  Position sent_ GUARDED_BY(pager_lock);               // our last copy out
+  Position seen_ GUARDED_BY(pager_lock);               // the last one of others
   std::int64_t quiet_since_ns_ GUARDED_BY(pager_lock) = 0;
   // The batch that is made up, and whose it is.
   std::vector<runtime::Copy> copies_ GUARDED_BY(pager_lock);

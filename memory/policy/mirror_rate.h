@@ -1,14 +1,17 @@
-// How many bytes leave for the mirror in a step: what the way out carries
-// beside a plan's own copies.
+// How many bytes a step go out to the mirror: what the way out carries beside a
+// plan's own copies.
 //
-// Whoever commits does so every so many steps, and the bytes of a commit count
-// for all of these. Where no other one comes they count for more and more.
+// Whoever commits does so every so many steps, and what was sent of a commit
+// counts for all of these. Where no other one comes it counts for more and
+// more.
 //
 // Tests: mirror_rate_test.cpp.
 //
-// Thread safety: bytesPerStep() from any thread, the others from one at a time.
+// Thread safety: bytesPerStep() from any thread; the pager's mutex guards the
+// others.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -16,25 +19,17 @@ namespace chameleon::memory {
 
 class MirrorRate {
  public:
-  // `mirrored_bytes`: the sum since any fixed moment.
-  void stepEnded(std::int64_t mirrored_bytes) noexcept {
+  void stepEnded() noexcept {
     ++steps_;
-    if (mirrored_bytes != sum_bytes_) {
-      commit_bytes_ = mirrored_bytes - sum_bytes_;
-      sum_bytes_ = mirrored_bytes;
-      interval_ = steps_;
-      steps_ = 0;
-    } else if (steps_ > interval_) {
-      interval_ = steps_;
-    }
-    if (interval_ > 0) {
-      bytes_per_step_.store(commit_bytes_ / interval_,
-                            std::memory_order_relaxed);
-    }
+    publish();
   }
-  // What is counted goes to zero.
-  void rebase(std::int64_t mirrored_bytes) noexcept {
-    sum_bytes_ -= mirrored_bytes;
+  void commitBegins() noexcept {
+    interval_ = steps_;
+    steps_ = 0;
+  }
+  void commitEnded(std::int64_t sent_bytes) noexcept {
+    sent_bytes_ = sent_bytes;
+    publish();
   }
 
   std::int64_t bytesPerStep() const noexcept {
@@ -42,10 +37,15 @@ class MirrorRate {
   }
 
  private:
-  std::int64_t sum_bytes_ = 0;
-  std::int64_t commit_bytes_ = 0; // of the last one
-  std::int64_t steps_ = 0;        // since then
-  std::int64_t interval_ = 0;     // steps from a commit to the next
+  void publish() noexcept {
+    bytes_per_step_.store(
+        sent_bytes_ / std::max({interval_, steps_, std::int64_t{1}}),
+        std::memory_order_relaxed);
+  }
+
+  std::int64_t sent_bytes_ = 0; // of the last commit
+  std::int64_t interval_ = 0;   // steps from the one before to it
+  std::int64_t steps_ = 0;      // since it began
   std::atomic<std::int64_t> bytes_per_step_{0};
 };
 

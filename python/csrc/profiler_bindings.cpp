@@ -79,7 +79,7 @@ py::dict last_step(c10::DeviceIndex index) {
                     figures->stall_ns - figures->exposed_ns;
   row["bytes_in"] = figures->bytes_in;
   row["bytes_out"] = figures->bytes_out;
-  row["mirrored_bytes"] = figures->mirrored_bytes;
+  row["mirror_bytes_out"] = figures->mirror_bytes_out;
   row["bound_ns"] = figures->bound_ns;
   row["host_bytes"] = figures->host_bytes;
   row["ops"] = figures->ops;

@@ -83,7 +83,7 @@ class StepFigures(TypedDict):
     other_ns: int
     bytes_in: int
     bytes_out: int
-    mirrored_bytes: int
+    mirror_bytes_out: int
     bound_ns: int
     host_bytes: int
     ops: int
@@ -164,8 +164,8 @@ def last_step(device: Device = None) -> StepFigures:
       `duration_ns` is the sum of `compute_ns`, `stall_ns`,
       `collective_wait_ns` and `other_ns`.
     - `bytes_in`, `bytes_out`: copies that were submitted during the step.
-    - `mirrored_bytes`: beside those, what the commits of the step keep
-      (`torch_chameleon.elastic`).
+    - `mirror_bytes_out`: beside those, what was copied from device memory for
+      commits (`torch_chameleon.elastic`).
     - `bound_ns`: the least time in which this compute could be done and these
       bytes be moved: the largest of compute_ns, bytes_in and bytes_out over
       the speed of their direction, and both together over the joint speed of

@@ -118,11 +118,11 @@ def _tiles(figures: Figures) -> str:
             ("moved in, a step", size(step["bytes_in"])),
             ("moved out, a step", size(step["bytes_out"])),
         ]
-        if step["mirrored_bytes"]:
+        if step["mirror_bytes_out"]:
             plan = step["plan"]
             waits_ns = plan["modelled_mirror_ns"] if plan else 0
             tiles += [
-                ("kept by commits, a step", size(step["mirrored_bytes"])),
+                ("out for commits, a step", size(step["mirror_bytes_out"])),
                 ("that costs, by the plan", duration(waits_ns)),
             ]
     return (

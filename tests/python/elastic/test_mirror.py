@@ -57,7 +57,7 @@ def test_only_what_changed_is_copied_again(rank, evicted):
     assert same_bits(other.bias, layer.bias)
 
 
-def test_a_step_says_what_its_commit_keeps(rank):
+def test_a_step_says_what_went_out_for_commits(rank):
     layer = torch.nn.Linear(64, 64).to("chameleon")
     state = rank.state(layer=layer, step=0)
     for _ in range(3):
@@ -65,9 +65,10 @@ def test_a_step_says_what_its_commit_keeps(rank):
             layer.weight.add_(1)
         state.step += 1
         state.commit()
+        rank.settle()
         torch_chameleon.step()
     figures = torch_chameleon.profiler.last_step()
-    assert figures["mirrored_bytes"] == layer.weight.nbytes
+    assert figures["mirror_bytes_out"] == layer.weight.nbytes
     assert figures["bytes_out"] == 0
 
 

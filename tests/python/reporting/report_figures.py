@@ -22,6 +22,6 @@ def empty_figures(**changes):
 
 def step_figures(**changes):
     names = ("duration_ns", "compute_ns", "stall_ns", "bytes_in", "bytes_out")
-    names += ("mirrored_bytes", "other_ns", "bound_ns", "host_bytes", "ops")
+    names += ("mirror_bytes_out", "other_ns", "bound_ns", "host_bytes", "ops")
     names += ("forecast_hits", "forecast_misses")
     return dict.fromkeys(names, 0) | {"plan": None} | changes

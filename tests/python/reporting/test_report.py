@@ -234,10 +234,10 @@ def test_thinning_keeps_peaks():
 
 def test_what_commits_keep_and_cost_is_shown():
     step = step_figures(
-        mirrored_bytes=3 << 20, plan={"modelled_mirror_ns": 2_000_000}
+        mirror_bytes_out=3 << 20, plan={"modelled_mirror_ns": 2_000_000}
     )
     text = check_page(page.html_of(empty_figures(step=step), "now"))
-    assert re.search(r"3\.?0* MiB\s*kept by commits, a step", text)
+    assert re.search(r"3\.?0* MiB\s*out for commits, a step", text)
     assert re.search(r"2\.?0* ms\s*that costs, by the plan", text)
     text = page.html_of(empty_figures(step=step_figures()), "now")
     assert "commits" not in text

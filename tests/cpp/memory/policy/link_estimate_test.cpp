@@ -51,7 +51,8 @@ TEST(LinkEstimate, WhatIsMirroredIsKnownOfBoth) {
   const LinkEstimate exact(durations, runtime::LinkSpeeds{2e9, 3e9, 4e9, 500},
                            &mirror);
   EXPECT_EQ(measured.now().mirrored_bytes, 0);
-  mirror.stepEnded(600);
+  mirror.commitBegins();
+  mirror.commitEnded(600);
   EXPECT_EQ(measured.now().mirrored_bytes, 600);
   EXPECT_EQ(exact.now().mirrored_bytes, 600);
 }
