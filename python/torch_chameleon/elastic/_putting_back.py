@@ -1,6 +1,6 @@
 """Brings objects to what images of them say."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -19,6 +19,10 @@ class Kept(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
         """Makes it so."""
+
+
+_NOTHING = "no tensor"
+_AS_BEFORE = "a script that comes back has to make what it made before"
 
 
 def put_back(
@@ -40,19 +44,13 @@ def put_back(
         ValueError: An object is not made as it was when it was committed.
         RuntimeError: The images have not all values.
     """
-    for name in objects:
-        if name not in own.tree:
-            raise ValueError(
-                f"elastic.State: there was no {name} when the state was "
-                "committed; a script that comes back has to name what it named"
-            )
     pieces: dict[str, list[Piece]] = {name: [] for name in own.tree}
     for piece in own.pieces:
         pieces[str(piece.path[0])].append(piece)
     states = {
         name: _of_module(name, each, own.tree[name], pieces[name])
         if isinstance(each, torch.nn.Module)
-        else _of_others(each, own.tree[name], pieces[name])
+        else _of_others(name, each, own.tree[name], pieces[name])
         for name, each in objects.items()
     }
     targets = {
@@ -73,35 +71,61 @@ def _of_module(
 ) -> dict[str, Any]:
     """A module's state_dict, which has its own tensors."""
     state = module.state_dict()
-    saved = {str(piece.path[1]): piece.size for piece in pieces}
+    saved = {
+        str(piece.path[1]): _named(piece.size, piece.dtype) for piece in pieces
+    }
     there = {
-        key: tuple(each.shape)
+        key: _named(each.shape, each.dtype)
         for key, each in state.items()
         if isinstance(each, torch.Tensor)
     }
     for key in sorted(saved.keys() | there.keys()):
-        if saved.get(key) != there.get(key):
+        was, now = saved.get(key, _NOTHING), there.get(key, _NOTHING)
+        if was != now:
             raise ValueError(
-                f"elastic.State: {name}.{key} had the "
-                f"shape {saved.get(key)} when it was committed, and has "
-                f"{there.get(key)}; a script that comes back has to make what "
-                "it made before"
+                f"elastic.State: {name}.{key} was {was} when it was "
+                f"committed, and is {now}; {_AS_BEFORE}"
             )
     for key in state.keys() - there.keys():
         state[key] = tree[key]
     return state
 
 
+def _named(size: Sequence[int], dtype: torch.dtype) -> str:
+    return f"{tuple(size)} of {dtype}"
+
+
 def _of_others(
-    owner: Kept, tree: dict[str, Any], pieces: list[Piece]
+    name: str, owner: Kept, tree: dict[str, Any], pieces: list[Piece]
 ) -> dict[str, Any]:
     """The state that was committed, with new tensors."""
+    if isinstance(owner, torch.optim.Optimizer):
+        _check_options(name, owner, tree)
     parameters = _parameters(owner)
     for piece in pieces:
         *way, last = piece.path[1:]
         made = _new(piece, parameters.get(piece.path[1:3]))
         _at(tree, tuple(way))[last] = made
     return tree
+
+
+def _check_options(
+    name: str, optimizer: torch.optim.Optimizer, tree: dict[str, Any]
+) -> None:
+    """An optimizer of another kind would take the state, and not use it.
+
+    Options are added while it trains, and stay.
+    """
+    groups = tree.get("param_groups", [])
+    for number, (there, saved) in enumerate(
+        zip(optimizer.param_groups, groups, strict=False)
+    ):
+        for option in sorted(there.keys() - saved.keys()):
+            raise ValueError(
+                f"elastic.State: {name} is {type(optimizer).__name__}, "
+                f"whose group {number} has the option {option!a}; what was "
+                f"committed had {', '.join(sorted(saved))}; {_AS_BEFORE}"
+            )
 
 
 def _parameters(owner: Kept) -> dict[Path, torch.Tensor]:

@@ -28,10 +28,15 @@ class Snapshot:
             TypeError: A tensor of it cannot be kept.
         """
         self.tensors: list[torch.Tensor] = []
+        self.types: set[type] = set()  # of what the index has
         self._pieces: list[Piece] = []
         self._rest = self._without_tensors(tree, ())
         pieces = [tuple(piece) for piece in self._pieces]
-        self.index = _as_bytes((rank, world, pieces, self._rest))
+        try:
+            self.index = _as_bytes((rank, world, pieces, self._rest))
+        except Exception:  # whatever a stranger's class makes of it
+            self._refuse()
+            raise
 
     @property
     def is_sharded(self) -> bool:
@@ -49,10 +54,13 @@ class Snapshot:
         Raises:
             TypeError: Something in the tree is not plain data.
         """
-        if _is_data(self.index):
-            return
+        if not _is_data(self.index):
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """Says what cannot be kept."""
         for path, value in _leaves(self._rest, ()):
-            if not _is_data(_as_bytes(value)):
+            if not _can_be_kept(value):
                 raise TypeError(
                     f"elastic.State: {name_of(path)} is a "
                     f"{type(value).__name__}; a state_dict() can be kept if it "
@@ -66,6 +74,7 @@ class Snapshot:
             self.tensors.append(tensor)
             return None
         if isinstance(value, dict):
+            self.types.update(*map(_types, value))
             return {
                 key: self._without_tensors(each, (*path, key))
                 for key, each in value.items()
@@ -75,7 +84,16 @@ class Snapshot:
                 self._without_tensors(each, (*path, number))
                 for number, each in enumerate(value)
             ]
+        self.types |= _types(value)
         return value
+
+
+def _types(value: Any) -> set[type]:
+    """That of a value, and of what a tuple has."""
+    found = {type(value)}
+    if isinstance(value, tuple):
+        found.update(*map(_types, value))
+    return found
 
 
 def _leaves(tree: Any, path: Path) -> list[tuple[Path, Any]]:
@@ -85,13 +103,23 @@ def _leaves(tree: Any, path: Path) -> list[tuple[Path, Any]]:
         parts = list(enumerate(tree))
     else:
         return [(path, tree)]
-    return [leaf for key, part in parts for leaf in _leaves(part, (*path, key))]
+    keys = [((*path, key), key) for key, _ in parts]
+    return keys + [
+        leaf for key, part in parts for leaf in _leaves(part, (*path, key))
+    ]
 
 
 def _as_bytes(index: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(index, buffer)
     return buffer.getvalue()
+
+
+def _can_be_kept(value: Any) -> bool:
+    try:
+        return _is_data(_as_bytes(value))
+    except Exception:  # whatever a stranger's class makes of it
+        return False
 
 
 def _is_data(index: bytes) -> bool:

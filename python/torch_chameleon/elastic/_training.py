@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch_chameleon.elastic._situation import Situation
 from torch_chameleon.elastic._snapshot import Snapshot
 
 # No names of objects, which are identifiers.
-_NUMBERS, _RANDOM = "its numbers", "its random numbers"
+_OWN = _NUMBERS, _RANDOM = "its numbers", "its random numbers"
 
 _STEPS = "its steps"
 
@@ -53,7 +54,7 @@ class Training:
         self.generations: Generations | None = None
         self._every = config.mirror_steps
         self._random = RandomNumbers()
-        self._checked = False
+        self._checked: set[type] = set()  # can be read again
         for each in objects.values():
             if is_manager(each):
                 each.register_state_dict_fn(  # type: ignore[attr-defined]
@@ -90,6 +91,7 @@ class Training:
         if found is None:
             return
         began = time.monotonic()
+        self._check_names(found.own.tree)
         kept = {**self.objects}
         if found.own.rank == group.rank:
             kept[_RANDOM] = self._random
@@ -104,6 +106,18 @@ class Training:
                 ""
                 if group.world == found.own.world
                 else f", {group.world} ranks for {found.own.world}",
+            )
+
+    def _check_names(self, tree: dict[str, Any]) -> None:
+        """What one life names, and another one does not, would be lost."""
+        was = _names([x for x in tree if x not in _OWN], tree[_NUMBERS])
+        now = _names(self.objects, self.numbers)
+        if was != now:
+            raise ValueError(
+                f"elastic.State: {was} were committed, and {now} are named; a "
+                "script that comes back has to name what it named, and another "
+                "training needs a launcher and a checkpoint directory of its "
+                "own"
             )
 
     def _took(self, seconds: float, is_read: bool) -> None:
@@ -175,9 +189,11 @@ class Training:
         tree[_NUMBERS] = dict(self.numbers)
         tree[_RANDOM] = self._random.state_dict()
         snapshot = Snapshot(tree, self._group.rank, self._group.world)
-        if not self._checked:
+        is_first = not self._checked
+        if not snapshot.types <= self._checked:
             snapshot.check()
-            self._checked = True
+            self._checked |= snapshot.types
+        if is_first:
             self._warn_of_shortage(snapshot.copy_bytes)
             self._measuring.is_sharded = snapshot.is_sharded
         self.generations.commit(snapshot, self.steps)
@@ -196,6 +212,11 @@ class Training:
         """Where it is, as a launcher sees it when it fails."""
         self._measuring.model()
         return Situation.of(self._seen, self._group.world)
+
+
+def _names(objects: Iterable[str], numbers: Iterable[str]) -> str:
+    """In any order, and which of them are numbers."""
+    return ", ".join(sorted([*objects, *(f"{x} (a number)" for x in numbers)]))
 
 
 def _on_host(state: dict[str, Any]) -> dict[str, Any]:

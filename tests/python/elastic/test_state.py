@@ -1,7 +1,10 @@
 """What a user sees of a state: its lines, and what it says of wrong ones."""
 
+import enum
 import random
+import re
 import sys
+import threading
 
 import pytest
 import torch
@@ -271,6 +274,10 @@ def test_attributes_that_are_wrong():
     assert state.step == 0
 
 
+class Color(enum.Enum):
+    RED = 1
+
+
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
@@ -278,6 +285,8 @@ def test_attributes_that_are_wrong():
         (torch.ones(2, device="meta"), r"loader\.x is a Tensor on meta"),
         (random.Random(), r"loader\.x is a Random; a state_dict\(\) can be"),
         ([1, {2: Loader()}], r"loader\.x\.1\.2 is a Loader"),
+        ({Color.RED: 1}, r"loader\.x\.Color\.RED is a Color"),
+        (threading.Lock(), r"loader\.x is a lock"),
     ],
 )
 def test_a_state_that_cannot_be_kept(rank, value, sentence):
@@ -287,19 +296,86 @@ def test_a_state_that_cannot_be_kept(rank, value, sentence):
         rank.state(loader=loader).commit()
 
 
+@pytest.mark.parametrize(
+    "value", [Color.RED, (1, (Color.RED,)), {Color.RED: 1}]
+)
+def test_a_state_that_cannot_be_kept_any_more(rank, value):
+    state = rank.state(loader=Loader(), step=0)
+    state.step = 1
+    state.commit()
+    state.loader.state["x"] = value
+    with pytest.raises(TypeError, match=r"loader\.x.* is a "):
+        state.commit()
+    rank.settle()
+    assert rank.state(loader=Loader(), step=0).step == 1
+
+
 def test_a_script_that_makes_other_things(rank):
     rank.state(layer=torch.nn.Linear(4, 4), step=0).commit()
     rank.settle()
     sentence = (
-        r"layer\.weight had the shape \(4, 4\) when it was committed, and has "
-        r"\(4, 5\)"
+        r"layer\.weight was \(4, 4\) of torch\.float32 when it was committed, "
+        r"and is \(4, 5\) of torch\.float32"
     )
     with pytest.raises(ValueError, match=sentence):
         rank.state(layer=torch.nn.Linear(5, 4), step=0)
-    with pytest.raises(ValueError, match=r"layer\.bias had .* and has None"):
+    with pytest.raises(ValueError, match=r"layer\.bias was .* is no tensor"):
         rank.state(layer=torch.nn.Linear(4, 4, bias=False), step=0)
-    with pytest.raises(ValueError, match="there was no other when"):
-        rank.state(other=torch.nn.Linear(4, 4), step=0)
+    with pytest.raises(ValueError, match=r"and is \(4,\) of torch\.bfloat16"):
+        rank.state(layer=torch.nn.Linear(4, 4).bfloat16(), step=0)
+
+
+@pytest.mark.parametrize(
+    ("names", "now"),
+    [
+        (("other", "step"), "other, step (a number)"),
+        (("layer",), "layer"),
+        (("step",), "step (a number)"),
+        (("layer", "epoch"), "epoch (a number), layer"),
+        (
+            ("layer", "step", "epoch"),
+            "epoch (a number), layer, step (a number)",
+        ),
+    ],
+)
+def test_a_script_that_names_others(rank, names, now):
+    rank.state(layer=torch.nn.Linear(4, 4), step=0).commit()
+    rank.settle()
+    sentence = (
+        f"layer, step (a number) were committed, and {now} are named; a script"
+    )
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        rank.state(
+            **{
+                name: 0 if name in ("step", "epoch") else torch.nn.Linear(4, 4)
+                for name in names
+            }
+        )
+
+
+def test_a_script_that_makes_another_optimizer(rank):
+    layer = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    rank.state(optimizer=optimizer).commit()
+    rank.settle()
+    with pytest.raises(
+        ValueError,
+        match=r"optimizer is SGD, whose group 0 has the option 'dampening'; "
+        r"what was committed had amsgrad, betas",
+    ):
+        rank.state(optimizer=torch.optim.SGD(layer.parameters()))
+
+
+def test_options_that_were_added_while_it_trained_come_back(rank):
+    layer = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters())
+    state = rank.state(optimizer=optimizer)
+    optimizer.param_groups[0]["seen"] = 3
+    state.commit()
+    rank.settle()
+    other = torch.optim.SGD(layer.parameters())
+    rank.state(optimizer=other)
+    assert other.param_groups[0]["seen"] == 3
 
 
 class Manager:
