@@ -112,9 +112,12 @@ class _Source(NamedTuple):
 def _sources(now: Situation, restart_s: float) -> list[_Source]:
     """Memory, partners' memory, what those have that are left, and disk."""
     figures, several = now.figures, now.machines > 1
-    back_s = restart_s + (figures.restore_s or figures.commit_s)
-    # Who writes checkpoints and never read one: reading takes as long.
-    read_s = restart_s + (figures.reading_s or figures.checkpoint_s)
+    copy_s = figures.restore_s or figures.commit_s
+    back_s = restart_s + copy_s
+    # Who writes checkpoints and never read one: reading takes as long. What was
+    # read is copied as what is in memory is, so it is never back sooner.
+    reading_s = figures.reading_s or figures.checkpoint_s + copy_s
+    read_s = restart_s + max(reading_s, copy_s)
     # So it is with partners. Of shards all that are left see all.
     fetch_s = figures.fetch_s or figures.partner_s
     saved, copied = int(figures.checkpoint_steps), int(figures.partner_steps)

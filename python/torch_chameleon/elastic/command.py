@@ -151,6 +151,9 @@ def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
         )
     if options.policy == "checkpoint" and options.checkpoint is None:
         parser.error("--policy checkpoint needs --checkpoint FOLDER")
+    asks_for_steps = options.checkpoint_steps is not None
+    if not asks_for_steps:
+        options.checkpoint_steps = STEPS
     least_of = {
         "mirror_steps": 1,
         "checkpoint_steps": 1,
@@ -158,15 +161,24 @@ def _check(parser: _script.CommandParser, options: argparse.Namespace) -> None:
         "repair_seconds": 0,
     }
     for name, least in least_of.items():
-        if getattr(options, name) < least:
+        value = getattr(options, name)
+        if not value >= least:  # nor what is not a number
             option = name.replace("_", "-")
-            parser.error(
-                f"--{option} = {getattr(options, name)} is less than {least}"
-            )
+            parser.error(f"--{option} = {value} must be at least {least}")
+    if asks_for_steps and options.checkpoint is None:
+        parser.error(
+            "--checkpoint-steps: nothing is written without --checkpoint FOLDER"
+        )
     if not options.module and not os.path.isfile(options.training_script):
         parser.error(f"no file {options.training_script}")
     try:
         _, most_nodes = parse_min_max_nnodes(options.nnodes)
+    except (ValueError, RuntimeError):
+        parser.error(
+            f"--nnodes = {options.nnodes!a} must be a number of machines, or "
+            "the least and the most (1:2)"
+        )
+    try:
         ranks = determine_local_world_size(options.nproc_per_node)
     except (ValueError, RuntimeError) as error:
         parser.error(str(error))
@@ -238,9 +250,8 @@ def _parser() -> _script.CommandParser:
     add(
         "--checkpoint-steps",
         type=int,
-        default=STEPS,
         metavar="STEPS",
-        help="write one every so many steps (default: %(default)s)",
+        help=f"write one every so many steps (default: {STEPS})",
     )
     add(
         "--repair-seconds",

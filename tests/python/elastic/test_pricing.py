@@ -104,7 +104,7 @@ def test_a_script_is_told_of_shares(monkeypatch):
 def test_the_checkpoint_is_for_those_who_have_nothing_else():
     saved = {"checkpoint_steps": 6, "checkpoint_s": 3}
     outlook = price(now(**saved), 90)
-    assert prices(outlook)["from the checkpoint"] == (3, 7, 8, 0)
+    assert prices(outlook)["from the checkpoint"] == (3, 7.25, 8, 0)
     assert outlook.best.name == "in place"
     forgot = price(now(in_memory=None, **saved), 90)
     assert forgot.best.name == "from the checkpoint"
@@ -121,6 +121,14 @@ def test_the_checkpoint_is_for_those_who_have_nothing_else():
     assert again.best.lost_s == 20
 
 
+@pytest.mark.parametrize("reading_s", [0, 0.01])
+def test_the_checkpoint_is_never_back_sooner_than_memory(reading_s):
+    saved = {"checkpoint_s": 0.01, "reading_s": reading_s, "restore_s": 0.4}
+    outlook = price(now(3, 9, checkpoint_steps=9, **saved), 90)
+    assert outlook.best.name == "in place"
+    assert prices(outlook)["from the checkpoint"][1] >= 4.4
+
+
 COPIED = {"partner_steps": 8, "partner_s": 0.75}
 
 
@@ -129,7 +137,7 @@ def test_a_partner_s_memory_is_priced_as_any_other():
     assert prices(outlook) == {
         "from a partner": (3, 5, 4, 0),
         "resharded onto 2": (2, 4.25, 4, pytest.approx(30)),
-        "from the checkpoint": (3, 4, 8, 0),
+        "from the checkpoint": (3, 4.25, 8, 0),
     }
     assert outlook.best.name == "from a partner"
     assert outlook.impossible["in place"] == "no generation is whole"
