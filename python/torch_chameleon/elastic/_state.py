@@ -6,6 +6,7 @@ from torch_chameleon.elastic import _arming, _explaining, _keeper
 from torch_chameleon.elastic._training import Training
 
 _METHODS = ("state_dict", "load_state_dict")
+_NUMBERS = "an int, a float or a bool"
 
 
 class State:
@@ -104,14 +105,14 @@ class State:
             )
         if not _is_number(value):
             raise TypeError(
-                f"elastic.State: {name} is a number, and cannot be a "
-                f"{type(value).__name__}"
+                f"elastic.State: {name} is a number ({_NUMBERS}), and cannot "
+                f"be of type {type(value).__name__}"
             )
         self._training.numbers[name] = value
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float, bool)
+    return type(value) in (int, float, bool)  # what an index is read with
 
 
 def _check(name: str, value: Any) -> None:
@@ -123,6 +124,7 @@ def _check(name: str, value: Any) -> None:
         callable(getattr(value, method, None)) for method in _METHODS
     ):
         raise TypeError(
-            f"elastic.State: {name} is a {type(value).__name__}; what is kept "
-            "is a number, or has state_dict() and load_state_dict()"
+            f"elastic.State: {name} is of type {type(value).__name__}; what is "
+            f"kept is a number ({_NUMBERS}), or has state_dict() and "
+            "load_state_dict()"
         )

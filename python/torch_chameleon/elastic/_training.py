@@ -105,7 +105,7 @@ class Training:
                 found.steps,
                 ""
                 if group.world == found.own.world
-                else f", {group.world} ranks for {found.own.world}",
+                else f"; ranks: {group.world}, and before {found.own.world}",
             )
 
     def _check_names(self, tree: dict[str, Any]) -> None:

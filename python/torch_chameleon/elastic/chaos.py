@@ -79,13 +79,16 @@ def schedule(
         kinds: Which may be drawn. Default: all but "stop" and "lose".
 
     Raises:
-        ValueError: There are more failures than steps, or an unknown kind.
+        ValueError: There are more failures than steps, no ranks, or an
+            unknown kind.
     """
     if not 0 <= failures <= steps:
         raise ValueError(
             f"chaos.schedule: failures = {failures} must be within 0 and steps "
             f"= {steps}"
         )
+    if ranks < 1:
+        raise ValueError(f"chaos.schedule: ranks = {ranks} must be at least 1")
     draws = random.Random(seed)
     drawn = []
     for step in sorted(draws.sample(range(steps), failures)):
@@ -125,12 +128,16 @@ def parse(said: str) -> list[Failure]:
         except ValueError as error:
             raise ValueError(
                 f"{VARIABLE}: {part!a} is not KIND:RANK:STEP:PHASE, with a "
-                f"kind of {', '.join(KINDS)} and a phase of {', '.join(PHASES)}"
+                f"kind of {', '.join(KINDS)}, a phase of {', '.join(PHASES)}, "
+                "and numbers from 0"
             ) from error
     return failures
 
 
 def _checked(kind: str, rank: int, step: int, phase: str) -> Failure:
-    if kind not in KINDS or phase not in PHASES:
-        raise ValueError(f"chaos: {kind!a} in {phase!a} is no failure")
+    if kind not in KINDS or phase not in PHASES or min(rank, step) < 0:
+        raise ValueError(
+            f"chaos: {kind!a} of rank {rank} at step {step} in {phase!a} is no "
+            "failure"
+        )
     return Failure(kind, rank, step, phase)

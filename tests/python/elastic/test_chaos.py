@@ -31,7 +31,8 @@ def test_a_schedule_s_text_is_the_schedule():
 @pytest.mark.parametrize(
     "text",
     ["kill", "kill:0:1", "kill:0:1:sleep", "burn:0:1:commit", "kill:a:1:commit",
-     "kill:0:1:commit:2", "kill:0:1:commit;"],
+     "kill:-1:1:commit", "kill:0:-1:commit", "kill:0:1:commit:2",
+     "kill:0:1:commit;"],
 )  # fmt: skip
 def test_a_text_that_says_nothing(text):
     with pytest.raises(ValueError, match="CHAMELEON_CHAOS: .* is not KIND:"):
@@ -42,3 +43,8 @@ def test_more_failures_than_steps():
     with pytest.raises(ValueError, match="failures = 4 must be within"):
         chaos.schedule(0, 4, ranks=1, steps=3)
     assert len(chaos.schedule(0, 3, ranks=1, steps=3)) == 3
+
+
+def test_no_ranks():
+    with pytest.raises(ValueError, match="ranks = 0 must be at least 1"):
+        chaos.schedule(0, 1, ranks=0, steps=3)

@@ -245,15 +245,16 @@ def test_a_wrong_number_of_mirror_steps(steps):
         ({}, ValueError, "keeps nothing"),
         ({"commit": 1}, ValueError, "'commit' cannot be a name"),
         ({"_x": 1}, ValueError, "'_x' cannot be a name"),
-        ({"x": "text"}, TypeError, "x is a str; what is kept is a number"),
-        ({"x": None}, TypeError, "x is a NoneType"),
-        ({"x": torch.ones(1)}, TypeError, "x is a Tensor"),
-        ({"x": torch.nn.Linear}, TypeError, "x is a type"),
-        ({"x": [1]}, TypeError, "x is a list"),
+        ({"x": "text"}, TypeError, "x is of type str; what is kept is a num"),
+        ({"x": None}, TypeError, "x is of type NoneType"),
+        ({"x": torch.ones(1)}, TypeError, "x is of type Tensor"),
+        ({"x": torch.nn.Linear}, TypeError, "x is of type type"),
+        ({"x": [1]}, TypeError, "x is of type list"),
+        ({"x": 1j}, TypeError, "is a number (an int, a float or a bool), or"),
     ],
 )
 def test_what_cannot_be_kept(objects, error, sentence):
-    with pytest.raises(error, match=sentence):
+    with pytest.raises(error, match=re.escape(sentence)):
         elastic.State(**objects)
 
 
@@ -266,10 +267,10 @@ def test_attributes_that_are_wrong():
     with pytest.raises(AttributeError, match="'loader' is no number"):
         state.loader = Loader()
     with pytest.raises(
-        TypeError, match="step is a number, and cannot be a str"
+        TypeError, match=r"step is a number \(an int, .* cannot be of type str"
     ):
         state.step = "1"
-    with pytest.raises(TypeError, match="cannot be a Tensor"):
+    with pytest.raises(TypeError, match="cannot be of type Tensor"):
         state.step = torch.tensor(1)
     assert state.step == 0
 
