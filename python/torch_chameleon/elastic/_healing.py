@@ -15,6 +15,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
+import torch.distributed as dist
+
 from torch_chameleon.elastic import _replicas
 from torch_chameleon.elastic._devices import take_device
 from torch_chameleon.elastic._failures import Seen
@@ -56,6 +58,10 @@ def launch(options: argparse.Namespace, agent: Agent) -> int:
     os.environ[_replicas.LIGHTHOUSE_VARIABLE] = f"http://{_HERE}:{port}"
     context = multiprocessing.get_context("spawn")
     number = int(options.nproc_per_node)
+    meeting = dist.TCPStore(  # type: ignore[attr-defined]
+        _HERE, 0, is_master=True, wait_for_workers=False
+    )
+    os.environ[_replicas.MEETING_VARIABLE] = f"{meeting.port},{number}"
     replicas: list[tuple[SpawnProcess, Connection]] = []
     seen, status = Seen([], [], 0), 0
     try:

@@ -1,9 +1,14 @@
 """What a script of several replicas asks for."""
 
+import contextlib
 import os
+from datetime import timedelta
 from typing import Any
 
+import torch.distributed as dist
+
 REPLICA_VARIABLE = "CHAMELEON_REPLICA_NUMBER"
+MEETING_VARIABLE = "CHAMELEON_REPLICAS_MEET"
 LIGHTHOUSE_VARIABLE = "TORCHFT_LIGHTHOUSE"  # torchft's own
 TIMEOUT_S = 60.0
 
@@ -31,6 +36,24 @@ def manager(timeout_seconds: float = TIMEOUT_S) -> Any:
     except ImportError as error:
         raise RuntimeError(f"elastic.manager(): {missing(error)}") from None
     return _torchft.Replica(timeout_seconds)
+
+
+def meet(timeout: timedelta) -> None:
+    """Waits until all replicas have begun their first life, which counts once.
+
+    Else the first ones would train without the others, and who has nothing
+    would begin anew where they have died meanwhile.
+
+    Args:
+        timeout: After this they go on without those that did not come.
+    """
+    port, number = map(int, os.environ[MEETING_VARIABLE].split(","))
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", port, is_master=False
+    )
+    store.set(os.environ[REPLICA_VARIABLE], "")
+    with contextlib.suppress(dist.DistStoreError):
+        store.wait([str(each) for each in range(number)], timeout)
 
 
 def missing(error: ImportError) -> str:

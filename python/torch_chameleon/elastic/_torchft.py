@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torchft import Manager, ProcessGroupGloo
 
 from torch_chameleon import _C
-from torch_chameleon.elastic._replicas import REPLICA_VARIABLE
+from torch_chameleon.elastic._replicas import REPLICA_VARIABLE, meet
 
 
 class ReplicaGroup(ProcessGroupGloo):
@@ -39,6 +39,7 @@ class Replica(Manager):
         for name in ("torchft", "torchft.manager"):  # lines for each step
             logging.getLogger(name).setLevel(logging.WARNING)
         timeout = timedelta(seconds=timeout_seconds)
+        meet(timeout)
         store = dist.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1", 0, is_master=True, wait_for_workers=False
         )

@@ -3,7 +3,9 @@
 Usage: replica.py MODEL OUT STEPS WIDTH, with MODEL of survivor.py. Each life
 adds to OUT/lives.REPLICA the step before and after its first quorum, and each
 step its number, how many replicas took part and a digest of all parameters and
-of the optimizer. The last one leaves what it used in OUT/REPLICA.json.
+of the optimizer. The last one leaves what it used in OUT/REPLICA.json. With
+LATER_S in the environment a life that is not the first begins so much later,
+and the others go on slowly, so that it begins before they are done.
 """
 
 import json
@@ -23,6 +25,11 @@ def main(kind, out, steps, width):
     torch.set_num_threads(1)
     torch_chameleon.config.physical_device = "cpu"
     replica = int(os.environ["CHAMELEON_REPLICA_NUMBER"])
+    replicas = int(os.environ["CHAMELEON_REPLICAS_MEET"].partition(",")[2])
+    later_s = float(os.environ.get("LATER_S", 0))
+    out = pathlib.Path(out)
+    if (out / f"lives.{replica}").exists():
+        time.sleep(later_s)
     torch.manual_seed(0)
     manager = torch_chameleon.elastic.manager(timeout_seconds=15)
     model = MODELS[kind](int(width)).to("chameleon")
@@ -36,7 +43,6 @@ def main(kind, out, steps, width):
     state = torch_chameleon.elastic.State(
         model=model, optimizer=adamw, manager=manager, step=0
     )
-    out = pathlib.Path(out)
     lives = open(out / f"lives.{replica}", "a", buffering=1)  # noqa: SIM115
     begun = state.step
     is_healed = False
@@ -53,7 +59,8 @@ def main(kind, out, steps, width):
         print("step", *words, digest(model.parameters(), adamw), file=lives)
         state.step = manager.current_step()
         state.commit()
-        time.sleep(0.05)
+        is_slow = later_s and manager.num_participants() < replicas
+        time.sleep(0.5 if is_slow else 0.05)
     (out / f"{replica}.json").write_text(json.dumps(memory()))
     manager.shutdown(wait=False)
 
