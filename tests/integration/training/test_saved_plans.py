@@ -70,7 +70,7 @@ def test_values_are_those_of_any_run(tmp_path, fresh, mebibytes):
 
 def test_what_is_no_file_of_plans_is_refused(tmp_path, fresh):
     path = tmp_path / "training.plans"
-    path.write_bytes(b"torch_chameleon plans 3\nbut no plans")
+    path.write_bytes(b"torch_chameleon plans 4\nbut no plans")
     said = fresh(f"""
 from torch_chameleon import profiler
 for path in [{str(path)!r}, "/dev/null"]:
