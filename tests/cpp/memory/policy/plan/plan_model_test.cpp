@@ -67,17 +67,21 @@ Cycle two_weights() {
   return cycle;
 }
 
-TEST(PlanModel, PencilAndPaper) {
-  const Cycle cycle = two_weights();
-  const UseTable table(cycle, 0);
+// Before op 0: B out, A in. Before op 1: A away, B in.
+Plan one_at_a_time() {
+  using enum Action::Kind;
   Plan plan;
   plan.budget_bytes = 150;
-  using enum Action::Kind;
-  // Before op 0: B out, A in. Before op 1: A away, B in.
   plan.actions = {
       {kWriteBack, 1}, {kEvict, 1}, {kFetch, 0}, {kEvict, 0}, {kFetch, 1}};
   plan.action_end = {3, 5};
-  const ModelledStep step = model_plan(table, plan, kLink);
+  return plan;
+}
+
+TEST(PlanModel, PencilAndPaper) {
+  const Cycle cycle = two_weights();
+  const UseTable table(cycle, 0);
+  const ModelledStep step = model_plan(table, one_at_a_time(), kLink);
   // One after the other: op 1 50, copy out 110, copy in 110, op 0 50, copy in
   // 110. Only the room of A's release was there before: nothing overlaps.
   EXPECT_DOUBLE_EQ(step.duration_ns, 430);
@@ -91,12 +95,7 @@ TEST(PlanModel, PencilAndPaper) {
 TEST(PlanModel, AMirrorTakesTheTimeThatIsLeftOnTheWayOut) {
   const Cycle cycle = two_weights();
   const UseTable table(cycle, 0);
-  Plan plan;
-  plan.budget_bytes = 150;
-  using enum Action::Kind;
-  plan.actions = {
-      {kWriteBack, 1}, {kEvict, 1}, {kFetch, 0}, {kEvict, 0}, {kFetch, 1}};
-  plan.action_end = {3, 5};
+  const Plan plan = one_at_a_time();
   LinkModel link = kLink;
   link.mirrored_bytes = 330; // beside the plan's 100, in 430 ns
   ModelledStep step = model_plan(table, plan, link);
