@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -120,8 +121,9 @@ py::dict gpu_profile(const std::string& text) {
   return profile_row(backend::value_or_throw(runtime::parse_gpu_profile(text)));
 }
 
-std::size_t machine_memory_bytes() {
-  return runtime::machine_memory().total_bytes;
+std::pair<std::size_t, std::size_t> machine_memory(const std::string& root) {
+  const runtime::MemoryInfo memory = runtime::machine_memory(root);
+  return {memory.total_bytes, memory.free_bytes};
 }
 
 // Leaked, as the interpreter may end before the device does.
@@ -171,7 +173,7 @@ void bind_plan(py::module_& m) {
   m.def("on_guessed_size", &on_guessed_size);
   m.def("on_unknown_read", &on_unknown_read);
   m.def("known_values", &known_values);
-  m.def("machine_memory_bytes", &machine_memory_bytes);
+  m.def("machine_memory", &machine_memory, py::arg("root") = "");
 }
 
 } // namespace chameleon::python

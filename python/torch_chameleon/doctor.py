@@ -14,11 +14,12 @@ import platform
 import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 import torch_chameleon
-from torch_chameleon import _C, _host_memory, _ranks, chameleon, config
+from torch_chameleon import _C, _ranks, chameleon, config
 
 _Facts = dict[str, object]
 _MIB = 1 << 20
@@ -111,8 +112,29 @@ def _memory(name: str) -> str:
 
 
 def _cgroup_limit() -> str:
-    least = _host_memory.limit_bytes()
+    """The least of the limits from the process's group up to the root."""
+    least = None
+    for line in _lines("/proc/self/cgroup"):
+        number, _, group = line.split(":", 2)
+        root, limit = {
+            "0": ("/sys/fs/cgroup", "memory.max"),
+        }.get(number, ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"))
+        if number != "0" and "memory" not in line.split(":")[1]:
+            continue
+        folder = Path(root + group)
+        for each in (folder, *folder.parents):
+            if not each.is_relative_to(root):
+                break
+            for text in _lines(str(each / limit)):
+                if text.isdigit() and int(text) < 1 << 60:
+                    least = min(int(text), least or int(text))
     return "none" if least is None else _C.format_bytes(least)
+
+
+def _lines(path: str) -> list[str]:
+    with contextlib.suppress(OSError), open(path) as file:
+        return file.read().split("\n")[:-1]
+    return []
 
 
 def _configuration() -> _Facts:

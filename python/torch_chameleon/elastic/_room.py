@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from torch_chameleon import _C, _host_memory, chameleon
+from torch_chameleon import _C, chameleon
 from torch_chameleon._stats import swap_stats
 from torch_chameleon.elastic._memory import Memory
 
@@ -21,11 +21,9 @@ def shortage(
         copies: How many of it there will be.
 
     Returns:
-        None: It has enough, or does not say.
+        None: It has enough.
     """
-    available = _host_memory.available_bytes()
-    if available is None:
-        return None
+    _, available = _C.machine_memory()
     ranks, size = len(memories), _C.format_bytes
     more = sum(max(copies * copy_bytes - x.held_bytes, 0) for x in memories)
     used, budget = _evicted_bytes()

@@ -42,7 +42,7 @@ def default_host(gpu: str) -> tuple[int, str]:
     if "host_memory" in _figures(gpu):
         total = _C.gpu_profile(gpu)["host_memory_bytes"]
         return int(total * OF_THE_HOST), "80 % of its host's"
-    total = _C.machine_memory_bytes()
+    total = _C.machine_memory()[0]
     return int(total * OF_THE_HOST), "80 % of this machine's"
 
 

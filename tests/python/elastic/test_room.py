@@ -4,7 +4,7 @@ import pytest
 import torch
 from returning_rank import rank_fixture  # noqa: F401
 from support import MIB
-from torch_chameleon import _host_memory, config
+from torch_chameleon import _C, config
 from torch_chameleon.elastic import _room
 from torch_chameleon.elastic._memory import Memory
 from torch_chameleon.elastic._room import shortage
@@ -16,7 +16,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(_room, "_evicted_bytes", lambda: (0, 32 * MIB))
 
     def has(available):
-        monkeypatch.setattr(_host_memory, "available_bytes", lambda: available)
+        monkeypatch.setattr(_C, "machine_memory", lambda: (0, available))
 
     return has
 
@@ -56,11 +56,6 @@ def test_it_says_which_budget_fits(machine):
     )
 
 
-def test_a_machine_that_does_not_say(machine):
-    machine(None)
-    assert shortage(memories(1), 1 << 60, 2) is None
-
-
 def test_what_may_still_be_evicted(monkeypatch):
     torch.chameleon.init()
     monkeypatch.setattr(config, "host_budget", 32 * MIB)
@@ -90,10 +85,8 @@ MEMINFO = "MemTotal: 400 kB\nMemFree: 1 kB\nMemAvailable:   300 kB\n"
 
 
 def test_a_machine_without_groups(tmp_path):
-    assert _host_memory.available_bytes(tmp_path) is None
-    assert _host_memory.limit_bytes(tmp_path) is None
     write(tmp_path, **{"proc/meminfo": MEMINFO})
-    assert _host_memory.available_bytes(tmp_path) == 300 * 1024
+    assert _C.machine_memory(str(tmp_path)) == (400 * 1024, 300 * 1024)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +113,10 @@ def test_the_tightest_group_counts(said, folder, names, tmp_path):
             f"{folder}/{limit}": "9223372036854771712\n",  # none
         },
     )
-    assert _host_memory.limit_bytes(tmp_path) == 100000
-    assert _host_memory.available_bytes(tmp_path) == 30000
+    assert _C.machine_memory(str(tmp_path)) == (100000, 30000)
     (tmp_path / folder / "a" / usage).write_text("130000\n")
-    assert _host_memory.available_bytes(tmp_path) == 0
+    assert _C.machine_memory(str(tmp_path)) == (100000, 0)
 
 
 def test_it_is_what_this_machine_says():
-    assert _host_memory.available_bytes() > 0
+    assert _C.machine_memory()[1] > 0
